@@ -1,0 +1,131 @@
+"""A case: one cell of a study, as a frozen value, with the names that it may take.
+
+Knows the vocabulary and nothing else: not JAX, not the workloads, not the disk.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+FORWARD = ("jacfwd", "linearize", "finite_difference")  # seeds are tangents, slices are columns
+REVERSE = ("jacrev",)  # seeds are cotangents, slices are rows
+WHOLE = ("value", "analytic", "vmap_grad")  # return the derivative (or the value) itself: no seeds
+MODES = FORWARD + REVERSE + WHOLE
+BATCHES = ("vmap", "whole")
+SPLITS = ("points", "seeds")
+APIS = ("jit", "shard_map", "pmap")
+DTYPES = ("float32", "float64", "bfloat16")
+PRECISIONS = ("highest", "high", "default")
+
+# The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
+ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
+
+
+class Refusal(ValueError):
+    """Bad input, told in one line: the value, the alternatives, the fix."""
+
+
+def unknown(what: str, value: Any, known: Iterable[str]) -> Refusal:
+    """The refusal of a name that is not in a closed list, with the nearest one that is."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of a study. `None` in `target`, `variant` and `wrt` means the workload's own first choice."""
+
+    workload: str
+    target: str | None = None
+    variant: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    points: int = 1
+    wrt: str | None = None  # input names joined by "+"
+    mode: str = "jacfwd"
+    batch: str = "vmap"
+    split: str = "points"
+    api: str = "shard_map"
+    devices: int = 1
+    dtype: str = "float32"
+    precision: str = "highest"
+    jit: bool = True
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        for name in ("workload", "target", "variant", "wrt"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value) and (value is not None or name == "workload"):
+                raise Refusal(f"{name} must be a name, not {value!r}")
+        if not isinstance(self.jit, bool):
+            raise Refusal(f"jit must be true or false, not {self.jit!r}")
+        if not isinstance(self.sizes, Mapping):
+            raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {self.sizes!r}")
+        _natural("points", self.points, 1)
+        _natural("devices", self.devices, 1)
+        _natural("data_seed", self.data_seed, 0)
+        for name, size in self.sizes.items():
+            _natural(f"sizes.{name}", size, 1)
+        object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
+
+    @property
+    def key(self) -> str:
+        """A short hash of the fields that differ from their defaults: a field added later never changes an old key."""
+        told = {k: v for k, v in to_dict(self).items() if v != _DEFAULTS[k]}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __reduce__(self):
+        return (from_dict, (to_dict(self),))
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES, "precision": PRECISIONS,
+}  # fmt: skip
+FIELDS = tuple(f.name for f in dataclasses.fields(Case))
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
+
+
+def _natural(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        kind = "a positive integer" if least else "an integer, zero or more"
+        raise Refusal(f"{name} must be {kind}, not {value!r}")
+
+
+def to_dict(case: Case) -> dict[str, Any]:
+    """The fields of a case as plain JSON values."""
+    return {name: getattr(case, name) for name in FIELDS} | {"sizes": dict(case.sizes)}
+
+
+def from_dict(fields: Mapping[str, Any]) -> Case:
+    """The case with these fields; an unknown field or a bad value is a `Refusal`."""
+    for name in fields:
+        if name not in FIELDS:
+            raise unknown("field", name, FIELDS)
+    return Case(**fields)
+
+
+def label(case: Case, leave_out: Iterable[str] = ()) -> str:
+    """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
+    out = set(leave_out) | {"data_seed"}
+    words = []
+    for name, value in to_dict(case).items():
+        if name in out or (value == _DEFAULTS[name] and name not in ("mode", "points", "devices", "api", "split")):
+            continue
+        if name == "sizes":
+            words += [f"{k}={v}" for k, v in value.items()]
+        elif name in ("points", "devices", "wrt"):
+            words.append(f"{name}={value}")
+        elif name == "jit":
+            words.append("eager")
+        else:
+            words.append(str(value))
+    return " ".join(words)

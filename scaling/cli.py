@@ -1,0 +1,309 @@
+"""The command `scaling VERB`: composes a study with Hydra and hands plain values on. Refusals become one line and status 2."""
+
+import argparse
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import scaling
+from scaling import launch, preflight, progress, store, study
+from scaling.case import FIELDS, Refusal, from_dict, label, unknown
+from scaling.sampling import Sampling
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_OVERVIEW = """\
+How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
+
+  scaling run       run a study, or what is missing of it      scaling run study=smoke
+  scaling status    what is done, missing, skipped and failed  scaling status results/smoke
+  scaling report    curves, tables and figures as HTML         scaling report results/smoke
+  scaling publish   the same curves on Weights & Biases        scaling publish results/smoke
+
+`scaling VERB --help` says more about each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    console, complaints = Console(), Console(stderr=True)
+    verbs: dict[str, Callable[[list[str], Console], int]] = {
+        "run": run, "status": status, "report": report, "publish": publish,
+    }  # fmt: skip
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if not words or words[0] in ("-h", "--help", "help"):
+            console.print(escape(_OVERVIEW), highlight=False)
+            return OK
+        if words[0] == "--version":
+            console.print(scaling.__version__, highlight=False)
+            return OK
+        if words[0] not in verbs:
+            raise unknown("verb", words[0], verbs)
+        return verbs[words[0]](words[1:], console)
+    except Refusal as refusal:
+        complaints.print(f"scaling: {escape(str(refusal))}", soft_wrap=True, highlight=False, style="red")
+        return BAD_INPUT
+    except OSError as error:
+        where = f" {Path(error.filename).name}" if error.filename else ""
+        what = (
+            f"cannot write{where}: {error.strerror or error}; what is finished is kept, and the same command goes on from there"
+        )
+        complaints.print(f"scaling: {escape(what)}", soft_wrap=True, highlight=False, style="red")
+        return FAILED
+    except KeyboardInterrupt:
+        complaints.print(
+            "scaling: stopped; every finished record is kept, and the same command goes on from there", soft_wrap=True
+        )
+        return INTERRUPTED
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def run(words: list[str], console: Console) -> int:
+    """Compose with Hydra, once or (--multirun) several times, and run each; the worst exit status counts."""
+    statuses: list[int] = []
+    _hydra(words, lambda config, name: statuses.append(_run_one(config, name, console)))
+    return max(statuses, default=OK)
+
+
+def _hydra(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
+    """Hydra's own command line on our configuration; what it cannot compose is a refusal of one line."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    package = Path(__file__).resolve().parent
+    conf = next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+
+    stopped: list[BaseException] = []
+
+    def task(config: DictConfig) -> None:
+        try:
+            if not stopped:
+                plain = OmegaConf.to_container(config, resolve=True)
+                assert isinstance(plain, dict)
+                job({str(k): v for k, v in plain.items()}, HydraConfig.get().runtime.choices["study"])
+        except BaseException as error:  # Hydra would print its own words about it first
+            stopped.append(error)
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
+    # sizes.p=8 adds a size that no workload has declared here, which Hydra would have written +sizes.p=8.
+    sys.argv = ["scaling run", *[f"++{word}" if word.startswith("sizes.") else word for word in words]]
+    try:
+        hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _plainly(error, conf) from None
+    if stopped:
+        raise stopped[0]
+
+
+def _plainly(error: Exception, conf: Path) -> Refusal:
+    """What Hydra could not compose, in one line with the alternatives."""
+    import re
+
+    from hydra.errors import MissingConfigException
+
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        return unknown(group or "configuration", name, error.options)
+    text = " ".join(str(error.__cause__ or error).split())
+    if missing := re.search(r"Key '([^']+)' is not in struct", text):
+        known = [line.split(":")[0] for line in (conf / "config.yaml").read_text().splitlines() if re.match(r"[a-z_]+:", line)]
+        return unknown("key", missing.group(1), [k for k in known if k not in ("defaults", "hydra")] + ["study", "tracking"])
+    if missing := re.search(r"Could not override '([^']+)'", text):
+        return Refusal(f"unknown choice {missing.group(1)!r}: groups are study and tracking, fields are in `scaling run --help`")
+    return Refusal(f"cannot compose the configuration: {text[:300]}")
+
+
+def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
+    """Run one composed study to its report."""
+    settings = _settings(config)
+    tracking = _tracking(config)
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    if not isinstance(config["study"], dict):
+        raise Refusal(f"study {name!r} is not a mapping of fields and grids")
+    cells = study.expand(config["study"], overrides)
+    folder = Path(str(config["results"]))
+    answers = preflight.ask(cells)
+    if config["dry_run"]:
+        made = launch.plan(answers, store.load(folder).records if folder.is_dir() else [], settings)
+        _print_plan(made, console)
+        return OK
+    store.prepare(folder)
+    with store.locked(folder) as lock:
+        loaded = store.load(folder)
+        for line in loaded.damaged:
+            console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+        made = launch.plan(answers, loaded.records, settings)
+        cases = [answer.case for answer in answers]
+        scalings = [cell.scaling for cell in cells]
+        store.write_json(folder / "study.json", launch.manifest(name, config["study"].get("title"), scalings, cases, settings))
+        _say_plan(made, name, folder, console)
+        names = {case.key: label(case) for case in cases}
+        with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
+            launch.run(made, settings, folder, lock, listen)
+    failed = _conclude(folder, console)
+    if tracking is not None:
+        _publish(folder, tracking, console)
+    return FAILED if failed else OK
+
+
+def _settings(config: dict[str, Any]) -> launch.Settings:
+    """How to run, with every value checked."""
+
+    def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
+        kinds = (int,) if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least} or more, not {value!r}")
+        return value
+
+    for name in ("bind", "oversubscribe", "dry_run"):
+        if not isinstance(config[name], bool):
+            raise Refusal(f"{name} must be true or false, not {config[name]!r}")
+    given = config["sampling"]
+    sampling = Sampling(
+        width=number("sampling.width", given["width"], 0.0),
+        least=number("sampling.least", given["least"], 1, whole=True),
+        most=number("sampling.most", given["most"], given["least"], whole=True),
+        seconds=number("sampling.seconds", given["seconds"], 0.0),
+        warm_up=number("sampling.warm_up", given["warm_up"], 0.0),
+    )
+    return launch.Settings(
+        sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
+        number("order_seed", config["order_seed"], 0, whole=True),
+    )  # fmt: skip
+
+
+def _tracking(config: dict[str, Any]) -> Any:
+    """Where to publish, or None; checked before anything starts."""
+    from scaling import track
+
+    return None if config["tracking"]["name"] == "none" else track.Settings.from_config(config["tracking"])
+
+
+def _say_plan(made: launch.Plan, name: str, folder: Path, console: Console) -> None:
+    where = next(iter(made.environments.values()))
+    words = f"{name}: {made.missing} cases to run, {made.done} done before, {len(made.skips)} skipped"
+    console.print(
+        f"{escape(words)}; on {escape(str(where['device_kind']))}; results in {escape(str(folder))}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _print_plan(made: launch.Plan, console: Console) -> None:
+    """Every case that would run, by process, and every one that would be skipped, with why."""
+    for job in made.jobs:
+        first = job[0].answer.case
+        wide = ", 64-bit" if first.dtype == "float64" else ""
+        console.print(
+            f"[bold]a process with {first.devices} {made.platform} device{'s' * (first.devices > 1)}{wide}[/]", highlight=False
+        )
+        for item in job:
+            console.print(f"  run   {escape(label(item.answer.case))}", soft_wrap=True, highlight=False)
+    for item in made.skips:
+        reason, words = item.answer.unfit or ("", "")
+        console.print(
+            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
+        )
+    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {made.done} done before; nothing was started")
+
+
+def status(words: list[str], console: Console) -> int:
+    """What is done, missing, skipped and failed in a results folder."""
+    parser = _parser("status", "What is done, missing, skipped and failed in a results folder.")
+    folder = store.folder_of(parser.parse_args(words).folder)
+    loaded = store.load(folder)
+    asked = (store.read_json(folder / "study.json") or {}).get("cases", [])
+    records = {record.key: record for record in store.latest(loaded.records)}
+    table = Table("workload", "ok", "skipped", "failed", "missing", title=str(folder))
+    rows: dict[str, Counter] = {}
+    for entry_ in asked or [{"key": key, "case": {"workload": r.case.workload}} for key, r in records.items()]:
+        state = records[entry_["key"]].status if entry_["key"] in records else "missing"
+        rows.setdefault(entry_["case"]["workload"], Counter())[state] += 1
+    for workload, counts in rows.items():
+        table.add_row(escape(workload), *(str(counts[state]) for state in ("ok", "skipped", "failed", "missing")))
+    console.print(table)
+    for record in records.values():
+        if record.status != "ok":
+            line = f"{record.status:7} {label(record.case)}  {record.reason}: {record.text}"
+            console.print(escape(line), soft_wrap=True, highlight=False)
+    for entry_ in asked:
+        if entry_["key"] not in records:
+            console.print(escape(f"missing {label(from_dict(entry_['case']))}"), soft_wrap=True, highlight=False)
+    for line in loaded.damaged:
+        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    return FAILED if any(record.status == "failed" for record in records.values()) else OK
+
+
+def report(words: list[str], console: Console) -> int:
+    """Write the report of a results folder."""
+    parser = _parser("report", "Write report/index.html, its figures (SVG, PNG), table.md and table.csv into a results folder.")
+    _conclude(store.folder_of(parser.parse_args(words).folder), console)
+    return OK
+
+
+def publish(words: list[str], console: Console) -> int:
+    """Project a results folder onto W&B."""
+    from scaling import track
+
+    parser = _parser(
+        "publish", "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY)."
+    )
+    parser.add_argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)")
+    parser.add_argument("--entity", default=None, help="W&B entity (default: your own)")
+    parser.add_argument("--mode", default="auto", help="auto, online or offline (default: auto)")
+    given = parser.parse_args(words)
+    folder = store.folder_of(given.folder)
+    settings = track.Settings.from_config({"project": given.project, "entity": given.entity, "mode": given.mode})
+    _publish(folder, settings, console)
+    return OK
+
+
+def _publish(folder: Path, settings: Any, console: Console) -> None:
+    from scaling import track
+
+    for line in track.publish(folder, settings).lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def _conclude(folder: Path, console: Console) -> int:
+    """Write the report, print its short form, and return how many cases failed."""
+    from scaling import report as pages
+
+    index = pages.write(folder)
+    loaded = store.load(folder)
+    heading, *rows = pages.table_rows(loaded)
+    table = Table(*heading)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+    for sentence in pages.sentences(loaded):
+        console.print(escape(sentence), soft_wrap=True, highlight=False)
+    counts = Counter(record.status for record in store.latest(loaded.records))
+    told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
+    return counts["failed"]
+
+
+def _parser(verb: str, what: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"scaling {verb}", description=what)
+    parser.add_argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
+    return parser

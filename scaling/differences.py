@@ -1,0 +1,192 @@
+"""Finite differences in float64, on the CPU: the truth about a function that has no closed form, and the bound on a step's error.
+
+Looks at values only, so a wrong rule for a derivative cannot agree with it by being used on both sides.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from scaling import inputs
+from scaling.case import Case
+from scaling.derivative import Shape
+from scaling.modes import STEPS
+from scaling.workload import Draw, Workload
+
+_PROBES = 2  # random directions a point; each sees every entry of the Jacobian
+_STEPS = (1e-3, 1e-4, 1e-6)  # a kink spoils the long ones, rounding the short: a right derivative agrees with one of them
+_COORDINATES = 64  # at most, when the curvature along the inputs is estimated
+# Unit roundoff of one operation.
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+
+Exact = Mapping[str, np.ndarray]
+
+
+def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
+    """The function at a block of points in float64, on the CPU: (points, outputs)."""
+    if workload.reference is not None:
+        return workload.reference(named).value
+    points = {name: named[name] for name in workload.points}
+    rest = {name: named[name] for name in workload.shared}
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
+        typed = {**points, **rest}
+        for name, draw in {**workload.points, **workload.shared}.items():
+            typed[name] = jax.numpy.asarray(typed[name], np.int32 if draw.integer else np.float64)
+        rows = {name: typed.pop(name) for name in points}
+        out = _batched(workload.function)(rows, typed)
+        return np.asarray(out, np.float64).reshape(len(out), -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _batched(function: Callable) -> Callable:
+    return jax.jit(lambda rows, rest: jax.vmap(lambda one: function(**one, **rest))(rows))
+
+
+def _asked(case: Case, workload: Workload, named: Exact) -> np.ndarray:
+    """The function whose derivative is asked for: after the sum over outputs, where there is one. (points, outputs)."""
+    value = values(case, workload, named)
+    return value.sum(axis=1, keepdims=True) if workload.reduce and case.mode != "value" else value
+
+
+def _moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exact:
+    return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
+
+
+def _along(case: Case, workload: Workload, named: Exact, direction: Exact, step: float) -> np.ndarray:
+    """The derivative along a direction, to fourth order in the step: (points, outputs)."""
+    at = lambda by: _asked(case, workload, _moved(workload, named, direction, by * step))  # noqa: E731
+    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
+
+
+def _direction(workload: Workload, named: Exact, generator: np.random.Generator) -> Exact:
+    """A random direction in which each input moves in proportion to its size, so that it stays in its domain."""
+    direction = {}
+    for name in workload.names:
+        x = named[name]
+        own = np.abs(x) + 1e-3 * np.sqrt(np.mean(x**2)) + 1e-300
+        direction[name] = own * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
+    return direction
+
+
+def _flat(workload: Workload, direction: Exact, points: int) -> np.ndarray:
+    """A direction as a matrix, a row a point: (points, inputs)."""
+    parts = []
+    for name in workload.names:
+        x = direction[name]
+        parts.append(x.reshape(points, -1) if name in workload.points else np.broadcast_to(x.reshape(1, -1), (points, x.size)))
+    return np.concatenate(parts, axis=1)
+
+
+def compare(
+    case: Case, workload: Workload, sizes: Shape, got: np.ndarray, start: int, stop: int, terms: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The error of each point, and what the differences' own rounding allows on top of the table: two (points,)."""
+    named = inputs.exact(case, workload, start, stop)
+    generator = np.random.default_rng([case.data_seed, start])
+    if case.mode == "value":
+        want = values(case, workload, named)
+        nudge = {**named, **{k: named[k] * (1 + 1e-4 * generator.choice([-1.0, 1.0], named[k].shape)) for k in named}}
+        size = np.abs(want).max(axis=1) + np.abs(values(case, workload, nudge) - want).max(axis=1) / 1e-4
+        size = np.maximum(size, np.sqrt(np.mean(want**2)))
+        return over(np.abs(got[:, :, 0] - want).max(axis=1), size), np.full(stop - start, 1e-12)
+    bound = step_bound(case, workload, sizes, start, stop, terms) if case.mode == "finite_difference" else np.zeros((1, 1))
+    results = [_probe(case, workload, named, got, bound, generator) for _ in range(_PROBES)]
+    errors, extras = np.array([error for error, _ in results]), np.array([extra for _, extra in results])
+    worst = np.argmax(errors - extras, axis=0)[None]
+    return np.take_along_axis(errors, worst, 0)[0], np.take_along_axis(extras, worst, 0)[0]
+
+
+def _probe(
+    case: Case, workload: Workload, named: Exact, got: np.ndarray, bound: np.ndarray, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compare along one random direction, at the step that suits each point best."""
+    direction = _direction(workload, named, generator)
+    flat = _flat(workload, direction, len(got))
+    terms = got.astype(np.float64) * flat[:, None, :]
+    size = _size(case, workload, named, direction, generator, np.abs(terms).sum(axis=2).max(axis=1))
+    value = np.abs(values(case, workload, named)).sum(axis=1)
+    best, extra = np.full(len(got), np.inf), np.zeros(len(got))
+    for step in _STEPS:
+        off = np.abs(terms.sum(axis=2) - _along(case, workload, named, direction, step)).max(axis=1)
+        error = over(np.nan_to_num(off, nan=np.inf), size)
+        noise = 1e-8 + over(8 * ROUNDOFF["float64"] * value / step + (np.abs(flat) * bound).sum(axis=1), size)
+        better = error - noise < best - extra
+        best, extra = np.where(better, error, best), np.where(better, noise, extra)
+    return best, extra
+
+
+def _size(
+    case: Case, workload: Workload, named: Exact, direction: Exact, generator: np.random.Generator, terms: np.ndarray
+) -> np.ndarray:
+    """The size of a directional derivative: its terms, or what it moves by, relatively, when every input does: (points,)."""
+    here = _along(case, workload, named, direction, 1e-4)
+    size = np.maximum(np.nan_to_num(np.abs(here).max(axis=1)), terms)
+    moved = np.zeros_like(size)
+    for _ in range(3):
+        nudge = {k: named[k] * (1 + 1e-4 * generator.choice([-1.0, 1.0], named[k].shape)) for k in named}
+        there = _along(case, workload, nudge, direction, 1e-4)
+        moved = np.maximum(moved, np.nan_to_num(np.abs(there - here).max(axis=1)) / 1e-4)
+    return np.maximum(size, np.minimum(moved, 1e4 * size))
+
+
+def step_bound(case: Case, workload: Workload, sizes: Shape, start: int, stop: int, terms: int) -> np.ndarray:
+    """How far a forward difference with the mode's step may lie from the derivative, by each input: (points, inputs).
+
+    Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the two values, and of
+    the sum x + h, over the step.
+    """
+    named, step = inputs.exact(case, workload, start, stop), STEPS[case.dtype]
+    added = _together(workload, values(case, workload, named))
+    if sizes.summed:
+        everywhere = values(case, workload, inputs.exact(case, workload, 0, case.points))
+        added = np.full(stop - start, np.abs(everywhere).sum())
+    elif workload.reference is not None and (terms_size := workload.reference(named).value_terms) is not None:
+        added = np.maximum(added, terms_size)
+    columns = [(name, i) for name in workload.names for i in range(int(np.prod(_draw(workload, name).shape)))]
+    looked_at = np.unique(np.linspace(0, len(columns) - 1, _COORDINATES).astype(int))
+    truncation, moves = np.zeros((2, stop - start, len(looked_at)))
+    for k, column in enumerate(looked_at):
+        x, slope, curvature = _bend(case, workload, named, *columns[column], step)
+        truncation[:, k] = step / 2 * curvature
+        moves[:, k] = (np.abs(x) + step) * slope
+    added = np.maximum(added, moves.max(axis=1))
+    found = truncation + ROUNDOFF[case.dtype] * (4 * np.sqrt(terms) * added[:, None] + moves) / step
+    if len(looked_at) == len(columns):
+        return 1.5 * found
+    return np.broadcast_to(2 * found.max(axis=1, keepdims=True), (stop - start, len(columns)))
+
+
+def _bend(case: Case, workload: Workload, named: Exact, name: str, i: int, step: float) -> tuple[np.ndarray, ...]:
+    """An input's i-th number, and the larger slope and curvature along it at both ends of a step: three (points,) or ()."""
+    lead = (-1,) if name in workload.shared else (len(named[name]), -1)
+    x = named[name].reshape(lead)[..., i]
+    slope, curvature = np.zeros(()), np.zeros(())
+    for end in (0.0, step):
+        reach = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
+
+        def at(by: Any) -> np.ndarray:
+            moved = named[name].reshape(lead).copy()
+            moved[..., i] += by
+            return values(case, workload, {**named, name: moved.reshape(named[name].shape)})
+
+        behind, here, ahead = at(end - reach), at(end), at(end + reach)
+        slope = np.maximum(slope, _together(workload, ahead - behind) / (2 * reach))
+        curvature = np.maximum(curvature, _together(workload, ahead - 2 * here + behind) / reach**2)
+    return x, np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)
+
+
+def _together(workload: Workload, outputs: np.ndarray) -> np.ndarray:
+    """(points, outputs) -> (points,): added up where the derivative is, the largest elsewhere."""
+    return np.abs(outputs).sum(axis=1) if workload.reduce else np.abs(outputs).max(axis=1)
+
+
+def _draw(workload: Workload, name: str) -> Draw:
+    return workload.points[name] if name in workload.points else workload.shared[name]
+
+
+def over(off: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """off / size, where nothing over nothing is no error and something over nothing an infinite one."""
+    return np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)

@@ -1,0 +1,167 @@
+"""The environment: where a record was made, and which cores a process may use.
+
+Nothing secret and no path of anybody's machine gets out of here. Does not import JAX: a login node can ask.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform as machine
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import scaling
+from scaling.case import Refusal
+
+_PACKAGE = Path(__file__).parent
+
+# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
+# points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
+_WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+def platform() -> str:
+    """What JAX will run on here: cpu, gpu or tpu. Only asks JAX, in another process, where a plugin for more is installed."""
+    named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
+    if named:
+        return {"cuda": "gpu", "rocm": "gpu"}.get(named, named)
+    plugins = [d.name for d in importlib.metadata.distributions() if d.name and re.match(r"jax-(cuda|rocm)|libtpu", d.name)]
+    return probe()["platform"] if plugins else "cpu"
+
+
+@functools.cache
+def probe() -> dict[str, Any]:
+    """The backend that JAX starts here, its device kind and how many devices it has, from a process of its own."""
+    ask = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise Refusal(f"JAX cannot start a backend: {scrub(last)}; JAX_PLATFORMS=cpu runs on the CPU") from None
+    name = {"cuda": "gpu", "rocm": "gpu"}.get(found[0], found[0])
+    return {"platform": name, "device_kind": found[1], "devices": found[2]}
+
+
+def cores() -> list[int]:
+    """The cores that this process may use, one of each physical core first, no more than a container's quota pays for."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first, rest, seen = [], [], set()
+    for core in allowed:
+        siblings = _read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
+        (rest if siblings in seen else first).append(core)
+        seen.add(siblings)
+    return (first + rest)[: _quota() or None]
+
+
+def _quota() -> int:
+    """Whole cores that the control group's quota pays for; 0 where there is none."""
+    words = (_read("/sys/fs/cgroup/cpu.max") or "max").split()
+    return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
+
+
+def bind(devices: int, bound: bool) -> list[int]:
+    """Bind this process to as many cores as it has devices, before JAX starts its threads; the cores it then has."""
+    mine = cores()
+    if bound:
+        mine = mine[:devices]
+        os.sched_setaffinity(0, mine)
+    return sorted(mine)
+
+
+def flags(where: str) -> str:
+    """XLA's flags for a worker: those of the person, and the one that keeps answers right."""
+    given = os.environ.get("XLA_FLAGS", "")
+    if where == "cpu" and importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in given:
+        return f"{given} {_WRONG_FUSION}=".strip()
+    return given
+
+
+def describe(
+    where: str, device_kind: str | None, xla_flags: str, workload_digest: str | None, bound_to: Sequence[int] | None
+) -> dict[str, Any]:
+    """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    versions |= {"python": machine.python_version(), "ad_scaling": scaling.__version__}
+    commit, dirty = _commit()
+    matters = {
+        "versions": versions,
+        "platform": where,
+        "device_kind": device_kind if where != "cpu" else _processor(),
+        "xla_flags": scrub(xla_flags),
+        "commit": commit,
+        "dirty": dirty,
+        "source": _source(),
+        "workload_digest": workload_digest,
+        "bound": bound_to is not None,
+    }
+    digest = hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:12]
+    load = os.getloadavg()[0]
+    return matters | {
+        "digest": digest,
+        "hosts": [socket.gethostname()],
+        "cores": list(bound_to) if bound_to else None,
+        "load": round(load, 2),
+    }
+
+
+@functools.cache
+def _source() -> str:
+    """A hash of this package's source, which tells two dirty trees, or two installed copies, apart."""
+    whole = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        whole.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()[:12]
+
+
+@functools.cache
+def _commit() -> tuple[str | None, bool | None]:
+    """The commit of this package and whether its files differ from it; None outside a checkout of it."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(_PACKAGE), *words], capture_output=True, text=True, check=False)
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None, None
+    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+
+
+def _processor() -> str:
+    model = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    return model.group(1).strip() if model else machine.machine()
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def scrub(text: str) -> str:
+    """Text without absolute paths (their last part stays) and without the value of any secret in the environment."""
+    for name, value in os.environ.items():
+        if len(value) >= 8 and re.search(r"KEY|TOKEN|SECRET|PASSW", name):
+            text = text.replace(value, f"<{name}>")
+    return re.sub(r"(?<![\w.:/])/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+
+
+def memory_bytes() -> int | None:
+    """Memory that can be had on this host now, in bytes."""
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo") or "", re.MULTILINE)
+    limits = [int(available.group(1)) * 1024] if available else []
+    most, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    if most and most.isdigit() and used and used.isdigit():
+        limits.append(int(most) - int(used))
+    return min(limits, default=None)

@@ -1,0 +1,55 @@
+"""Inputs: the numbers that a case runs on, as NumPy rows for the check and as arrays on devices for the program."""
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from scaling.case import Case
+from scaling.draws import take
+from scaling.spmd import Program
+from scaling.workload import Workload
+
+
+def rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
+    """Points `start` to `stop` of a per-point input, rounded to the case's dtype: (stop - start, ...)."""
+    draw = workload.points[name]
+    return take(draw, case.data_seed, name, start, stop).astype(np.int32 if draw.integer else jax.numpy.dtype(case.dtype))
+
+
+def shared(case: Case, workload: Workload, name: str) -> np.ndarray:
+    """A shared input, rounded likewise."""
+    draw = workload.shared[name]
+    return take(draw, case.data_seed, name, 0, 1)[0].astype(np.int32 if draw.integer else jax.numpy.dtype(case.dtype))
+
+
+def exact(case: Case, workload: Workload, start: int, stop: int) -> Mapping[str, np.ndarray]:
+    """The same numbers for a block of points, per-point and shared inputs by name, as float64: what a reference is given."""
+    named = {name: rows(case, workload, name, start, stop) for name in workload.points}
+    named |= {name: shared(case, workload, name) for name in workload.shared}
+    return {name: np.asarray(array, np.float64) for name, array in named.items()}
+
+
+def place(case: Case, workload: Workload, program: Program) -> list[jax.Array]:
+    """The arguments of a program on its devices; each device's part is made from its own rows."""
+    return [_place_one(case, workload, name, struct) for name, struct in program.arguments.items()]
+
+
+def _place_one(case: Case, workload: Workload, name: str, struct: jax.ShapeDtypeStruct) -> jax.Array:
+    stacked = case.api == "pmap"  # devices lead
+    everything = case.points if case.split == "seeds" else 0  # each device of a stack has every point
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
+        if name in workload.shared:
+            array = shared(case, workload, name)
+            return np.broadcast_to(array, (stop - start, *array.shape)) if stacked else array[index]
+        if not stacked:
+            return rows(case, workload, name, start, stop)
+        here = everything or case.points // case.devices
+        block = [
+            rows(case, workload, name, *((0, here) if everything else (d * here, (d + 1) * here))) for d in range(start, stop)
+        ]
+        return np.stack(block)
+
+    return jax.make_array_from_callback(struct.shape, struct.sharding, part)

@@ -1,0 +1,87 @@
+"""Preflight: the questions about a study that need JAX or a user's module, answered on the CPU before anything starts.
+
+Runs as `python -m scaling.preflight` in a process of its own (JAX_PLATFORMS=cpu): cells as JSON on standard input, an answer for
+each on standard output. The launcher's side of it is `ask`, which does not import JAX.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from scaling.case import Case, Refusal, from_dict, to_dict
+from scaling.environment import scrub
+from scaling.study import Cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A completed case, why it cannot run by its nature (reason, words), and the hash of a user's workload."""
+
+    case: Case
+    unfit: tuple[str, str] | None
+    workload_digest: str | None
+
+
+def ask(cells: Sequence[Cell]) -> list[Answer]:
+    """An answer for each cell, each completed case once; what is bad input raises the first `Refusal` of them."""
+    given = json.dumps([{"case": to_dict(cell.case), "scaling": cell.scaling} for cell in cells])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.preflight"], input=given, capture_output=True, text=True, env=environment, check=False
+    )
+    try:
+        answers = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise Refusal(f"the study cannot be examined: {scrub(last)}") from None
+    refusals = list(dict.fromkeys(a["refusal"] for a in answers if "refusal" in a))
+    if refusals:
+        raise Refusal("\n".join(refusals[:5]))
+    whole = {}
+    for answer in answers:
+        case = from_dict(answer["case"])
+        whole[case] = Answer(case, tuple(answer["unfit"]) if answer["unfit"] else None, answer["workload_digest"])
+    return list(whole.values())
+
+
+def _answer(cell: Cell) -> dict[str, Any]:
+    from scaling import derivative, workload  # JAX
+
+    completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
+    built = workload.build(completed)
+    sizes = derivative.shape(completed, built)
+    unfit = derivative.unfit(completed, built, sizes)
+    if unfit is None and completed.split == "points" and completed.points % completed.devices:
+        if completed.points > 1:
+            near = (
+                completed.points - completed.points % completed.devices,
+                completed.points + -completed.points % completed.devices,
+            )
+            raise Refusal(
+                f"points={completed.points} of {completed.workload} do not divide over devices={completed.devices}: "
+                f"take points={' or '.join(str(n) for n in near if n)}, or leave the pair out with where"
+            )
+        unfit = "indivisible", f"{completed.target} of {completed.workload} has one point, which is not cut; split=seeds may be"
+    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": workload.digest(cell.case.workload)}
+
+
+def main() -> None:
+    """Answer every cell on standard input; what is printed meanwhile by a user's module goes to standard error."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    answers: list[dict[str, Any]] = []
+    for fields in json.loads(sys.stdin.read()):
+        try:
+            answers.append(_answer(Cell(from_dict(fields["case"]), fields["scaling"])))
+        except Refusal as refusal:
+            answers.append({"refusal": str(refusal)})
+        except Exception as error:
+            answers.append({"refusal": f"{fields['case']['workload']}: {type(error).__name__}: {scrub(str(error))[:300]}"})
+    print(json.dumps(answers), file=out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What a person sees while a study runs: a live line where there is a terminal, plain lines where there is none."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from scaling.units import duration, seconds
+
+_COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
+
+
+@contextlib.contextmanager
+def display(
+    console: Console, names: dict[str, str], total: int, skips: int
+) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
+    """A listener for events of the launcher, and the counts by status that it keeps. `names`: key -> a case in words."""
+    counts: Counter = Counter()
+    began = time.monotonic()
+    bar = Progress(
+        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[state]}"),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    task = bar.add_task("", total=total + skips, state="starting")
+
+    def listen(event: dict[str, Any]) -> None:
+        name = names.get(event["key"], event["key"])
+        if event["event"] == "end":
+            counts[event["status"]] += 1
+            number = f"[{sum(counts.values())}/{total + skips}]"
+            words = seconds(event["seconds"][0]) if event["seconds"] else f"{event['reason']}: {event['text']}"
+            status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
+            if event["status"] != "ok" or not console.is_terminal:
+                console.print(f"{escape(number)} {status} {escape(name)}  {escape(words)}", soft_wrap=True, highlight=False)
+            bar.advance(task)
+        ran = sum(counts.values()) - skips
+        left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
+        told = f"{counts['ok']} ok, {counts['skipped']} skipped, {counts['failed']} failed"
+        remaining = f", about {duration(left)} left" if left is not None else ""
+        running = f" · {name}" if event["event"] == "begin" else ""
+        bar.update(task, state=escape(f"{told}{remaining}{running}")[: max(20, console.width - 50)])
+
+    with bar:
+        yield listen, counts

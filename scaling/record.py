@@ -1,0 +1,138 @@
+"""A record: what happened when a case ran, as a frozen value and as one line of JSON. Names carry units.
+
+Knows the fields and the closed lists; not the disk, not JAX.
+"""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from scaling.case import Case, Refusal, from_dict, to_dict
+
+SCHEMA = 1
+STATUSES = ("ok", "skipped", "failed")
+SKIPPED = {
+    "not_defined": "the combination has no meaning",
+    "not_offered": "the workload does not offer it",
+    "indivisible": "the axis does not share out over the devices",
+    "no_digits": "a finite difference with no correct digit",
+    "too_large": "the compiled program needs more memory than there is",
+}
+FAILED = {
+    "wrong_answer": "the result differs from the reference",
+    "not_finite": "the result holds NaN or infinity",
+    "collective": "devices communicated where nothing should be sent",
+    "out_of_memory": "memory ran out",
+    "error": "an exception",
+    "killed": "the process died",
+    "timeout": "the time limit of a case passed",
+}
+REASONS = {**SKIPPED, **FAILED}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attempt at one case. Seconds are per call; every sample is kept, in order."""
+
+    case: Case
+    status: str
+    environment: dict[str, Any]  # see environment.py; its "digest" is part of the identity
+    reason: str | None = None
+    text: str | None = None  # free words beside the reason
+    replicate: int = 0
+    attempt: int = 1
+    order: int = 0  # place in the shuffled order of its run
+    order_seed: int = 0
+    started_at: str | None = None  # UTC, ISO 8601
+    trace_seconds: float | None = None
+    lower_seconds: float | None = None
+    compile_seconds: float | None = None
+    first_seconds: float | None = None
+    seconds: list[float] = field(default_factory=list)  # the maximum over processes
+    seconds_min: list[float] = field(default_factory=list)  # the minimum over processes
+    slowest_rank: int | None = None
+    calls_per_sample: int | None = None
+    stop_reason: str | None = None
+    error: float | None = None
+    tolerance: float | None = None
+    passes: int | None = None  # JVPs or VJPs of one Jacobian
+    flops: float | None = None  # per device, as the compiler counts them; None where a loop hides its trips
+    transcendentals: float | None = None
+    hbm_bytes: float | None = None
+    temp_bytes: int | None = None  # per device
+    output_bytes: int | None = None  # per device
+    peak_bytes: int | None = None
+    collective_bytes: int | None = None
+    collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
+    kind: str = "case"
+    schema: int = SCHEMA
+
+    @property
+    def key(self) -> str:
+        """The case's key."""
+        return self.case.key
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What resume, de-duplication and curves mean by the same measurement: (key, environment digest, replicate)."""
+        return self.case.key, self.environment["digest"], self.replicate
+
+    @property
+    def good(self) -> bool:
+        """Whether the case need not run again."""
+        return self.status in ("ok", "skipped")
+
+    @property
+    def honest(self) -> bool:
+        """Whether its time may be drawn as scaling: on CPU each device had a core of its own, and no other."""
+        cores = self.environment.get("cores")
+        return self.environment.get("platform") != "cpu" or (isinstance(cores, list) and len(cores) == self.case.devices)
+
+
+def to_line(record: Record) -> str:
+    """One line of strict JSON; a number that JSON cannot hold becomes null."""
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    fields["case"] = to_dict(record.case)
+    fields["key"] = record.key
+    return json.dumps(_finite(fields), allow_nan=False)
+
+
+def from_line(line: str) -> Record:
+    """The record of a line; a line that is none raises ValueError with what is wrong."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
+    key = fields.pop("key", None)
+    try:
+        record = Record(**fields | {"case": from_dict(fields["case"])})
+    except (TypeError, KeyError, AttributeError, Refusal) as error:
+        raise ValueError(f"not a record: {error}") from None
+    if key != record.key:
+        raise ValueError("its key does not belong to its case")
+    _validate(record)
+    return record
+
+
+def _validate(record: Record) -> None:
+    if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
+        raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
+    if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
+        raise ValueError("no environment digest")
+    if record.status == "ok" and not (isinstance(record.seconds, list) and record.seconds):
+        raise ValueError("ok, but without samples")
+    if not all(isinstance(s, int | float) and not isinstance(s, bool) and math.isfinite(s) and s > 0 for s in record.seconds):
+        raise ValueError("a sample that is no positive number")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

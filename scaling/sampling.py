@@ -1,0 +1,14 @@
+"""When to stop sampling: a value that the launcher, which has no JAX, and the worker share."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """When to stop: at an interval of the median within `width` either side, or at a cap."""
+
+    width: float = 0.02
+    least: int = 7  # samples; seven are needed for the interval of a speed-up
+    most: int = 200  # samples
+    seconds: float = 1.0  # of sampling, once there are `least`
+    warm_up: float = 0.05  # seconds, at least; at most ten times that

@@ -1,0 +1,148 @@
+"""The store: records on disk, as JSON lines. What is finished is never lost, whatever is killed when.
+
+Each attempt and process has a file of its own, never appended to by another, so that a torn last line swallows nothing. Knows
+folders and lines; not what the numbers mean.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaling.case import Refusal
+from scaling.record import Record, from_line, to_line
+
+_LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
+
+
+class Loaded(NamedTuple):
+    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line: why'."""
+
+    records: list[Record]
+    damaged: list[str]
+
+
+class Writer:
+    """Appends records to one new file, each on disk before `append` returns. The file appears with the first record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+
+    def append(self, record: Record) -> None:
+        """Write and fsync one line; OSError if it cannot be, with the file left as it was before."""
+        line = (to_line(record) + "\n").encode()
+        if self._file is None:
+            name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
+            self._file = os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+            _sync_folder(self._folder)
+        before = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, before)
+            raise
+
+
+def load(folder: Path) -> Loaded:
+    """Every record that can be read. A damaged line is named and passed over, so that its case runs again."""
+    records: list[Record] = []
+    damaged: list[str] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            damaged.append(f"{path.name}: {error.strerror}")
+            continue
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                records.append(from_line(line.decode()))
+            except (ValueError, RecursionError) as error:
+                damaged.append(f"{path.name}:{number}: {type(error).__name__ if not str(error) else str(error)[:120]}")
+    return Loaded(records, damaged)
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """One record an identity: the last good one, or else the last failure."""
+    kept: dict[tuple[str, str, int], Record] = {}
+    for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
+        old = kept.get(record.identity)
+        if old is None or record.good or not old.good:
+            kept[record.identity] = record
+    return list(kept.values())
+
+
+def prepare(folder: Path) -> None:
+    """Make a results folder, or refuse in one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise Refusal(f"cannot write to results={folder}: {error.strerror}; give another folder with results=PATH") from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Hold the folder for one run at a time; yields the lock's descriptor, which a worker inherits and so holds as well."""
+    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Refusal(
+                        f"another run is working in {folder}; wait for it, or give another folder with results=PATH"
+                    ) from None
+                time.sleep(0.2)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a small file as a whole, or not at all."""
+    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        fresh.write_text(json.dumps(value, indent=1) + "\n")
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """A small file, or None if it is not there or not readable as JSON."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def folder_of(path: str) -> Path:
+    """An existing results folder, or a refusal that says which there are."""
+    folder = Path(path)
+    if folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists()):
+        return folder
+    near = sorted(str(p.parent) for p in Path("results").glob("*/study.json"))
+    raise Refusal(f"no results in {path!r}" + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some"))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""A study: from shared fields, grids and the command line to cases, in plain Python.
+
+Knows the fields of a case, how lists sweep, what `where` excludes and how strong and weak scaling derive points from devices.
+Does not know the workloads: what is left to them is completed in preflight.py.
+"""
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
+
+SCALINGS = ("strong", "weak")
+_OWN = ("scaling", "where")  # keys of a grid that are no field of a case
+_STUDY = ("title", "grids")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A case as the study states it, before its workload completes it and the scaling rule sets its points."""
+
+    case: Case
+    scaling: str = "strong"
+
+    def scaled(self, completed: Case) -> Case:
+        """The case with its points: as stated, or as many for each device."""
+        if self.scaling == "strong":
+            return completed
+        return dataclasses.replace(completed, points=completed.points * completed.devices)
+
+
+def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]:
+    """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides."""
+    shared = {k: v for k, v in study.items() if k not in _STUDY}
+    grids = study.get("grids") or [{}]
+    if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
+        raise Refusal(f"grids must be a list of mappings, not {grids!r}")
+    given = {k: v for k, v in overrides.items() if v is not None and v != {}}
+    cells: dict[Cell, None] = {}
+    for grid in grids:
+        cells |= dict.fromkeys(_grid(_merge(_merge(shared, grid), given)))
+    if not cells:
+        raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
+    return list(cells)
+
+
+def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """`upper` over `under`; sizes are merged name by name, so that one can be replaced alone."""
+    for layer in (under, upper):
+        for name in layer:
+            if name not in FIELDS + _OWN:
+                raise unknown("study key", name, FIELDS + _OWN + _STUDY)
+    merged = {**under, **{k: v for k, v in upper.items() if v is not None}}
+    if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
+        merged["sizes"] = {**under["sizes"], **upper["sizes"]}
+    return {k: v for k, v in merged.items() if v is not None}
+
+
+def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:
+    """The product of a grid's lists, less what `where` excludes."""
+    where = grid.get("where")
+    axes = {k: v for k, v in grid.items() if k not in ("where", "sizes")}
+    sizes = grid.get("sizes", {})
+    if not isinstance(sizes, Mapping):
+        raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
+    axes |= {f"sizes.{name}": value for name, value in sizes.items()}
+    for values in itertools.product(*(v if isinstance(v, list) else [v] for v in axes.values())):
+        fields = dict(zip(axes, values, strict=True))
+        cell = _cell(fields)
+        if where is None or _holds(where, cell):
+            yield cell
+
+
+def _cell(fields: dict[str, Any]) -> Cell:
+    scaling = fields.pop("scaling", "strong")
+    if scaling not in SCALINGS:
+        raise unknown("scaling", scaling, SCALINGS)
+    if "workload" not in fields:
+        raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
+    sizes = {name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")}
+    for name, size in sizes.items():
+        if size == "points":  # as many as there are points, before weak scaling multiplies those
+            sizes[name] = fields.get("points", 1)
+    if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
+        fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
+    return Cell(from_dict(fields | {"sizes": sizes}), scaling)
+
+
+_ALLOWED = (
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE,
+    ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv, ast.Name,
+    ast.Load, ast.Constant, ast.List, ast.Tuple,
+)  # fmt: skip
+
+
+def _holds(where: Any, cell: Cell) -> bool:
+    """Whether a condition such as "api != 'jit' or devices == 1" holds; names are fields, sizes and scaling."""
+    try:
+        tree = ast.parse(str(where), mode="eval")
+        if bad := next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None):
+            raise Refusal(f"where={where!r}: {type(bad).__name__} is not allowed; compare fields, join with and, or, not")
+        names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"} | dict(cell.case.sizes)
+        names["scaling"] = cell.scaling
+        return bool(eval(compile(tree, "where", "eval"), {"__builtins__": {}}, names))
+    except Refusal:
+        raise
+    except NameError as error:
+        raise unknown("name in where", error.name, [*FIELDS, *cell.case.sizes, "scaling"]) from None
+    except Exception as error:
+        raise Refusal(f"where={where!r} cannot be read: {error}") from None

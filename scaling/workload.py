@@ -1,0 +1,155 @@
+"""A workload: a function family with sizes, and how to find one by name.
+
+A workload is a module, ours or anybody's, with a function `workload(case) -> Workload` and, where they apply, the constants
+
+    SIZES     {name: default}; a default of "points" means as many as the case has points
+    TARGETS   names of what can be computed, the first being the default
+    SINGLE    targets that have one point, whatever `points` says
+    VARIANTS  names of formulations, the first being the default
+    VALUE     the target that is the function itself, without a derivative
+    DTYPES    the dtypes it has a meaning in
+
+Does not know modes, devices, or how anything is timed.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaling.case import DTYPES, WHOLE, Case, Refusal, unknown
+from scaling.draws import Draw, normal, poisson, uniform
+
+__all__ = ["Draw", "Reference", "Workload", "normal", "poisson", "uniform"]
+
+Inputs = Mapping[str, Any]
+
+
+class Reference(NamedTuple):
+    """What NumPy says in float64, for a block of points.
+
+    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs. value_terms, derivative_terms:
+    (points,), the size of what is added up on the way where that cancels; None where nothing does, and the result's own size
+    counts.
+    """
+
+    value: np.ndarray
+    derivative: np.ndarray
+    value_terms: np.ndarray | None = None
+    derivative_terms: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The function of a case, its inputs, and what its derivative is checked against.
+
+    function: one point, in JAX: takes every input by name, returns an array.
+    points: inputs that each point has its own of; shared: inputs that all points share. Both by name.
+    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise.
+    reduce: "outputs" where the derivative asked for is summed over the outputs of each point.
+    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs), or one number,
+        the sum over points. None where differentiating the batch at once is not offered.
+    whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
+        (points, outputs, inputs), each flattened as one likes.
+    reference: NumPy float64 of a block of points; None asks for finite differences instead.
+    terms: how many numbers are added up to make one number of the answer; scales the tolerance.
+    """
+
+    function: Callable[..., Any]
+    points: Mapping[str, Draw]
+    shared: Mapping[str, Draw] = field(default_factory=dict)
+    wrt: str = ""
+    reduce: str | None = None
+    whole: Callable[..., Any] | None = None
+    whole_modes: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    reference: Callable[[Inputs], Reference] | None = None
+    terms: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs to differentiate by."""
+        return tuple(self.wrt.split("+"))
+
+
+def built_in() -> list[str]:
+    """The names of the workloads that come with the package."""
+    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent / "workloads")]))
+
+
+def module(name: str) -> ModuleType:
+    """The module of a workload: one of ours by its short name, or any import path."""
+    path = f"scaling.workloads.{name}" if name in built_in() else name
+    try:
+        found = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            raise Refusal(f"{unknown('workload', name, built_in())}, or give the import path of a module of your own") from None
+        raise Refusal(f"workload {name!r} cannot be imported: {error}") from None
+    except Exception as error:
+        raise Refusal(f"workload {name!r} cannot be imported: {type(error).__name__}: {error}") from None
+    if not callable(getattr(found, "workload", None)):
+        raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; see README.md, 'A function of your own'")
+    return found
+
+
+def digest(name: str) -> str | None:
+    """A hash of the source of a user's workload; None for ours, which the package's own version covers."""
+    if name in built_in():
+        return None
+    file = getattr(module(name), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+
+
+def complete(case: Case) -> Case:
+    """The same case with every choice that was left to the workload written out."""
+    of = module(case.workload)
+    value = getattr(of, "VALUE", "value")
+    targets = tuple(getattr(of, "TARGETS", ("jacobian",)))
+    target = case.target or (value if case.mode == "value" else targets[0])
+    if target not in (*targets, value):
+        raise unknown(f"target of {case.workload}", target, (*targets, value))
+    if target == value or case.mode == "value":  # the function itself has one mode, and that mode one target
+        case = dataclasses.replace(case, mode="value")
+        target = value
+    variants = tuple(getattr(of, "VARIANTS", ()))
+    variant = case.variant or (variants[0] if variants else None)
+    if variant is not None and variant not in variants:
+        raise unknown(f"variant of {case.workload}", variant, variants or ["none"])
+    dtypes = tuple(getattr(of, "DTYPES", DTYPES))
+    if case.dtype not in dtypes:
+        raise unknown(f"dtype for {case.workload}", case.dtype, dtypes)
+    defaults = dict(getattr(of, "SIZES", {}))
+    for name in case.sizes:
+        if name not in defaults:
+            raise unknown(f"size of {case.workload}", name, defaults or ["none"])
+    sizes = {k: case.points if v == "points" else v for k, v in defaults.items()} | dict(case.sizes)
+    points = 1 if target in getattr(of, "SINGLE", ()) else case.points
+    batch = "vmap" if case.mode in WHOLE and case.mode != "value" else case.batch  # they take the batch as they like
+    split = "points" if case.api == "jit" else case.split  # nothing is cut
+    case = dataclasses.replace(case, target=target, variant=variant, sizes=sizes, points=points, batch=batch, split=split)
+    return dataclasses.replace(case, wrt=None if case.mode == "value" else build(case).wrt)
+
+
+def build(case: Case) -> Workload:
+    """The workload of a case, with `wrt` settled and checked."""
+    made = module(case.workload).workload(case)
+    inputs = [*made.points, *made.shared]
+    wrt = case.wrt or made.wrt or inputs[0]
+    draws = {**made.points, **made.shared}
+    for name in wrt.split("+"):
+        if name not in inputs or draws[name].integer:
+            raise unknown(f"input to differentiate {case.workload} by (wrt)", name, [k for k in inputs if not draws[k].integer])
+    made = dataclasses.replace(made, wrt=wrt)
+    if len(set(made.names)) != len(made.names):
+        raise Refusal(f"wrt={wrt!r} names an input twice")
+    if made.reduce not in (None, "outputs"):
+        raise unknown("reduce", made.reduce, ["outputs"])
+    return made
