@@ -122,7 +122,7 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
             continue
         if name == "sizes":
             words += [f"{k}={v}" for k, v in value.items()]
-        elif name in ("points", "devices", "wrt"):
+        elif name in ("points", "devices", "wrt", "split"):
             words.append(f"{name}={value}")
         elif name == "jit":
             words.append("eager")

@@ -25,7 +25,8 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "high"): 2.0**-14,  # three of them
 }
 _ROUNDINGS = 16  # in each term
-_BLOCK_BYTES = 2**26
+_BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
+_KEPT_BYTES = 2**26
 
 
 class Verdict(NamedTuple):
@@ -79,7 +80,7 @@ def _ranges(case: Case, workload: Workload, sizes: Shape) -> Iterator[tuple[int,
     """Blocks of points whose full derivative, before any sum, stays small."""
     draws = [*workload.points.values(), *workload.shared.values()]
     numbers = sizes.outputs * max(sizes.inputs, 1) + sum(int(np.prod(draw.shape)) for draw in draws)
-    step = max(1, _BLOCK_BYTES // (8 * 4 * numbers))  # some four arrays of that size live at a time
+    step = max(1, _BLOCK_NUMBERS // numbers)
     return ((start, min(start + step, case.points)) for start in range(0, case.points, step))
 
 
@@ -98,7 +99,7 @@ def _compare(
 def _wanted(case: Case, workload: Workload, sizes: Shape, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """What the reference says, (points, outputs, inputs), and the size of what each point adds up, (points,)."""
     reduced = 1 if workload.reduce and case.mode != "value" else sizes.outputs
-    if 8 * case.points * reduced * max(sizes.inputs, 1) > _BLOCK_BYTES:
+    if 8 * case.points * reduced * max(sizes.inputs, 1) > _KEPT_BYTES:
         return _block(case, workload, start, stop)
     # What is asked for is the same for every way of computing it.
     problem = dataclasses.replace(

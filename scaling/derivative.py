@@ -44,7 +44,8 @@ def inputs(case: Case, workload: Workload) -> tuple[Named, Named]:
 def shape(case: Case, workload: Workload) -> Shape:
     """The sizes of the derivative of a case, by abstract evaluation; a function that cannot be evaluated is a `Refusal`."""
     points, shared = inputs(case, workload)
-    one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | shared
+    one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()}
+    one |= shared
     out = _abstract(case, workload.function, one)
     columns = sum(one[name].size for name in workload.names)
     differentiated, by = out, one
@@ -79,6 +80,7 @@ def local(case: Case, workload: Workload, sizes: Shape) -> Callable[[Named, Name
         if case.mode in workload.whole_modes:
             return workload.whole_modes[case.mode](**points, **shared)
         if case.batch == "whole":
+            assert workload.whole is not None
             if case.mode == "value":
                 value = workload.whole(**points, **shared)
                 return value[None] if sizes.summed else value

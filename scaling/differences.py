@@ -29,13 +29,10 @@ def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
     """The function at a block of points in float64, on the CPU: (points, outputs)."""
     if workload.reference is not None:
         return workload.reference(named).value
-    points = {name: named[name] for name in workload.points}
-    rest = {name: named[name] for name in workload.shared}
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
-        typed = {**points, **rest}
-        for name, draw in {**workload.points, **workload.shared}.items():
-            typed[name] = jax.numpy.asarray(typed[name], np.int32 if draw.integer else np.float64)
-        rows = {name: typed.pop(name) for name in points}
+        draws = {**workload.points, **workload.shared}
+        typed = {name: jax.numpy.asarray(named[name], np.int32 if draw.integer else np.float64) for name, draw in draws.items()}
+        rows = {name: typed.pop(name) for name in workload.points}
         out = _batched(workload.function)(rows, typed)
         return np.asarray(out, np.float64).reshape(len(out), -1)
 
@@ -88,7 +85,7 @@ def compare(
     generator = np.random.default_rng([case.data_seed, start])
     if case.mode == "value":
         want = values(case, workload, named)
-        nudge = {**named, **{k: named[k] * (1 + 1e-4 * generator.choice([-1.0, 1.0], named[k].shape)) for k in named}}
+        nudge = _nudged(workload, named, generator)
         size = np.abs(want).max(axis=1) + np.abs(values(case, workload, nudge) - want).max(axis=1) / 1e-4
         size = np.maximum(size, np.sqrt(np.mean(want**2)))
         return over(np.abs(got[:, :, 0] - want).max(axis=1), size), np.full(stop - start, 1e-12)
@@ -118,6 +115,12 @@ def _probe(
     return best, extra
 
 
+def _nudged(workload: Workload, named: Exact, generator: np.random.Generator) -> Exact:
+    """Every real input a ten-thousandth up or down."""
+    real = [name for name in named if not _draw(workload, name).integer]
+    return {**named, **{name: named[name] * (1 + 1e-4 * generator.choice([-1.0, 1.0], named[name].shape)) for name in real}}
+
+
 def _size(
     case: Case, workload: Workload, named: Exact, direction: Exact, generator: np.random.Generator, terms: np.ndarray
 ) -> np.ndarray:
@@ -126,8 +129,7 @@ def _size(
     size = np.maximum(np.nan_to_num(np.abs(here).max(axis=1)), terms)
     moved = np.zeros_like(size)
     for _ in range(3):
-        nudge = {k: named[k] * (1 + 1e-4 * generator.choice([-1.0, 1.0], named[k].shape)) for k in named}
-        there = _along(case, workload, nudge, direction, 1e-4)
+        there = _along(case, workload, _nudged(workload, named, generator), direction, 1e-4)
         moved = np.maximum(moved, np.nan_to_num(np.abs(there - here).max(axis=1)) / 1e-4)
     return np.maximum(size, np.minimum(moved, 1e4 * size))
 
@@ -149,7 +151,8 @@ def step_bound(case: Case, workload: Workload, sizes: Shape, start: int, stop: i
     looked_at = np.unique(np.linspace(0, len(columns) - 1, _COORDINATES).astype(int))
     truncation, moves = np.zeros((2, stop - start, len(looked_at)))
     for k, column in enumerate(looked_at):
-        x, slope, curvature = _bend(case, workload, named, *columns[column], step)
+        name, i = columns[column]
+        x, slope, curvature = _bend(case, workload, named, name, i, step)
         truncation[:, k] = step / 2 * curvature
         moves[:, k] = (np.abs(x) + step) * slope
     added = np.maximum(added, moves.max(axis=1))

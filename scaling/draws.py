@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_BLOCK = 2**16  # numbers that share a generator; part of what is drawn, so never changed
+_BLOCK = 2**12  # numbers that share a generator; part of what is drawn, so never changed
 _SMALLEST = 2.0**-24  # keeps the open interval open after rounding to float32 and bfloat16
 
 

@@ -53,7 +53,9 @@ def probe() -> dict[str, Any]:
 def cores() -> list[int]:
     """The cores that this process may use, one of each physical core first, no more than a container's quota pays for."""
     allowed = sorted(os.sched_getaffinity(0))
-    first, rest, seen = [], [], set()
+    first: list[int] = []
+    rest: list[int] = []
+    seen: set[str] = set()
     for core in allowed:
         siblings = _read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
         (rest if siblings in seen else first).append(core)

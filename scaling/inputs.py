@@ -1,12 +1,14 @@
 """Inputs: the numbers that a case runs on, as NumPy rows for the check and as arrays on devices for the program."""
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from scaling.case import Case
-from scaling.draws import take
+from scaling.draws import Draw, take
 from scaling.spmd import Program
 from scaling.workload import Workload
 
@@ -19,8 +21,12 @@ def rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np
 
 def shared(case: Case, workload: Workload, name: str) -> np.ndarray:
     """A shared input, rounded likewise."""
-    draw = workload.shared[name]
-    return take(draw, case.data_seed, name, 0, 1)[0].astype(np.int32 if draw.integer else jax.numpy.dtype(case.dtype))
+    return _shared(workload.shared[name], case.data_seed, name, case.dtype)
+
+
+@functools.lru_cache(maxsize=4)  # a check asks for it once a block
+def _shared(draw: Draw, seed: int, name: str, dtype: str) -> np.ndarray:
+    return take(draw, seed, name, 0, 1)[0].astype(np.int32 if draw.integer else jax.numpy.dtype(dtype))
 
 
 def exact(case: Case, workload: Workload, start: int, stop: int) -> Mapping[str, np.ndarray]:
@@ -36,20 +42,17 @@ def place(case: Case, workload: Workload, program: Program) -> list[jax.Array]:
 
 
 def _place_one(case: Case, workload: Workload, name: str, struct: jax.ShapeDtypeStruct) -> jax.Array:
-    stacked = case.api == "pmap"  # devices lead
-    everything = case.points if case.split == "seeds" else 0  # each device of a stack has every point
+    stacked = case.api == "pmap"  # devices lead, and each has its own points, or all of them
+    each = case.points // (case.devices if case.split == "points" else 1)
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
         if name in workload.shared:
             array = shared(case, workload, name)
             return np.broadcast_to(array, (stop - start, *array.shape)) if stacked else array[index]
         if not stacked:
             return rows(case, workload, name, start, stop)
-        here = everything or case.points // case.devices
-        block = [
-            rows(case, workload, name, *((0, here) if everything else (d * here, (d + 1) * here))) for d in range(start, stop)
-        ]
-        return np.stack(block)
+        firsts = [device * each if case.split == "points" else 0 for device in range(start, stop)]
+        return np.stack([rows(case, workload, name, first, first + each) for first in firsts])
 
     return jax.make_array_from_callback(struct.shape, struct.sharding, part)

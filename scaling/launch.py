@@ -76,7 +76,7 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
     _enough(answers, platform, settings)
     kind = None if platform == "cpu" else environment.probe()["device_kind"]
     flags = environment.flags(platform)
-    bound_to = [] if settings.bind and platform == "cpu" else None
+    bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
     environments = {d: environment.describe(platform, kind, flags, d, bound_to) for d in {a.workload_digest for a in answers}}
     good = {record.identity for record in records if record.good}
     attempts = Counter(record.identity for record in records)

@@ -1,7 +1,7 @@
 """rbf: the derivative of a covariance function by its first argument, after a Julia and JAX forum thread.
 
 The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default, as a matrix product (`source`)
-or row by row (`rowwise`); `true` is the kernel that was meant, exp(-|x - y|^2 / 2), row by row, in d dimensions.
+or row by row (`rowwise`); `squared` is the kernel that was meant, exp(-|x - y|^2 / 2), row by row, in d dimensions.
 One point is an x_j; the support is shared. In the thread both are linspace(-1, 1, n).
 """
 
@@ -14,7 +14,7 @@ from scaling.workload import Draw, Inputs, Reference, Workload, uniform
 SIZES = {"d": 1, "m": "points"}
 TARGETS = ("grad_map", "grad")  # the row of every x_j summed; the row of x_1
 SINGLE = ("grad",)
-VARIANTS = ("source", "rowwise", "true")
+VARIANTS = ("source", "rowwise", "squared")
 VALUE = "kernel"
 
 
@@ -30,14 +30,14 @@ def rowwise(x, support):
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
-def true(x, support):
+def squared(x, support):
     """exp(-|x - y|^2 / 2): (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _reference(variant: str, inputs: Inputs) -> Reference:
     x, support = inputs["x"], inputs["support"]
-    if variant == "true":
+    if variant == "squared":
         apart = x[:, None, :] - support[None]
         value = np.exp(-0.5 * np.sum(apart**2, axis=-1))
         return Reference(value, -apart * value[:, :, None])
@@ -48,7 +48,7 @@ def _reference(variant: str, inputs: Inputs) -> Reference:
 
 def _analytic(variant: str, summed: bool, x, support):
     """The derivative written by hand, row by row: (points, m, d), summed over m if asked."""
-    if variant == "true":
+    if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
             return value @ support - x * jnp.sum(value, axis=1, keepdims=True)
@@ -66,12 +66,12 @@ def _line(count: int) -> Draw:
 def workload(case: Case) -> Workload:
     """rbf in the formulation and dimension of the case."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
-    if d > 1 and variant != "true":
-        raise Refusal(f"sizes.d={d} has a meaning in variant=true only; the source's formula is one-dimensional")
+    if d > 1 and variant != "squared":
+        raise Refusal(f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional")
     summed = case.target == "grad_map"
     support = _line(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
-        function={"source": source, "rowwise": rowwise, "true": true}[variant],
+        function={"source": source, "rowwise": rowwise, "squared": squared}[variant],
         points={"x": _line(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": Draw((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",

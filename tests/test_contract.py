@@ -1,0 +1,156 @@
+"""The contract: every way to compute a derivative gives the reference's answer at every point, and sends nothing between devices.
+
+Plain, the product of problems, modes, batches, splits, apis and device counts is covered pairwise; `--full` runs all of it.
+"""
+
+import itertools
+import os
+import random
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.flags("cpu")
+import jax
+
+from scaling import check, derivative, inputs, modes, spmd, worker, workload
+from scaling.case import APIS, BATCHES, FORWARD, MODES, REVERSE, SPLITS, Case
+from scaling.record import SKIPPED, Record
+from scaling.sampling import Sampling
+
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_enable_x64", True)
+
+ONCE = Sampling(least=1, most=1, warm_up=0.0)
+HERE = {"digest": "test", "platform": "cpu"}
+PROBLEMS = {
+    "rbf": {"workload": "rbf", "points": 12},
+    "rbf of fewer": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
+    "rbf rowwise": {"workload": "rbf", "points": 8, "variant": "rowwise"},
+    "rbf squared": {"workload": "rbf", "points": 12, "variant": "squared"},
+    "rbf in three dimensions": {"workload": "rbf", "points": 8, "variant": "squared", "sizes": {"d": 3, "m": 20}},
+    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 16}},
+    "linear by W": {"workload": "linear", "points": 4, "sizes": {"p": 6, "o": 8}},
+    "linear by X": {"workload": "linear", "points": 8, "sizes": {"p": 4, "o": 2}, "wrt": "X"},
+    "linear by both": {"workload": "linear", "points": 4, "sizes": {"p": 2, "o": 4}, "wrt": "W+X"},
+    "residual by m": {"workload": "residual", "points": 400},
+    "residual by d": {"workload": "residual", "points": 8, "wrt": "d"},
+    "residual by both": {"workload": "residual", "points": 4, "wrt": "d+m"},
+    "residual scalar": {"workload": "residual", "points": 1024, "wrt": "d+m", "variant": "scalar"},
+    "poisson": {"workload": "poisson", "points": 1200},
+}
+AXES = {
+    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": list(SPLITS), "api": list(APIS),
+    "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],
+}  # fmt: skip
+
+
+def case_of(row: tuple) -> Case:
+    """The completed case of one row of the product."""
+    fields = dict(zip(AXES, row, strict=True))
+    return workload.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
+
+
+def runs(row: tuple) -> bool:
+    """Whether a row is a case that can run, here and by its nature."""
+    case = case_of(row)
+    built = workload.build(case)
+    undivided = case.split == "points" and case.points % case.devices
+    return not undivided and derivative.unfit(case, built, derivative.shape(case, built)) is None
+
+
+def pairwise() -> list[tuple]:
+    """Rows that run and hold, together, every pair of values that any row that runs holds."""
+    rows = [row for row in itertools.product(*AXES.values()) if row[-1] or row[4] == "jit"]
+    random.Random(7).shuffle(rows)
+    wanted, chosen = set(), []
+    for row in rows:
+        pairs = {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
+        if not pairs <= wanted and runs(row):
+            chosen.append(row)
+            wanted |= pairs
+    return chosen
+
+
+def pytest_generate_tests(metafunc):
+    if "row" in metafunc.fixturenames:
+        full = metafunc.config.getoption("--full")
+        rows = [row for row in itertools.product(*AXES.values()) if runs(row)] if full else pairwise()
+        cases = {case_of(row).key: row for row in rows}  # rows that a workload completes to the same case run once
+        metafunc.parametrize("row", cases.values(), ids=lambda row: "-".join(str(value) for value in row))
+
+
+def run(case: Case) -> Record:
+    return worker.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+
+
+def test_every_way_gives_the_reference_at_every_point_and_sends_nothing(row):
+    record = run(case_of(row))
+    if record.status == "skipped":
+        assert record.reason == "no_digits" and record.case.mode == "finite_difference"
+        return
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance
+    if record.case.dtype == "float64" and record.case.mode != "finite_difference":
+        assert record.error < 1e-10
+    assert not record.collectives or not any(record.collectives.values())
+
+
+def test_the_names_of_the_modes_are_those_that_can_be_computed():
+    assert set(modes.SEEDED) == set(FORWARD + REVERSE)
+
+
+def test_why_a_case_cannot_run_comes_from_the_closed_list():
+    reasons = set()
+    for row in itertools.product(*AXES.values()):
+        case = case_of(row)
+        built = workload.build(case)
+        if unfit := derivative.unfit(case, built, derivative.shape(case, built)):
+            reasons.add(unfit[0])
+    assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
+
+
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
+    right = modes.SEEDED[mode]
+
+    def wrong(f, x):
+        linear_map = right(f, x)
+        return lambda v: jax.tree.map(lambda a: a * 1.001, linear_map(v))
+
+    monkeypatch.setitem(modes.SEEDED, mode, wrong)
+    record = run(workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
+    assert (record.status, record.reason) == ("failed", "wrong_answer")
+    assert not record.seconds
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+def test_one_wrong_point_is_found_wherever_it_is(name, reference):
+    case = workload.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64"}))
+    built = workload.build(case)
+    program = spmd.program(case, built, jax.devices()[:1])
+    got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+    if reference == "finite differences":
+        import dataclasses
+
+        built = dataclasses.replace(built, reference=None)
+    assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
+    for point in {0, case.points // 2, case.points - 1}:
+        wrong = got.copy()
+        at = abs(wrong[point]).argmax()
+        wrong[point].flat[at] *= 1 + 1e-4
+        assert check.verdict(case, built, program.sizes, wrong, "cpu").reason == "wrong_answer", point
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_point_has_the_same_numbers_however_the_points_are_cut(name):
+    case = workload.complete(Case(**PROBLEMS[name]))
+    built = workload.build(case)
+    whole = inputs.exact(case, built, 0, case.points)
+    for start, stop in ((0, case.points // 2), (case.points // 2, case.points)):
+        part = inputs.exact(case, built, start, stop)
+        for input_name in built.points:
+            assert (part[input_name] == whole[input_name][start:stop]).all()
