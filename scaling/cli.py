@@ -33,7 +33,7 @@ How does the cost of a Jacobian scale, with problem size, with AD mode, and with
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    console, complaints = Console(), Console(stderr=True)
+    console, complaints = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     verbs: dict[str, Callable[[list[str], Console], int]] = {
         "run": run, "status": status, "report": report, "publish": publish,
     }  # fmt: skip
@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         complaints.print(f"scaling: {escape(str(refusal))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
         what = (
@@ -141,6 +144,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
         raise Refusal(f"study {name!r} is not a mapping of fields and grids")
     cells = study.expand(config["study"], overrides)
     folder = Path(str(config["results"]))
+    launch.enough([cell.case.devices for cell in cells], settings)
     answers = preflight.ask(cells)
     if config["dry_run"]:
         made = launch.plan(answers, store.load(folder).records if folder.is_dir() else [], settings)
@@ -289,15 +293,14 @@ def _conclude(folder: Path, console: Console) -> int:
     from scaling import report as pages
 
     index = pages.write(folder)
-    loaded = store.load(folder)
-    heading, *rows = pages.table_rows(loaded)
-    table = Table(*heading)
-    for row in rows:
+    found = pages.read(folder)
+    table = Table(*pages.COLUMNS)
+    for row in pages.table_rows(found):
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
-    for sentence in pages.sentences(loaded):
+    for sentence in pages.sentences(found):
         console.print(escape(sentence), soft_wrap=True, highlight=False)
-    counts = Counter(record.status for record in store.latest(loaded.records))
+    counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
     return counts["failed"]

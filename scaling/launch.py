@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -71,9 +71,8 @@ class Plan:
 
 
 def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Settings) -> Plan:
-    """What is missing, in shuffled order, by process; more devices than there are is a refusal."""
+    """What is missing, in shuffled order, by process."""
     platform = environment.platform()
-    _enough(answers, platform, settings)
     kind = None if platform == "cpu" else environment.probe()["device_kind"]
     flags = environment.flags(platform)
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -97,15 +96,16 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
     return Plan(tuple(tuple(job) for job in jobs.values()), tuple(skips), done, platform, environments)
 
 
-def _enough(answers: Sequence[Answer], platform: str, settings: Settings) -> None:
-    wanted = max(a.case.devices for a in answers)
+def enough(devices: Iterable[int], settings: Settings) -> None:
+    """Refuse more devices than there are, before anything starts."""
+    counts, platform = sorted(set(devices)), environment.platform()
     has = len(environment.cores()) if platform == "cpu" else environment.probe()["devices"]
-    if wanted <= has or (platform == "cpu" and settings.oversubscribe):
+    if counts[-1] <= has or (platform == "cpu" and settings.oversubscribe):
         return
-    counts = ",".join(str(n) for n in sorted({a.case.devices for a in answers if a.case.devices <= has}) or [1])
-    what = f"{has} core{'s' * (has != 1)}" if platform == "cpu" else f"{has} {platform} device{'s' * (has != 1)}"
+    here = f"{has} core{'s' * (has != 1)}" if platform == "cpu" else f"{has} {platform} device{'s' * (has != 1)}"
+    take = ",".join(str(count) for count in counts if count <= has) or "1"
     more = "; oversubscribe=true checks more without drawing them as scaling" if platform == "cpu" else ""
-    raise Refusal(f"devices={wanted} are more than the {what} here: take devices=[{counts}]{more}")
+    raise Refusal(f"devices={counts[-1]} are more than the {here} here: take devices=[{take}]{more}")
 
 
 def run(made: Plan, settings: Settings, folder: Path, lock: int, listener: Listener) -> None:

@@ -40,7 +40,8 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
         raise Refusal(f"the study cannot be examined: {scrub(last)}") from None
     refusals = list(dict.fromkeys(a["refusal"] for a in answers if "refusal" in a))
     if refusals:
-        raise Refusal("\n".join(refusals[:5]))
+        more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
+        raise Refusal(refusals[0] + more)
     whole = {}
     for answer in answers:
         case = from_dict(answer["case"])
