@@ -1,0 +1,343 @@
+"""Curves: what the records of a study say, as values: scaling over devices, time over sizes, and the fastest mode.
+
+Takes records and gives values. Does not know the disk, JAX, how a number is written or drawn, or why a time is what it is.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaling.case import WHOLE, Case, label
+from scaling.intervals import median_interval, ratio_interval
+from scaling.record import Record
+from scaling.store import latest
+
+KINDS = ("strong", "weak")
+PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "data_seed")  # what is computed, not how
+_WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a weak series
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One case in one environment: every sample of its replicates, pooled."""
+
+    records: tuple[Record, ...]
+    seconds: tuple[float, ...]
+    median: float
+    interval: tuple[float, float] | None  # 95 %; None when there are too few samples
+
+    @property
+    def case(self) -> Case:
+        """The case that was timed."""
+        return self.records[0].case
+
+    @property
+    def environment(self) -> str:
+        """The digest of the environment."""
+        return str(self.records[0].environment["digest"])
+
+    @property
+    def honest(self) -> bool:
+        """Whether each device had a core of its own; otherwise it is never drawn as scaling."""
+        return self.records[0].honest
+
+
+@dataclass(frozen=True)
+class Point:
+    """One device count of a curve. `low` and `high` are 95 % intervals, None when there are too few samples."""
+
+    devices: int
+    points: int
+    seconds: float
+    low: float | None
+    high: float | None
+    samples: int
+    speedup: float | None  # over the same program on one device; None if that was not measured
+    speedup_low: float | None
+    speedup_high: float | None
+    efficiency: float | None
+    efficiency_low: float | None
+    efficiency_high: float | None
+    against_jit: float | None  # speed-up over the best plain jit program, not written by hand, on one device
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Measurements that differ only in devices (strong), or in devices with as many points for each (weak)."""
+
+    name: str
+    case: Case  # that of the smallest device count
+    kind: str
+    environment: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The fastest way to one problem on so many devices, beside the best of the other modes."""
+
+    first: Timing
+    second: Timing | None  # the best of the other modes; None if no other was measured
+    ratio: float | None  # second over first
+    ratio_low: float | None
+    ratio_high: float | None
+    by_hand: float | None  # first over the hand-written derivative, where that was measured
+
+    @property
+    def sure(self) -> bool:
+        """Whether the two can be told apart: the interval of their ratio excludes 1."""
+        return self.ratio_low is not None and self.ratio_low > 1
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Time against one size, a line for each mode; everything else is the same."""
+
+    case: Case  # that of the largest size
+    environment: str
+    honest: bool
+    swept: str  # such as "m", or "points = m" where both move together
+    held: str  # the other sizes, such as "points=6 o=2"
+    lines: Mapping[tuple[str, str], tuple[tuple[int, Timing], ...]]  # (mode, batch) -> (size, timing), sorted by size
+
+
+def pooled(records: Iterable[Record]) -> list[Timing]:
+    """Every measured case once for each environment, replicates together, the dishonest ones too; sorted."""
+    groups: dict[tuple[str, str, bool], list[Record]] = {}
+    for record in latest(records):
+        if record.status == "ok":
+            groups.setdefault((record.environment["digest"], record.key, record.honest), []).append(record)
+    timings = []
+    for group in groups.values():
+        seconds = tuple(second for record in group for second in record.seconds)
+        timings.append(Timing(tuple(group), seconds, statistics.median(seconds), median_interval(seconds)))
+    return sorted(timings, key=_order)
+
+
+def _order(timing: Timing) -> tuple:
+    case = timing.case
+    words = [value or "" for value in (case.workload, case.target, case.variant, case.wrt, case.dtype)]
+    way = (case.mode, case.batch, case.split, case.api, case.precision, case.jit)
+    return (timing.environment, words, list(case.sizes.items()), case.points, case.data_seed, way, case.devices, timing.honest)
+
+
+def problem(case: Case) -> tuple:
+    """What is computed, not how: equal for two cases whose results are the same numbers."""
+    return tuple(tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in PROBLEM)
+
+
+def family(case: Case) -> tuple:
+    """What is computed, whatever its size."""
+    return case.workload, case.target, case.variant, case.wrt, case.dtype, case.data_seed
+
+
+def volume(case: Case) -> int:
+    """The product of the points and every size: which of two problems of a family is the larger."""
+    return case.points * math.prod(case.sizes.values())
+
+
+def mode_name(mode: str, batch: str) -> str:
+    """A mode in words; those that return the derivative themselves take the batch as they like."""
+    return mode if mode in WHOLE and batch == "vmap" else f"{mode} ({batch})"
+
+
+def family_name(case: Case) -> str:
+    """What is computed, in words, whatever its size."""
+    words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}", case.dtype != "float32" and case.dtype]
+    return " ".join(str(word) for word in words if word)
+
+
+def size_name(case: Case) -> str:
+    """How large it is, in words."""
+    seed = [f"seed={case.data_seed}"] if case.data_seed else []
+    return " ".join([*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed])
+
+
+def curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
+    """The curves of these kinds, each within one environment; dishonest records and refused weak series are left out."""
+    timings = [timing for timing in pooled(records) if timing.honest]
+    plain = _best_plain(timings)
+    made = []
+    for kind in KINDS:
+        if kind in scaling:
+            # Beside strong curves, a weak series of one device count is but a point of those.
+            least = 2 if kind == "weak" and "strong" in scaling else 1
+            some = [s for s in _series(timings, kind) if len(s) >= least]
+            made += [_curve(kind, series, plain) for series in some if kind == "strong" or _unequal_work(series) is None]
+    return made
+
+
+def weak_refusals(records: Iterable[Record]) -> list[str]:
+    """A sentence for each series that grows with its devices but may not be called weak: which one, and why, with numbers."""
+    timings = [timing for timing in pooled(records) if timing.honest]
+    told = []
+    for series in _series(timings, "weak"):
+        if why := _unequal_work(series):
+            told.append(f"Not weak scaling: {_name('weak', series[0].case)}: {why}.")
+    return told
+
+
+def _series(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
+    """Timings that belong to one curve, sorted by devices."""
+    groups: dict[tuple[str, Case], list[Timing]] = {}
+    for timing in timings:
+        case = timing.case
+        share, left = (case.points, 0) if kind == "strong" else divmod(case.points, case.devices)
+        if not left:
+            stem = dataclasses.replace(case, devices=1, points=share)
+            groups.setdefault((timing.environment, stem), []).append(timing)
+    return [sorted(group, key=lambda timing: timing.case.devices) for group in groups.values()]
+
+
+def _unequal_work(series: Sequence[Timing]) -> str | None:
+    """Why a series may not be called weak; None if operations and bytes per device are counted and constant (law 8)."""
+    if len(series) < 2:
+        return None
+    for name in ("flops", "hbm_bytes"):
+        counts = [(t.case.devices, getattr(record, name)) for t in series for record in t.records]
+        if unknown := sorted({devices for devices, count in counts if count is None}):
+            return (
+                f"{name} per device were not counted on {', '.join(map(str, unknown))} devices, so constant work cannot be shown"
+            )
+        (least_on, least), (most_on, most) = min(counts, key=lambda c: c[1]), max(counts, key=lambda c: c[1])
+        if most > least * (1 + _WORK_SPREAD):
+            more = f", {most / least - 1:.1%} more" if least else ""
+            return f"{name} per device are {least:.6g} on {least_on} and {most:.6g} on {most_on} devices{more}; 1 % is allowed"
+    return None
+
+
+def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
+    """(environment, problem) -> the fastest plain jit program on one device. The hand-written derivative is no baseline."""
+    best: dict[tuple, Timing] = {}
+    for timing in timings:
+        where = (timing.environment, problem(timing.case))
+        if timing.case.api == "jit" and timing.case.devices == 1 and timing.case.mode != "analytic":
+            best[where] = min(best.get(where, timing), timing, key=lambda t: t.median)
+    return best
+
+
+def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
+    case = series[0].case
+    base = series[0] if case.devices == 1 else None
+    points = [_point(t, base, kind == "weak", plain.get((t.environment, problem(t.case)))) for t in series]
+    return Curve(_name(kind, case), case, kind, series[0].environment, tuple(points))
+
+
+def _name(kind: str, case: Case) -> str:
+    if kind == "strong":
+        return label(case, ("devices",))
+    return f"{label(case, ('devices', 'points'))} points/device={case.points // case.devices}"
+
+
+def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None) -> Point:
+    devices = timing.case.devices
+    # On one device the program is its own baseline: 1 by definition, and known exactly.
+    ratio = (1.0, 1.0, 1.0) if base is timing else ratio_of(base, timing) if base else (None, None, None)
+    work = devices if weak else 1  # that many times the work of the baseline was done
+    speedup, speedup_low, speedup_high = (None if value is None else value * work for value in ratio)
+    efficiency, efficiency_low, efficiency_high = (None if value is None else value * work / devices for value in ratio)
+    return Point(
+        devices=devices,
+        points=timing.case.points,
+        seconds=timing.median,
+        low=timing.interval[0] if timing.interval else None,
+        high=timing.interval[1] if timing.interval else None,
+        samples=len(timing.seconds),
+        speedup=speedup,
+        speedup_low=speedup_low,
+        speedup_high=speedup_high,
+        efficiency=efficiency,
+        efficiency_low=efficiency_low,
+        efficiency_high=efficiency_high,
+        against_jit=plain.median / timing.median if plain else None,
+    )
+
+
+def ratio_of(top: Timing, bottom: Timing) -> tuple[float, float | None, float | None]:
+    """The ratio of two medians with its 95 % interval, None where there are too few samples."""
+    return ratio_interval(top.seconds, bottom.seconds) or (top.median / bottom.median, None, None)
+
+
+def fastest(records: Iterable[Record]) -> list[Fastest]:
+    """The fastest way to each problem on each number of devices, in each environment; the hand-written one does not compete."""
+    groups: dict[tuple, list[Timing]] = {}
+    for timing in pooled(records):
+        if timing.case.mode != "value":
+            where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
+            groups.setdefault(where, []).append(timing)
+    return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if t.case.mode != "analytic"])]
+
+
+def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
+    first = min(rivals, key=lambda t: t.median)
+    others = [t for t in rivals if (t.case.mode, t.case.batch) != (first.case.mode, first.case.batch)]
+    second = min(others, key=lambda t: t.median, default=None)
+    hand = min((t.median for t in group if t.case.mode == "analytic"), default=None)
+    ratio, low, high = ratio_of(second, first) if second else (None, None, None)
+    return Fastest(first, second, ratio, low, high, by_hand=first.median / hand if hand else None)
+
+
+def panels(records: Iterable[Record]) -> list[Panel]:
+    """Time against size, for everything that was measured at two sizes or more."""
+    groups: dict[tuple[str, bool, Case], list[Timing]] = {}
+    for timing in pooled(records):
+        like = dataclasses.replace(timing.case, mode="jacfwd", batch="vmap", points=1, sizes={})
+        groups.setdefault((timing.environment, timing.honest, like), []).append(timing)
+    return [panel for group in groups.values() for panel in _panels(group)]
+
+
+def _panels(group: Sequence[Timing]) -> list[Panel]:
+    """The panels of timings that differ in mode and size alone: one size is swept, the others tell the panels apart."""
+    together = _moving_together([_numbers(t.case) for t in group])
+    if not together:
+        return []
+    swept = max(together, key=lambda names: len({_numbers(t.case)[names[0]] for t in group}))
+    apart: dict[tuple, list[Timing]] = {}
+    for timing in group:
+        held = tuple((k, v) for k, v in _numbers(timing.case).items() if k not in swept)
+        apart.setdefault(held, []).append(timing)
+    made = []
+    for held, timings in apart.items():
+        largest = max(timings, key=lambda t: volume(t.case))
+        if len({_numbers(t.case)[swept[0]] for t in timings}) > 1:
+            words = " ".join(f"{name}={value}" for name, value in held)
+            title = _swept_name(swept, [_numbers(t.case) for t in timings])
+            made.append(Panel(largest.case, largest.environment, largest.honest, title, words, _lines(timings, swept[0])))
+    return made
+
+
+def _numbers(case: Case) -> dict[str, int]:
+    return {"points": case.points, **case.sizes}
+
+
+def _moving_together(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
+    """The names that vary, those that determine each other in one list."""
+    together: list[list[str]] = []
+    for name in rows[0]:
+        count = len({row.get(name) for row in rows})
+        if count < 2:
+            continue
+        for names in together:
+            pairs = {(row.get(names[0]), row.get(name)) for row in rows}
+            if count == len(pairs) == len({pair[0] for pair in pairs}):
+                names.append(name)
+                break
+        else:
+            together.append([name])
+    return together
+
+
+def _swept_name(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
+    first, *rest = names
+    same = [name for name in rest if all(row[name] == row[first] for row in rows)]
+    along = [name for name in rest if name not in same]
+    return " = ".join([first, *same]) + (f" ({', '.join(along)} with it)" if along else "")
+
+
+def _lines(timings: Sequence[Timing], name: str) -> dict[tuple[str, str], tuple[tuple[int, Timing], ...]]:
+    modes: dict[tuple[str, str], list[tuple[int, Timing]]] = {}
+    for timing in sorted(timings, key=lambda t: _numbers(t.case)[name]):
+        modes.setdefault((timing.case.mode, timing.case.batch), []).append((_numbers(timing.case)[name], timing))
+    return {mode: tuple(rows) for mode, rows in sorted(modes.items())}

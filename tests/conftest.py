@@ -1,0 +1,125 @@
+"""What the tests share: the command in a process of its own, made-up records, and a user's workload."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from scaling.case import Case
+from scaling.record import Record
+
+COMMAND = Path(sys.executable).parent / "scaling"
+SLOWEST = 120.0  # seconds that a command of these tests may take at the very most
+QUICK = ("sampling.seconds=0.05", "sampling.least=7", "sampling.most=7", "sampling.warm_up=0.001")
+
+
+def command_environment(extra=None):
+    """The environment of a command: ours, without what would steer it, and no stale bytecode of a rewritten module."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "HYDRA_", "XLA_", "JAX_"))}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"} | (extra or {})
+
+
+@pytest.fixture
+def scaling_command(tmp_path):
+    """`scaling WORDS...` as a person would start it, in the test's own folder."""
+
+    def call(words, cwd=tmp_path, env=None, timeout=SLOWEST, **options):
+        return subprocess.run(
+            [str(COMMAND), *words], cwd=cwd, env=command_environment(env), timeout=timeout, capture_output=True, text=True,
+            check=False, **options,
+        )  # fmt: skip
+
+    return call
+
+
+@pytest.fixture
+def start_command(tmp_path):
+    """The same, left running in a session of its own; whatever is still alive of it is ended with the test."""
+    started = []
+
+    def start(words, **options):
+        process = subprocess.Popen(
+            [str(COMMAND), *words], cwd=tmp_path, env=command_environment(), text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=SLOWEST)
+
+
+@pytest.fixture
+def make_record():
+    """A made-up record: fields of the case and of the record by name."""
+
+    def make(status="ok", digest="e" * 12, seconds=(0.003, 0.001, 0.002), environment=None, **fields):
+        case = Case(**{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7}
+                    | {k: fields.pop(k) for k in list(fields) if k in Case.__dataclass_fields__})  # fmt: skip
+        samples = list(seconds) if status == "ok" else []
+        around = {
+            "digest": digest, "platform": "cpu", "device_kind": "A processor", "cores": list(range(case.devices)),
+            "hosts": ["host"], "versions": {"jax": "0.10.2"}, "xla_flags": "", "commit": None, "dirty": None, "source": "5" * 12,
+            "workload_digest": None, "bound": True, "load": 0.1,
+        }  # fmt: skip
+        return Record(
+            case, status, around | (environment or {}), **{"seconds": samples, "seconds_min": samples, "error": 1e-7} | fields
+        )
+
+    return make
+
+
+@pytest.fixture
+def write_workload(tmp_path):
+    """A user's own workload in the test's folder: the body of `function`, in terms of the point `x`, three numbers."""
+
+    def write(name="mine", body="return jnp.sin(x)[:2] * x[2]", head="", returns=None):
+        returns = returns or 'Workload(function=function, points={"x": uniform(3, low=0.5)})'
+        text = f"""\
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.workload import Reference, Workload, uniform
+
+VARIANTS = ("plain",)
+RUNNING = "worker" in os.path.basename(sys.argv[0])  # as against being asked about before anything starts
+{textwrap.dedent(head)}
+
+def workload(case):
+    def function(x):
+{textwrap.indent(textwrap.dedent(body), " " * 8)}
+
+    return {returns}
+"""
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write_study(tmp_path):
+    """A user's own study; the words that run it come back."""
+
+    def write(text, name="mine"):
+        folder = tmp_path / "my_conf" / "study"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.yaml").write_text(textwrap.dedent(text))
+        return ["run", "--config-dir", "my_conf", f"study={name}", *QUICK]
+
+    return write
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run the contract's whole product instead of covering it pairwise")

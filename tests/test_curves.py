@@ -1,0 +1,181 @@
+"""What curves.py makes of records whose answers are known beforehand."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from scaling import curves
+from scaling.case import Case
+from scaling.record import Record
+
+STEADY = 9  # samples: enough for every interval
+
+
+def record(devices=1, seconds=1.0, status="ok", digest="one", cores=None, samples=STEADY, work=(1e6, 1e3), **fields):
+    """A record with the same time in every sample, on as many cores as devices."""
+    of_case = {f.name for f in dataclasses.fields(Case)}
+    case: dict[str, Any] = {"workload": "linear", "target": "jacobian", "sizes": {"p": 5, "o": 3}, "points": 12, "wrt": "W"}
+    case |= {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in of_case}
+    cores = list(range(devices)) if cores is None else cores
+    environment = {"digest": digest, "platform": "cpu", "cores": cores}
+    timed = [seconds] * samples if isinstance(seconds, float) else list(seconds)
+    flops, hbm_bytes = work
+    return Record(
+        case=Case(**case), status=status, environment=environment, seconds=timed if status == "ok" else [], flops=flops,
+        hbm_bytes=hbm_bytes, **fields,
+    )  # fmt: skip
+
+
+def only(found):
+    assert len(found) == 1
+    return found[0]
+
+
+def test_times_of_8_4_and_2_are_speedups_of_1_2_and_4_at_efficiency_1():
+    curve = only(curves.curves([record(4, 2.0), record(1, 8.0), record(2, 4.0)]))
+    assert [p.devices for p in curve.points] == [1, 2, 4]
+    assert [p.speedup for p in curve.points] == [1, 2, 4]
+    assert [(p.efficiency, p.efficiency_low, p.efficiency_high) for p in curve.points] == [(1, 1, 1)] * 3
+    assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
+
+
+def test_the_interval_of_a_speedup_holds_that_of_both_medians():
+    base, fast = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0], [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
+    point = only(curves.curves([record(1, base), record(2, fast)])).points[1]
+    assert (point.speedup, point.speedup_low, point.speedup_high) == (13 / 6.5, 10 / 8, 16 / 5)
+    assert (point.efficiency_low, point.efficiency_high) == (10 / 16, 16 / 10)
+    assert (point.low, point.high) == (5.0, 8.0)
+
+
+def test_too_few_samples_give_a_speedup_without_an_interval():
+    point = only(curves.curves([record(1, 8.0, samples=3), record(2, 4.0, samples=3)])).points[1]
+    assert (point.speedup, point.speedup_low, point.low, point.samples) == (2, None, None, 3)
+
+
+def test_without_the_same_program_on_one_device_there_is_no_speedup():
+    found = curves.curves([record(2, 4.0), record(4, 2.0), record(1, 8.0, api="pmap")])
+    of = {curve.case.api: curve for curve in found}
+    assert [p.speedup for p in of["shard_map"].points] == [None, None]
+    assert [p.efficiency for p in of["shard_map"].points] == [None, None]
+
+
+def test_speedup_also_stands_against_the_best_plain_jit_program_on_one_device():
+    plain = [record(1, 6.0, api="jit", mode="jacrev"), record(1, 9.0, api="jit"), record(1, 0.1, api="jit", mode="analytic")]
+    elsewhere = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
+    found = curves.curves([record(1, 8.0), record(2, 4.0), *plain, *elsewhere])
+    curve = next(c for c in found if len(c.points) == 2)
+    assert [p.against_jit for p in curve.points] == [6 / 8, 6 / 4]
+
+
+def test_a_curve_never_mixes_environments():
+    found = curves.curves([record(1, 8.0), record(2, 4.0, digest="two")])
+    assert [(c.environment, [p.devices for p in c.points]) for c in found] == [("one", [1]), ("two", [2])]
+
+
+@pytest.mark.parametrize("field", [{"mode": "jacrev"}, {"api": "pmap"}, {"split": "seeds"}, {"points": 24}, {"dtype": "float64"}])
+def test_a_curve_holds_what_differs_in_devices_alone(field):
+    assert [len(c.points) for c in curves.curves([record(1, 8.0), record(2, 4.0, **field)])] == [1, 1]
+
+
+def test_a_dishonest_record_is_never_drawn_as_scaling():
+    found = only(curves.curves([record(1, 8.0), record(2, 4.0), record(4, 1.0, cores=[0, 1])]))
+    assert [p.devices for p in found.points] == [1, 2]
+
+
+def test_replicates_are_pooled_and_a_failure_before_a_success_counts_nothing():
+    failed = record(2, status="failed", reason="killed", attempt=1, started_at="2026-01-01T00:00:00Z")
+    then = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z")
+    again = record(2, 6.0, replicate=1)
+    timing = only(curves.pooled([failed, then, again]))
+    assert timing.seconds.count(4.0) == timing.seconds.count(6.0) == STEADY and len(timing.records) == 2
+
+
+def weak(work=((1e6, 1e3),) * 3, **fields):
+    sized = zip((1, 2, 4), (8.0, 10.0, 16.0), work, strict=True)
+    return [record(devices, seconds, points=6 * devices, work=each, **fields) for devices, seconds, each in sized]
+
+
+def test_a_weak_curve_has_the_efficiency_of_its_first_time_over_each():
+    curve = only(curves.curves(weak(), ("weak",)))
+    assert [p.efficiency for p in curve.points] == [1, 0.8, 0.5]
+    assert [p.speedup for p in curve.points] == [1, 1.6, 2]
+    assert [p.points for p in curve.points] == [6, 12, 24] and curve.name.endswith("points/device=6")
+    assert curves.weak_refusals(weak()) == []
+
+
+def test_weak_curves_are_made_only_where_the_study_asks_for_them():
+    assert {c.kind for c in curves.curves(weak(), ("strong",))} == {"strong"}
+    assert {c.kind for c in curves.curves(weak(), ("strong", "weak"))} == {"strong", "weak"}
+
+
+@pytest.mark.parametrize(
+    "work, word",
+    [
+        (((1e6, 1e3), (1.005e6, 1e3), (1.02e6, 1e3)), "flops per device are 1e+06 on 1 and 1.02e+06 on 4 devices"),
+        (((1e6, 1e3), (1e6, 1e3), (1e6, 1.5e3)), "hbm_bytes per device are 1000 on 1 and 1500 on 4 devices"),
+        (((1e6, 1e3), (None, 1e3), (1e6, 1e3)), "flops per device were not counted on 2 devices"),
+        (((1e6, 1e3), (1e6, None), (1e6, None)), "hbm_bytes per device were not counted on 2, 4 devices"),
+    ],
+)
+def test_work_that_is_not_shown_to_be_constant_is_refused_the_word_weak(work, word):
+    assert curves.curves(weak(work), ("weak",)) == []
+    sentence = only(curves.weak_refusals(weak(work)))
+    assert word in sentence and "points/device=6" in sentence
+
+
+def test_work_within_one_percent_is_constant():
+    assert curves.curves(weak(((1e6, 1e3), (1.009e6, 1e3), (1e6, 0.995e3))), ("weak",))
+
+
+def test_the_fastest_way_is_sure_where_the_intervals_are_apart():
+    found = only(curves.fastest([record(seconds=2.0), record(seconds=3.0, mode="jacrev"), record(seconds=1.0, mode="analytic")]))
+    assert (found.first.case.mode, found.second.case.mode, found.ratio, found.sure) == ("jacfwd", "jacrev", 1.5, True)
+    assert found.by_hand == 2
+
+
+def test_the_fastest_way_is_not_sure_where_they_overlap_or_where_samples_are_few():
+    wide = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
+    assert not only(curves.fastest([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])).sure
+    assert not only(curves.fastest([record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")])).sure
+
+
+def test_the_runner_up_is_another_mode_and_not_another_api():
+    found = only(curves.fastest([record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]))
+    assert found.second.case.batch == "whole"
+    alone = only(curves.fastest([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
+    assert alone.second is None and alone.ratio is None and not alone.sure
+
+
+@pytest.mark.parametrize("field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}])
+def test_only_the_same_problem_in_the_same_place_competes(field):
+    assert len(curves.fastest([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
+
+
+def test_the_value_alone_is_no_derivative_mode():
+    assert curves.fastest([record(mode="value", target="forward")]) == []
+
+
+def test_sizes_that_move_together_count_as_one():
+    rows = [record(sizes={"m": n, "d": 1}, points=n, mode=mode) for n in (4, 8, 16) for mode in ("jacfwd", "jacrev")]
+    panel = only(curves.panels(rows))
+    assert (panel.swept, panel.held) == ("points = m", "d=1")
+    assert [size for size, _ in panel.lines["jacrev", "vmap"]] == [4, 8, 16] and len(panel.lines) == 2
+
+
+def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_apart():
+    rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
+    assert [(p.swept, p.held) for p in curves.panels(rows)] == [("p", "points=12 o=2"), ("p", "points=12 o=5")]
+
+
+def test_one_size_is_no_panel():
+    assert curves.panels([record(), record(mode="jacrev")]) == []
+    rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
+    assert only(curves.panels(rows)).held == "points=12 o=2"
+
+
+def test_reading_a_study_never_imports_jax():
+    code = "import sys, scaling.curves, scaling.figures, scaling.report; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,169 @@
+"""The environment: what a record says of where it was made, and nothing secret; and a device is a core."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scaling import environment
+from scaling.store import load
+
+CORES = environment.cores()
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+
+def describe(where="cpu", kind=None, flags="", workload=None, bound=(0,)):
+    return environment.describe(where, kind, flags, workload, bound)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/home/ada/secret project.py", "secret project.py"),
+        ("in /home/ada/work/mine.py:12", "in mine.py:12"),
+        ('File "/home/ada/work/mine.py", line 3', 'File "mine.py", line 3'),
+        ("--xla_dump_to=/scratch/ada/dump --other", "--xla_dump_to=dump --other"),
+        ("(/home/ada/a.py) [/home/ada/b.py] </home/ada/c.py>", "(a.py) [b.py] <c.py>"),
+        ("/home/ada/a.py,/home/ada/b.py;/home/ada/c.py|/home/ada/d.py", "a.py,b.py;c.py|d.py"),
+        ("3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html", "3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html"),
+        ("relative/path/stays.py", "relative/path/stays.py"),
+        ("", ""),
+    ],
+)
+def test_scrub_leaves_no_more_of_an_absolute_path_than_its_last_part(text, left):
+    assert environment.scrub(text) == left
+
+
+@pytest.mark.parametrize(
+    "text", ["/opt/lib:/home/ada/lib", "at:/home/ada/x", "file:///home/ada/x.py", "~/x:/home/ada/", "\t/home/ada/x"]
+)
+def test_scrub_finds_a_path_whatever_stands_before_it(text):
+    assert "home" not in environment.scrub(text)
+
+
+@pytest.mark.parametrize("name", ["SOME_API_KEY", "HF_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "some_api_key"])
+def test_scrub_removes_the_value_of_a_secret_and_says_which(monkeypatch, name):
+    monkeypatch.setenv(name, "s3cr3t/v4lue+x")
+    assert environment.scrub("refused: s3cr3t/v4lue+x, twice: s3cr3t/v4lue+x") == f"refused: <{name}>, twice: <{name}>"
+
+
+def test_scrub_leaves_short_words_that_happen_to_be_a_secret(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "true")
+    assert environment.scrub("this is true") == "this is true"
+
+
+def test_the_digest_changes_with_what_makes_times_incomparable():
+    digests = [
+        describe()["digest"], describe(flags="--xla_cpu_fast_math=true")["digest"], describe(workload="a" * 16)["digest"],
+        describe(workload="b" * 16)["digest"], describe(bound=None)["digest"], describe("gpu", "H200")["digest"],
+        describe("gpu", "B200")["digest"],
+    ]  # fmt: skip
+    assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize(
+    ("owner", "attribute", "value"),
+    [
+        (environment, "_commit", lambda: ("c" * 40, False)),
+        (environment, "_source", lambda: "d" * 12),
+        (environment, "_processor", lambda: "Another processor"),
+        (environment.machine, "python_version", lambda: "3.99.1"),
+        (environment.importlib.metadata, "version", lambda name: "0.99"),
+    ],
+)
+def test_the_digest_changes_with_the_code_the_versions_and_the_processor(monkeypatch, owner, attribute, value):
+    before = describe()["digest"]
+    monkeypatch.setattr(owner, attribute, value)
+    assert describe()["digest"] != before
+
+
+def test_the_digest_stays_whatever_the_load_the_host_and_the_cores(monkeypatch):
+    before = describe(bound=[0])
+    monkeypatch.setattr(os, "getloadavg", lambda: (37.5, 1.0, 1.0))
+    monkeypatch.setattr(environment.socket, "gethostname", lambda: "another-host")
+    after = describe(bound=[1, 3])
+    assert after["digest"] == before["digest"]
+    assert (after["load"], after["hosts"], after["cores"]) == (37.5, ["another-host"], [1, 3])
+
+
+def test_a_plan_and_a_worker_describe_the_same_environment():
+    """The launcher does not know the cores yet; were the digests not equal, nothing would ever count as done."""
+    assert describe(bound=[])["digest"] == describe(bound=[1])["digest"] != describe(bound=None)["digest"]
+
+
+def test_flags_with_a_path_do_not_carry_it_into_a_record():
+    assert "ada" not in json.dumps(describe(flags="--xla_dump_to=/home/ada/dump"))
+
+
+def test_the_persons_flags_are_kept_and_the_one_that_keeps_answers_right_is_added_once(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_fast_math=true")
+    once = environment.flags("cpu")
+    assert "--xla_cpu_fast_math=true" in once.split()
+    monkeypatch.setenv("XLA_FLAGS", once)
+    assert environment.flags("cpu") == once
+    assert environment.flags("gpu") == once
+
+
+def test_the_cores_are_those_that_the_process_inherited():
+    assert set(CORES) <= os.sched_getaffinity(0)
+    assert len(CORES) == len(set(CORES)) >= 1
+
+
+def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
+    siblings = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
+    told = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
+    monkeypatch.setattr(environment, "_read", told)
+    assert environment.cores() == [0, 1, 4, 5]
+    siblings.update({0: "0-1", 1: "0-1", 4: "4-5", 5: "4-5"})
+    assert environment.cores() == [0, 4, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)]
+)
+def test_a_container_has_no_more_cores_than_its_quota_pays_for(monkeypatch, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
+    monkeypatch.setattr(environment, "_read", lambda path: quota if path.endswith("cpu.max") else None)
+    assert environment.cores() == [2, 3, 5, 7][:cores]
+
+
+ASK = "import os; from scaling import environment as e; print(e.bind({}, {}), sorted(os.sched_getaffinity(0)), e.cores())"
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("devices", "bound"), [(1, True), (2, True), (1, False)])
+def test_a_bound_process_has_as_many_cores_as_devices_and_its_children_inherit_them(devices, bound):
+    told = subprocess.run(
+        [sys.executable, "-c", ASK.format(devices, bound)], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.replace("] [", "]\n[").splitlines()  # fmt: skip
+    said, has, next_time = (json.loads(line) for line in told)
+    assert len(said) == (devices if bound else len(CORES))
+    assert set(said) <= set(has) <= os.sched_getaffinity(0)
+    assert not bound or said == has == sorted(next_time)
+
+
+COUNTS = """
+    if RUNNING:
+        import threading
+        cores = len(os.sched_getaffinity(0))
+        assert (cores, jax.device_count()) == (case.devices, case.devices), f"{cores} cores, {jax.device_count()} devices"
+"""
+
+
+@needs_two_cores
+def test_a_worker_with_one_device_sees_one_core_and_with_two_two(scaling_command, write_study, write_workload, tmp_path):
+    write_workload(body=COUNTS.replace("\n    ", "\n") + "return jnp.sin(x)[:2] * x[2]")
+    words = write_study("{workload: mine, points: 6, devices: [1, 2]}")
+    assert scaling_command([*words, "results=bound"]).returncode == 0
+    records = load(tmp_path / "bound").records
+    assert {record.case.devices: len(record.environment["cores"]) for record in records} == {1: 1, 2: 2}
+    assert all(record.honest and record.environment["bound"] for record in records)
+
+    assert scaling_command([*words, "results=unbound", "bind=false"]).returncode == (0 if len(CORES) == 1 else 1)
+    unbound = load(tmp_path / "unbound").records
+    assert [record.case.devices for record in unbound if record.status == "failed" and "cores, 1 devices" in record.text] == [1]
+    assert not any(record.honest or record.environment["bound"] for record in unbound)
+    assert {r.environment["digest"] for r in records}.isdisjoint(r.environment["digest"] for r in unbound)

@@ -1,0 +1,309 @@
+"""The store never loses a finished record, and never takes for one what is none."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from scaling import store
+from scaling.case import Refusal
+from scaling.record import FAILED, SKIPPED, from_line, to_line
+
+JUNK = {
+    "a torn line": b'{"case": {"workload": "lin',
+    "binary": bytes(range(256)).replace(b"\n", b""),
+    "bytes that are no UTF-8": b'{"schema": 1, "text": "\xff\xfe"}',
+    "zeros, as a crashed file system leaves them": b"\0" * 300,
+    "a number": b"5",
+    "a list": b"[1, 2, 3]",
+    "null": b"null",
+    "an object that is no record": b'{"hello": "world"}',
+    "a record of nothing": b'{"schema": 1}',
+    "brackets without end": b"[" * 100_000,
+    "a number without end": b"9" * 10_000,
+}
+
+
+def write(path, *lines):
+    path.write_bytes(b"".join(line if isinstance(line, bytes) else to_line(line).encode() + b"\n" for line in lines))
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path, make_record):
+    records = [
+        make_record(devices=2, stop_reason="width", collectives={"all-reduce": 0}, passes=15, flops=1e6, started_at="2026-11-21"),
+        make_record("failed", reason="wrong_answer", text="point 3 is wrong \u2028 µ \x1b[31m\n\r\t", error=0.3, attempt=2),
+        make_record("skipped", reason="no_digits", text='quotes " and \\', replicate=3),
+    ]
+    writer = store.Writer(tmp_path)
+    for record in records:
+        writer.append(record)
+    assert store.load(tmp_path) == (records, [])
+
+
+def test_a_record_is_one_line_of_strict_json_with_its_key(make_record):
+    record = make_record("failed", reason="error", text="two\nlines\u2028three")
+    line = to_line(record)
+    assert len(line.splitlines()) == 1 and line.isascii()
+    assert json.loads(line)["key"] == record.key
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_cannot_hold_is_never_written_as_such(make_record, bad):
+    line = to_line(make_record("failed", reason="not_finite", error=bad, flops=bad, environment={"deep": [{"load": bad}]}))
+    fields = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} was written"))
+    assert fields["error"] is None and fields["flops"] is None and fields["environment"]["deep"] == [{"load": None}]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "between", "last"])
+def test_a_damaged_line_is_named_and_passed_over_and_the_rest_is_loaded(tmp_path, make_record, junk, place):
+    good = [make_record(points=n) for n in (7, 9)]
+    lines = [to_line(record).encode() for record in good]
+    lines.insert(place, JUNK[junk])
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    records, damaged = store.load(tmp_path)
+    assert records == good
+    assert len(damaged) == 1 and damaged[0].startswith(f"a.jsonl:{place + 1}: ")
+    assert len(damaged[0]) < 200 and "\n" not in damaged[0]
+
+
+def test_a_torn_last_line_is_named_and_passed_over_wherever_it_was_torn(tmp_path, make_record):
+    good, lost = make_record(points=7), to_line(make_record(points=9)).encode()
+    for end in range(1, len(lost), 97):
+        write(tmp_path / "a.jsonl", good, lost[:end])
+        records, damaged = store.load(tmp_path)
+        assert records == [good] and len(damaged) == 1 and damaged[0].startswith("a.jsonl:2: "), end
+
+
+def test_a_whole_last_line_without_its_line_end_still_counts(tmp_path, make_record):
+    (tmp_path / "a.jsonl").write_text(to_line(make_record()))
+    assert store.load(tmp_path) == ([make_record()], [])
+
+
+def test_empty_files_empty_lines_and_other_line_ends_are_no_damage(tmp_path, make_record):
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "lines.jsonl").write_bytes(b"\n\r\n  \n" + to_line(make_record()).encode() + b"\r\n\n")
+    (tmp_path / "study.json").write_text("not a record, and not asked")
+    assert store.load(tmp_path) == ([make_record()], [])
+
+
+def test_what_only_looks_like_a_file_of_records_is_named(tmp_path, make_record):
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "gone")
+    write(tmp_path / "z.jsonl", make_record())
+    records, damaged = store.load(tmp_path)
+    assert records == [make_record()]
+    assert [line.split(":")[0] for line in damaged] == ["folder.jsonl", "nowhere.jsonl"]
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None, [], {}])
+def test_a_record_of_another_schema_is_named_with_both_numbers(tmp_path, make_record, schema):
+    write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | {"schema": schema}).encode())
+    records, [damage] = store.load(tmp_path)
+    assert records == [] and f"schema {schema!r}" in damage and "reads 1" in damage
+
+
+def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_record):
+    fields = json.loads(to_line(make_record()))
+    for changed in ({"key": "0" * 16}, {"key": None}, {"case": fields["case"] | {"points": 8}}):
+        write(tmp_path / "a.jsonl", json.dumps(fields | changed).encode())
+        records, [damage] = store.load(tmp_path)
+        assert records == [] and "key" in damage
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"status": "done"}, {"status": None}, {"reason": "bad luck"}, {"environment": None}, {"environment": {}}, {"seconds": []},
+        {"environment": {"digest": 3}}, {"seconds": [0.1, 0]}, {"seconds": [0.1, -0.1]}, {"seconds": [0.1, None]},
+        {"surprise": 1}, {"seconds": [0.1, "0.2"]}, {"seconds": [True]}, {"seconds": {"a": 1}}, {"case": None}, {"case": {}}, {"case": []},
+        {"seconds": [float("nan")]}, {"seconds": [float("inf")]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_line_that_is_almost_a_record_is_damaged(tmp_path, make_record, changed):
+    good = make_record(points=9)
+    write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good)
+    records, damaged = store.load(tmp_path)
+    assert records == [good] and len(damaged) == 1
+
+
+WRONG_TYPES = [None, 5, -1.5, "x", True, [], {}, [None], ["x"], {"a": []}]
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(store.Record)])
+def test_a_field_of_any_wrong_type_never_stops_a_folder_from_being_read(tmp_path, make_record, field):
+    """Damaged or not: what is loaded can be asked for its identity, compared and sorted."""
+    good = make_record(points=9, started_at="2026-11-21", environment={"cores": [0]})
+    for status in ("ok", "failed"):
+        fields = json.loads(to_line(make_record(status, reason="error" if status == "failed" else None, started_at="2026-11-21")))
+        for value in WRONG_TYPES:
+            write(tmp_path / "a.jsonl", json.dumps(fields | {field: value}).encode() + b"\n", good)
+            records, damaged = store.load(tmp_path)
+            assert len(records) + len(damaged) == 2 and good in records, value
+            assert good in store.latest([*records, *records]), value
+            assert all(isinstance(record.honest, bool) for record in records), value
+
+
+def test_every_reason_of_the_closed_lists_can_be_read_again(make_record):
+    for status, reasons in (("skipped", SKIPPED), ("failed", FAILED)):
+        for reason in reasons:
+            record = make_record(status, reason=reason)
+            assert from_line(to_line(record)) == record
+
+
+def test_two_writers_never_share_a_file(tmp_path, make_record):
+    writers = [store.Writer(tmp_path) for _ in range(20)]
+    for turn in range(2):
+        for n, writer in enumerate(writers):
+            writer.append(make_record(points=100 * turn + n + 1))
+    files = list(tmp_path.glob("*.jsonl"))
+    assert len(files) == 20
+    assert {len(path.read_bytes().splitlines()) for path in files} == {2}
+    assert len(store.load(tmp_path).records) == 40
+
+
+def test_a_writer_that_has_nothing_to_say_leaves_no_file(tmp_path):
+    store.Writer(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_is_on_disk_before_append_returns(tmp_path, make_record, monkeypatch):
+    synced = []
+    really = os.fsync
+
+    def watched(handle):
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    writer = store.Writer(tmp_path)
+    for n in (1, 2):
+        synced.clear()
+        writer.append(make_record(points=n))
+        [path] = tmp_path.glob("*.jsonl")
+        assert synced[-1] == str(path)
+        assert n > 1 or str(tmp_path) in synced, "the new file's name as well"
+        assert len(path.read_bytes().splitlines()) == n
+
+
+def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, make_record):
+    """The kernel writes what still fits, then refuses: the half line goes, and the same writer can go on."""
+    script = """
+        import resource, signal, sys
+        from pathlib import Path
+        from scaling import store
+        from scaling.record import from_line
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        lines = sys.stdin.read().splitlines()
+        writer = store.Writer(Path(sys.argv[1]))
+        writer.append(from_line(lines[0]))
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines[0]) + 1 + len(lines[1]) // 2, most))
+        try:
+            writer.append(from_line(lines[1]))
+        except OSError as error:
+            print(error.strerror)
+        print(next(Path(sys.argv[1]).glob("*.jsonl")).stat().st_size)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        writer.append(from_line(lines[2]))
+    """
+    records = [make_record(points=n) for n in (7, 8, 9)]
+    lines = [to_line(record) for record in records]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], input="\n".join(lines), capture_output=True, text=True,
+        check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["File too large", str(len(lines[0]) + 1)]
+    assert store.load(tmp_path) == ([records[0], records[2]], [])
+
+
+def test_a_file_that_is_replaced_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "study.json"
+    store.write_json(path, {"a": [1]})
+    store.write_json(path, {"b": [2]})
+    assert store.read_json(path) == {"b": [2]}
+    with pytest.raises(TypeError):
+        store.write_json(path, {"c": object()})
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        store.write_json(path, {"d": 4})
+    assert store.read_json(path) == {"b": [2]}
+    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
+
+
+@pytest.mark.parametrize("junk", [*JUNK.values(), b""], ids=[*JUNK, "nothing"])
+def test_a_damaged_small_file_reads_as_nothing_or_as_what_it_holds(tmp_path, junk):
+    path = tmp_path / "study.json"
+    path.write_bytes(junk)
+    assert store.read_json(path) in (None, 5, [1, 2, 3], {"hello": "world"}, {"schema": 1})
+    assert store.read_json(tmp_path / "gone.json") is None
+
+
+def test_the_last_good_record_counts_whatever_came_after_it(make_record):
+    first = make_record(started_at="2026-11-21T08:00", attempt=1)
+    second = make_record(started_at="2026-11-21T09:00", attempt=2)
+    failed = make_record("failed", reason="killed", started_at="2026-11-21T10:00", attempt=3)
+    for order in ([first, second, failed], [failed, second, first], [second, failed, first]):
+        assert store.latest(order) == [second]
+
+
+def test_without_a_good_record_the_last_failure_counts(make_record):
+    early = make_record("failed", reason="error", started_at="2026-11-21T08:00", attempt=1)
+    late = make_record("failed", reason="killed", started_at="2026-11-21T09:00", attempt=2)
+    assert store.latest([late, early]) == store.latest([early, late]) == [late]
+    skipped = make_record("skipped", reason="too_large", started_at="2026-11-21T07:00")
+    assert store.latest([late, skipped, early]) == [skipped]
+
+
+def test_other_environments_and_replicates_are_other_measurements(make_record):
+    records = [make_record(), make_record(digest="f" * 12), make_record(replicate=1), make_record(points=9)]
+    assert store.latest(records) == records
+
+
+def test_a_second_run_in_a_folder_waits_and_is_then_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.3)
+    with store.locked(tmp_path):
+        with pytest.raises(Refusal, match=r"another run is working in .*; wait for it") as refused, store.locked(tmp_path):
+            pytest.fail("two runs held one folder")
+        assert "\n" not in str(refused.value)
+    with store.locked(tmp_path):
+        pass
+
+
+def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.3)
+    with store.locked(tmp_path) as handle:
+        worker = subprocess.Popen(["sleep", "60"], pass_fds=(handle,))
+    try:
+        with pytest.raises(Refusal, match="another run"), store.locked(tmp_path):
+            pytest.fail("a second run began while the first one's worker was at work")
+    finally:
+        worker.kill()
+        worker.wait()
+    with store.locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
+        store.prepare(tmp_path / "file" / "below")
+    store.prepare(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_folder_without_results_is_told_which_have_some(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refusal, match="no results in 'results/linear'; `scaling run` makes some"):
+        store.folder_of("results/linear")
+    (tmp_path / "results" / "rbf").mkdir(parents=True)
+    (tmp_path / "results" / "rbf" / "study.json").write_text("{}")
+    with pytest.raises(Refusal, match="no results in 'results/linear'; there are results/rbf"):
+        store.folder_of("results/linear")
+    assert str(store.folder_of("results/rbf")) == "results/rbf"
