@@ -290,16 +290,17 @@ def _publish(folder: Path, settings: Any, console: Console) -> None:
 
 def _conclude(folder: Path, console: Console) -> int:
     """Write the report, print its short form, and return how many cases failed."""
+    from scaling import answer
     from scaling import report as pages
 
-    index = pages.write(folder)
-    found = pages.read(folder)
-    table = Table(*pages.COLUMNS)
-    for row in pages.table_rows(found):
+    index, found = pages.write(folder), answer.read(folder)
+    table = Table(*answer.COLUMNS)
+    for row in answer.table_rows(found):
         table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
-    for sentence in pages.sentences(found):
-        console.print(escape(sentence), soft_wrap=True, highlight=False)
+    if table.row_count:
+        console.print(table)
+    for sentence in answer.sentences(found):
+        console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)

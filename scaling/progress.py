@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from scaling.units import duration, seconds
+from scaling.words import duration, waiting
 
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
@@ -33,7 +33,7 @@ def display(
         if event["event"] == "end":
             counts[event["status"]] += 1
             number = f"[{sum(counts.values())}/{total + skips}]"
-            words = seconds(event["seconds"][0]) if event["seconds"] else f"{event['reason']}: {event['text']}"
+            words = duration(event["seconds"][0]) if event["seconds"] else f"{event['reason']}: {event['text']}"
             status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
             if event["status"] != "ok" or not console.is_terminal:
                 console.print(f"{escape(number)} {status} {escape(name)}  {escape(words)}", soft_wrap=True, highlight=False)
@@ -41,7 +41,7 @@ def display(
         ran = sum(counts.values()) - skips
         left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         told = f"{counts['ok']} ok, {counts['skipped']} skipped, {counts['failed']} failed"
-        remaining = f", about {duration(left)} left" if left is not None else ""
+        remaining = f", about {waiting(left)} left" if left is not None else ""
         running = f" · {name}" if event["event"] == "begin" else ""
         bar.update(task, state=escape(f"{told}{remaining}{running}")[: max(20, console.width - 50)])
 

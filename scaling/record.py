@@ -118,11 +118,16 @@ def from_line(line: str) -> Record:
 
 
 def _validate(record: Record) -> None:
+    for f in dataclasses.fields(record):
+        value = getattr(record, f.name)
+        for kind, types in (("float", (int, float)), ("int", int), ("str", str), ("list", list)):
+            if str(f.type).startswith(kind) and not isinstance(value, types) and not (value is None and "None" in str(f.type)):
+                raise ValueError(f"{f.name} is {value!r}")
     if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
     if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
         raise ValueError("no environment digest")
-    if record.status == "ok" and not (isinstance(record.seconds, list) and record.seconds):
+    if record.status == "ok" and not record.seconds:
         raise ValueError("ok, but without samples")
     if not all(isinstance(s, int | float) and not isinstance(s, bool) and math.isfinite(s) and s > 0 for s in record.seconds):
         raise ValueError("a sample that is no positive number")

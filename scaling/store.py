@@ -66,17 +66,20 @@ def load(folder: Path) -> Loaded:
                 continue
             try:
                 records.append(from_line(line.decode()))
+            except json.JSONDecodeError as error:
+                damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
-                damaged.append(f"{path.name}:{number}: {type(error).__name__ if not str(error) else str(error)[:120]}")
+                damaged.append(f"{path.name}:{number}: {(str(error) or type(error).__name__)[:120]}")
     return Loaded(records, damaged)
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """One record an identity: the last good one, or else the last failure."""
+    """One record an identity: the last that is ok, or else the last that was skipped, or else the last failure."""
     kept: dict[tuple[str, str, int], Record] = {}
+    worth = {"failed": 0, "skipped": 1, "ok": 2}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
         old = kept.get(record.identity)
-        if old is None or record.good or not old.good:
+        if old is None or worth[record.status] >= worth[old.status]:
             kept[record.identity] = record
     return list(kept.values())
 
@@ -117,7 +120,7 @@ def write_json(path: Path, value: Any) -> None:
     """Replace a small file as a whole, or not at all."""
     fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
-        fresh.write_text(json.dumps(value, indent=1) + "\n")
+        fresh.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         os.replace(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
@@ -126,8 +129,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """A small file, or None if it is not there or not readable as JSON."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "scaling"
-# Each layer may import those before it, and its neighbours only as the order within it says.
+# Each may import those before it.
 ORDER = [
-    "case", "units", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences", "check",
-    "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "figures", "report", "track",
-    "progress", "cli",
+    "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences", "check",
+    "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer", "figures",
+    "report", "track", "progress", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
     "case", "study", "store", "record", "curves", "figures", "report", "track", "launch", "preflight", "progress", "cli",
-    "environment", "intervals", "units", "sampling",
+    "environment", "intervals", "words", "answer", "sampling",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

@@ -9,7 +9,11 @@ TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [
-    line.split("   ")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("scaling ")
+    line.split("   ")[0].strip()
+    for kind, text in BLOCKS
+    if kind == "bash"
+    for line in text.splitlines()
+    if line.startswith("scaling ")
 ]
 SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]  # the same commands, sampled less
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from test_curves import record, weak
 
-from scaling import figures, report
+from scaling import answer, figures, report, words
 from scaling.case import to_dict
 from scaling.store import Writer, write_json
 
@@ -98,14 +98,14 @@ def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
 
 
 def test_failed_attempts_and_then_a_success_count_as_one_success(folder):
-    told = report.sentences(folder)
+    told = answer.sentences(folder)
     assert "1 case failed: 1 wrong_answer: the result differs from the reference." in told
     assert not any("killed" in line for line in told) and "killed" not in page(folder)
 
 
 def test_the_answer_names_the_fastest_mode_and_the_best_scaling(tmp_path):
     records = [record(d, t * 6 / d, mode=m) for d in (1, 2) for m, t in (("jacfwd", 1e-3), ("jacrev", 2e-3))]
-    told = report.sentences(filled(tmp_path, records))
+    told = answer.sentences(filled(tmp_path, records))
     assert told[0].startswith("linear jacobian by W: jacfwd (vmap) is fastest on 2 devices at the largest size")
     assert "(o=3 p=5 points=12): 3.00 ms (3.00 to 3.00)" in told[0]
     assert "the next, jacrev (vmap), takes 2.00x (2.00 to 2.00) as long" in told[0]
@@ -116,12 +116,12 @@ def test_the_answer_names_the_fastest_mode_and_the_best_scaling(tmp_path):
 def test_modes_that_cannot_be_told_apart_are_called_so(tmp_path):
     wide = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
     found = filled(tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")])
-    assert "not distinguished" in report.sentences(found)[0]
-    assert report.table_rows(found)[0][-1].startswith("not distinguished: 1.01x")
+    assert "not distinguished" in answer.sentences(found)[0]
+    assert answer.table_rows(found)[0][-1].startswith("not distinguished: 1.01x")
 
 
 def test_a_dishonest_record_is_marked_and_gets_no_speedup(folder, tmp_path):
-    assert any("1 case ran oversubscribed" in line for line in report.sentences(folder))
+    assert any("1 case ran oversubscribed" in line for line in answer.sentences(folder))
     assert "[oversubscribed]" in page(folder)
     twice = tmp_path / "twice"
     twice.mkdir()
@@ -131,7 +131,7 @@ def test_a_dishonest_record_is_marked_and_gets_no_speedup(folder, tmp_path):
 
 def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
     found = filled(tmp_path, [record(1, 8.0), record(2, 4.0, digest="two")])
-    told = report.sentences(found)
+    told = answer.sentences(found)
     assert any("2 environments stand in this folder (one, two)" in line for line in told)
     assert not any("speed-up" in line for line in told)
     text = page(found)
@@ -140,21 +140,21 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
 
 def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
     found = filled(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
-    assert any(line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in report.sentences(found))
+    assert any(line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in answer.sentences(found))
     assert not (report.write(found).parent / "scaling-weak.svg").exists()
 
 
 def test_weak_scaling_is_drawn_where_it_holds(tmp_path):
     found = filled(tmp_path, weak(), scaling=["weak"])
     assert (report.write(found).parent / "scaling-weak.svg").exists()
-    assert any("best scaled speed-up is 2.00x" in line and "efficiency 0.50" in line for line in report.sentences(found))
+    assert any("best scaled speed-up is 2.00x" in line and "efficiency 0.50" in line for line in answer.sentences(found))
 
 
 def test_a_folder_without_measurements_says_so(tmp_path):
     assert "Nothing has been measured" in page(tmp_path)
     found = filled(tmp_path, [record(status="failed", reason="error", text="it broke")])
-    assert "Nothing has been measured" in report.sentences(found)[0] and "it broke" in page(found)
-    assert report.table_rows(found) == []
+    assert "Nothing has been measured" in answer.sentences(found)[0] and "it broke" in page(found)
+    assert answer.table_rows(found) == []
 
 
 def test_damaged_lines_and_cases_without_a_record_are_named(tmp_path):
@@ -162,7 +162,7 @@ def test_damaged_lines_and_cases_without_a_record_are_named(tmp_path):
     (found / "torn.jsonl").write_text('{"half')
     text = page(found)
     assert "<h2>Damaged lines</h2>" in text and "torn.jsonl:1" in text and "points=99" in text
-    assert any("1 case of the study has no record yet" in line for line in report.sentences(found))
+    assert any("1 case of the study has no record yet" in line for line in answer.sentences(found))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_damaged_lines_and_cases_without_a_record_are_named(tmp_path):
      (9.999e-6, "10.0 µs"), (99.96e-3, "100 ms")],
 )  # fmt: skip
 def test_durations_are_written_in_units_that_suit_them(seconds, text):
-    assert report.duration(seconds) == text
+    assert words.duration(seconds) == text
 
 
 def test_ratios_are_written_with_their_interval():
-    assert report.ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
-    assert report.ratio(5700.0) == "5700x" and report.ratio(None) == ""
+    assert words.ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
+    assert words.ratio(5700.0) == "5700x" and words.ratio(None) == ""
 
 
 def test_two_hundred_curves_still_make_legible_figures():

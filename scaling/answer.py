@@ -1,0 +1,201 @@
+"""The answer: what a results folder says, as sentences and a short table.
+
+Does not know how a curve is computed (curves.py), nor pages and figures (report.py).
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling import curves as analysis
+from scaling.case import Case, from_dict, label
+from scaling.curves import Curve, Fastest, Panel, Timing, family_name, mode_name, size_name, volume
+from scaling.record import REASONS, Record
+from scaling.store import latest, load, read_json
+from scaling.words import counted, duration, ratio
+
+COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A results folder, read: the last word on each case, and what follows from it."""
+
+    name: str
+    records: list[Record]
+    damaged: list[str]
+    missing: list[str]  # cases of the study without any record
+    timings: list[Timing]
+    curves: list[Curve]
+    fastest: list[Fastest]
+    panels: list[Panel]
+    refusals: list[str]
+
+    @property
+    def environments(self) -> list[str]:
+        """The digests, that of the first case started first."""
+        return list(dict.fromkeys(r.environment["digest"] for r in sorted(self.records, key=lambda r: r.started_at or "")))
+
+
+def read(folder: Path) -> Findings:
+    """Load a results folder and work out what it says."""
+    loaded, study = load(folder), read_json(folder / "study.json")
+    study = study if isinstance(study, dict) else {}
+    scaling = study.get("scaling") or ["strong"]
+    scaling = [scaling] if isinstance(scaling, str) else scaling
+    records = latest(loaded.records)
+    run = {record.key for record in records}
+    cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
+    return Findings(
+        name=str(study.get("study") or folder.resolve().name),
+        records=records,
+        damaged=loaded.damaged,
+        missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
+        timings=analysis.pooled(records),
+        curves=analysis.curves(records, scaling),
+        fastest=analysis.fastest(records),
+        panels=analysis.panels(records),
+        refusals=analysis.weak_refusals(records) if "weak" in scaling else [],
+    )
+
+
+def _planned(cell: Mapping[str, Any]) -> str:
+    try:
+        return label(from_dict(cell["case"]))
+    except (KeyError, TypeError, ValueError):
+        return str(cell.get("key"))
+
+
+def time_of(timing: Timing) -> str:
+    return duration(timing.median, *(timing.interval or (None, None)))
+
+
+def call_of(case: Case) -> str:
+    """How a mode is called and cut, in words."""
+    words = [case.api, "" if case.api == "jit" else f"{case.split} split"]
+    words += ["" if case.precision == "highest" else f"{case.precision} precision", "" if case.jit else "eager"]
+    return ", ".join(word for word in words if word)
+
+
+def way_of(case: Case) -> str:
+    return f"{mode_name(case.mode, case.batch)}, {call_of(case)}"
+
+
+def marks(found: Findings, environment: str, honest: bool = True) -> str:
+    """What must stand beside a number: which environment, where there are several, and whether it was oversubscribed."""
+    words = [f"environment {environment}"] if len(found.environments) > 1 else []
+    words += [] if honest else ["oversubscribed"]
+    return f" [{', '.join(words)}]" if words else ""
+
+
+def sentences(source: Path | Findings) -> list[str]:
+    """What the folder says, in plain lines with figures in them: the fastest modes, the best scaling, and all that went wrong."""
+    found = source if isinstance(source, Findings) else read(source)
+    count = Counter(record.status for record in found.records)
+    if not count["ok"]:
+        return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
+    return [*_fastest_sentences(found), *_scaling_sentences(found), *_trouble(found)]
+
+
+def _fastest_sentences(found: Findings) -> list[str]:
+    families: dict[tuple, list[Fastest]] = {}
+    for row in found.fastest:
+        first = row.first
+        families.setdefault((first.environment, first.honest, *analysis.family(first.case)), []).append(row)
+    told = []
+    for rows in families.values():
+        row = max(rows, key=lambda row: (volume(row.first.case), row.first.case.devices))
+        case = row.first.case
+        mode = mode_name(case.mode, case.batch)
+        at = (
+            f"on {counted(case.devices, 'device')} at the largest size ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
+        )
+        if row.second is None:
+            text = f"only {mode} was measured {at}"
+        else:
+            factor = ratio(row.ratio, row.ratio_low, row.ratio_high)
+            second = mode_name(row.second.case.mode, row.second.case.batch)
+            verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"
+            text = f"{mode} {verdict} {at}; the next, {second}, takes {factor} as long"
+        if row.by_hand:
+            text += f". Written by hand it would take {ratio(1 / row.by_hand)} as long"
+        wins = Counter(mode_name(r.first.case.mode, r.first.case.batch) for r in rows if r.sure)
+        if len(rows) > 1 and wins:
+            counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
+            text += f". Clear winners over {len(rows)} problems and device counts: {counts}"
+        told.append(f"{family_name(case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
+    return told
+
+
+def _scaling_sentences(found: Findings) -> list[str]:
+    """For each kind and family: the best curve on the most devices, beside the median of all curves that reach them."""
+    families: dict[tuple, list[Curve]] = {}
+    for curve in found.curves:
+        if curve.points[-1].devices > 1 and curve.points[-1].speedup is not None:
+            families.setdefault((curve.kind, curve.environment, *analysis.family(curve.case)), []).append(curve)
+    told = []
+    for of in families.values():
+        most = max(curve.points[-1].devices for curve in of)
+        rivals = [curve for curve in of if curve.points[-1].devices == most]
+        best = max(rivals, key=lambda curve: curve.points[-1].speedup or 0)
+        last = best.points[-1]
+        word = "scaled speed-up" if best.kind == "weak" else "speed-up"
+        speedup = ratio(last.speedup, last.speedup_low, last.speedup_high)
+        efficiency = ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
+        text = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {counted(most, 'device')}: "
+        text += f"the best {word} is {speedup}, efficiency {efficiency}, with {way_of(best.case)} at {size_name(best.case)}"
+        text += " for each device" if best.kind == "weak" else ""
+        if len(rivals) > 1:
+            middle = statistics.median(curve.points[-1].speedup or 0 for curve in rivals)
+            text += f" (the median of {len(rivals)} curves is {ratio(middle)})"
+        text += f"; {ratio(last.against_jit)} the speed of the best plain jit program on one device" if last.against_jit else ""
+        told.append(f"{text}.{marks(found, best.environment)}")
+    return told
+
+
+def _trouble(found: Findings) -> list[str]:
+    told = []
+    for status in ("failed", "skipped"):
+        reasons = Counter(f"{r.reason}: {REASONS.get(r.reason or '', '')}" for r in found.records if r.status == status)
+        if reasons:
+            counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            told.append(f"{counted(reasons.total(), 'case')} {status}: {counts}.")
+    told += found.refusals
+    if count := len([t for t in found.timings if not t.honest]):
+        told.append(
+            f"{counted(count, 'case')} ran oversubscribed, without a core for each device: marked, and never drawn as scaling."
+        )
+    if len(found.environments) > 1:
+        told.append(
+            f"{len(found.environments)} environments stand in this folder ({', '.join(found.environments)}): "
+            "they are kept apart, no curve and no comparison mixes them."
+        )
+    if found.missing:
+        told.append(
+            f"{counted(len(found.missing), 'case')} of the study {'has' if len(found.missing) == 1 else 'have'} no record yet."
+        )
+    if found.damaged:
+        lines = f"{len(found.damaged)} damaged {'line was' if len(found.damaged) == 1 else 'lines were'}"
+        told.append(f"{lines} passed over, the first {found.damaged[0]}.")
+    return told
+
+
+def table_rows(source: Path | Findings) -> list[tuple[str, ...]]:
+    """The fastest mode of each problem on each number of devices, under COLUMNS."""
+    found = source if isinstance(source, Findings) else read(source)
+    rows: list[tuple[str, ...]] = []
+    for row in found.fastest:
+        case, second = row.first.case, row.second
+        factor = ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other mode"
+        rows.append((
+            f"{family_name(case)} {size_name(case)}{marks(found, row.first.environment, row.first.honest)}",
+            str(case.devices),
+            mode_name(case.mode, case.batch),
+            time_of(row.first),
+            f"{mode_name(second.case.mode, second.case.batch)}, {duration(second.median)}" if second else "",
+            factor if row.sure or second is None else f"not distinguished: {factor}",
+        ))  # fmt: skip
+    return rows

@@ -1,0 +1,39 @@
+"""Words: numbers as people read them, the one place where they become text."""
+
+import math
+
+
+def number(value: float) -> str:
+    """Three digits or so, never in powers of ten between 0.01 and a million."""
+    if value == 0 or not 0.01 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    tens = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:.{max(0, min(2, 2 - tens))}f}"
+
+
+def duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
+    """Seconds in a unit that suits them, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, size = next(((u, s) for u, s in units if seconds >= 0.9995 * s), units[-1])
+    around = "" if low is None or high is None else f" ({number(low / size)} to {number(high / size)})"
+    return f"{number(seconds / size)} {unit}{around}"
+
+
+def ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
+    """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None."""
+    if value is None:
+        return ""
+    return f"{number(value)}{sign}" + ("" if low is None or high is None else f" ({number(low)} to {number(high)})")
+
+
+def waiting(seconds: float) -> str:
+    """A span of waiting: '45 s', '3 min', '2 h 05 min'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 case', '2 cases'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
