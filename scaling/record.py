@@ -6,6 +6,8 @@ Knows the fields and the closed lists; not the disk, not JAX.
 import dataclasses
 import json
 import math
+import types
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,12 +119,20 @@ def from_line(line: str) -> Record:
     return record
 
 
+def _types(hint: Any) -> tuple[type, ...]:
+    """What `isinstance` asks for a field's annotation; an integer will do for a float."""
+    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain = tuple(typing.get_origin(one) or one for one in several)
+    return (*plain, int) if float in plain else plain
+
+
+_TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
+
+
 def _validate(record: Record) -> None:
-    for f in dataclasses.fields(record):
-        value = getattr(record, f.name)
-        for kind, types in (("float", (int, float)), ("int", int), ("str", str), ("list", list)):
-            if str(f.type).startswith(kind) and not isinstance(value, types) and not (value is None and "None" in str(f.type)):
-                raise ValueError(f"{f.name} is {value!r}")
+    for name, allowed in _TYPES.items():
+        if not isinstance(getattr(record, name), allowed):
+            raise ValueError(f"{name} is {getattr(record, name)!r}")
     if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
     if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):

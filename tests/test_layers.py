@@ -10,7 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
-    "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences", "check",
+    "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences",
+    "check",
     "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer", "figures",
     "report", "track", "progress", "cli",
 ]  # fmt: skip
