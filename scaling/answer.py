@@ -39,6 +39,13 @@ class Findings:
         """The digests, that of the first case started first."""
         return list(dict.fromkeys(r.environment["digest"] for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
+    @property
+    def mixed(self) -> bool:
+        """Whether a workload was measured in more than one environment; two workloads may each have one of their own."""
+        return len({(r.case.workload, r.environment["digest"]) for r in self.records}) > len(
+            {r.case.workload for r in self.records}
+        )
+
 
 def read(folder: Path) -> Findings:
     """Load a results folder and work out what it says."""
@@ -86,7 +93,7 @@ def way_of(case: Case) -> str:
 
 def marks(found: Findings, environment: str, honest: bool = True) -> str:
     """What must stand beside a number: which environment, where there are several, and whether it was oversubscribed."""
-    words = [f"environment {environment}"] if len(found.environments) > 1 else []
+    words = [f"environment {environment}"] if found.mixed else []
     words += [] if honest else ["oversubscribed"]
     return f" [{', '.join(words)}]" if words else ""
 
@@ -168,7 +175,7 @@ def _trouble(found: Findings) -> list[str]:
         told.append(
             f"{counted(count, 'case')} ran oversubscribed, without a core for each device: marked, and never drawn as scaling."
         )
-    if len(found.environments) > 1:
+    if found.mixed:
         told.append(
             f"{len(found.environments)} environments stand in this folder ({', '.join(found.environments)}): "
             "they are kept apart, no curve and no comparison mixes them."

@@ -1,6 +1,7 @@
-"""The command `scaling VERB`: composes a study with Hydra and hands plain values on. Refusals become one line and status 2."""
+"""The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -15,10 +16,12 @@ from rich.table import Table
 
 import scaling
 from scaling import launch, preflight, progress, store, study
-from scaling.case import FIELDS, Refusal, from_dict, label, unknown
+from scaling.case import FIELDS, Case, Refusal, from_dict, label, unknown
+from scaling.compose import compose
 from scaling.sampling import Sampling
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_MOST = 1e8  # of any setting
 _OVERVIEW = """\
 How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
 
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown("verb", words[0], verbs)
         return verbs[words[0]](words[1:], console)
     except Refusal as refusal:
-        complaints.print(f"scaling: {escape(str(refusal))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(f"scaling: {escape(' '.join(str(refusal).split()))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,59 +83,8 @@ def entry() -> None:
 def run(words: list[str], console: Console) -> int:
     """Compose with Hydra, once or (--multirun) several times, and run each; the worst exit status counts."""
     statuses: list[int] = []
-    _hydra(words, lambda config, name: statuses.append(_run_one(config, name, console)))
+    compose(words, lambda config, name: statuses.append(_run_one(config, name, console)))
     return max(statuses, default=OK)
-
-
-def _hydra(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
-    """Hydra's own command line on our configuration; what it cannot compose is a refusal of one line."""
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    package = Path(__file__).resolve().parent
-    conf = next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
-
-    stopped: list[BaseException] = []
-
-    def task(config: DictConfig) -> None:
-        try:
-            if not stopped:
-                plain = OmegaConf.to_container(config, resolve=True)
-                assert isinstance(plain, dict)
-                job({str(k): v for k, v in plain.items()}, HydraConfig.get().runtime.choices["study"])
-        except BaseException as error:  # Hydra would print its own words about it first
-            stopped.append(error)
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
-    # sizes.p=8 adds a size that no workload has declared here, which Hydra would have written +sizes.p=8.
-    sys.argv = ["scaling run", *[f"++{word}" if word.startswith("sizes.") else word for word in words]]
-    try:
-        hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _plainly(error, conf) from None
-    if stopped:
-        raise stopped[0]
-
-
-def _plainly(error: Exception, conf: Path) -> Refusal:
-    """What Hydra could not compose, in one line with the alternatives."""
-    import re
-
-    from hydra.errors import MissingConfigException
-
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        return unknown(group or "configuration", name, error.options)
-    text = " ".join(str(error.__cause__ or error).split())
-    if missing := re.search(r"Key '([^']+)' is not in struct", text):
-        known = [line.split(":")[0] for line in (conf / "config.yaml").read_text().splitlines() if re.match(r"[a-z_]+:", line)]
-        return unknown("key", missing.group(1), [k for k in known if k not in ("defaults", "hydra")] + ["study", "tracking"])
-    if missing := re.search(r"Could not override '([^']+)'", text):
-        return Refusal(f"unknown choice {missing.group(1)!r}: groups are study and tracking, fields are in `scaling run --help`")
-    return Refusal(f"cannot compose the configuration: {text[:300]}")
 
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
@@ -141,7 +93,9 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     tracking = _tracking(config)
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     if not isinstance(config["study"], dict):
-        raise Refusal(f"study {name!r} is not a mapping of fields and grids")
+        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
+    if not config["results"]:
+        raise Refusal("results must be a folder, such as results=results/mine")
     cells = study.expand(config["study"], overrides)
     folder = Path(str(config["results"]))
     launch.enough([cell.case.devices for cell in cells], settings)
@@ -174,14 +128,17 @@ def _settings(config: dict[str, Any]) -> launch.Settings:
 
     def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
         kinds = (int,) if whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
-            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least} or more, not {value!r}")
+        bound = f" and at most {_MOST:g}" if isinstance(value, kinds) and value > _MOST else ""
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
+            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}")
         return value
 
     for name in ("bind", "oversubscribe", "dry_run"):
         if not isinstance(config[name], bool):
             raise Refusal(f"{name} must be true or false, not {config[name]!r}")
     given = config["sampling"]
+    if not isinstance(given, dict):
+        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {given!r}")
     sampling = Sampling(
         width=number("sampling.width", given["width"], 0.0),
         least=number("sampling.least", given["least"], 1, whole=True),
@@ -235,13 +192,12 @@ def status(words: list[str], console: Console) -> int:
     parser = _parser("status", "What is done, missing, skipped and failed in a results folder.")
     folder = store.folder_of(parser.parse_args(words).folder)
     loaded = store.load(folder)
-    asked = (store.read_json(folder / "study.json") or {}).get("cases", [])
+    asked = _asked(folder)
     records = {record.key: record for record in store.latest(loaded.records)}
     table = Table("workload", "ok", "skipped", "failed", "missing", title=str(folder))
     rows: dict[str, Counter] = {}
-    for entry_ in asked or [{"key": key, "case": {"workload": r.case.workload}} for key, r in records.items()]:
-        state = records[entry_["key"]].status if entry_["key"] in records else "missing"
-        rows.setdefault(entry_["case"]["workload"], Counter())[state] += 1
+    for case in asked or [record.case for record in records.values()]:
+        rows.setdefault(case.workload, Counter())[records[case.key].status if case.key in records else "missing"] += 1
     for workload, counts in rows.items():
         table.add_row(escape(workload), *(str(counts[state]) for state in ("ok", "skipped", "failed", "missing")))
     console.print(table)
@@ -249,12 +205,23 @@ def status(words: list[str], console: Console) -> int:
         if record.status != "ok":
             line = f"{record.status:7} {label(record.case)}  {record.reason}: {record.text}"
             console.print(escape(line), soft_wrap=True, highlight=False)
-    for entry_ in asked:
-        if entry_["key"] not in records:
-            console.print(escape(f"missing {label(from_dict(entry_['case']))}"), soft_wrap=True, highlight=False)
+    for case in asked:
+        if case.key not in records:
+            console.print(escape(f"missing {label(case)}"), soft_wrap=True, highlight=False)
     for line in loaded.damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
     return FAILED if any(record.status == "failed" for record in records.values()) else OK
+
+
+def _asked(folder: Path) -> list[Case]:
+    """The cases that the folder's study was last asked for; what cannot be read as a case is left out."""
+    told = store.read_json(folder / "study.json")
+    entries = told.get("cases") if isinstance(told, dict) else None
+    cases = []
+    for entry_ in entries if isinstance(entries, list) else []:
+        with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
+            cases.append(from_dict(entry_["case"]))
+    return cases
 
 
 def report(words: list[str], console: Console) -> int:

@@ -154,9 +154,10 @@ def _read(path: str) -> str | None:
 def scrub(text: str) -> str:
     """Text without absolute paths (their last part stays) and without the value of any secret in the environment."""
     for name, value in os.environ.items():
-        if len(value) >= 8 and re.search(r"KEY|TOKEN|SECRET|PASSW", name):
+        if len(value) >= 8 and re.search(r"key|token|secret|passw", name, re.IGNORECASE):
             text = text.replace(value, f"<{name}>")
-    return re.sub(r"(?<![\w.:/])/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+    text = text.replace("file://", "")
+    return re.sub(r"(?<![\w./])(?<!:/)/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
 
 
 def memory_bytes() -> int | None:

@@ -136,10 +136,9 @@ def _supervise(
                 except queue.Empty:
                     ended = "timeout"
                     break
-                if isinstance(event, int):  # its exit status
-                    ended = (
-                        f"the process ended with status {event}" if event >= 0 else f"the process was killed by signal {-event}"
-                    )
+                if event["event"] == "exit":
+                    status = event["status"]
+                    ended = f"the process {f'ended with status {status}' if status >= 0 else f'was killed by signal {-status}'}"
                     break
                 if event["event"] == "unwritable":
                     raise Unwritable(event["text"])
@@ -171,6 +170,8 @@ def _worker(
     """A worker on these items: a queue of its events, ended by its exit status, and what it writes to standard error."""
     first = items[0].answer.case
     job = {
+        "parent": os.getpid(),
+        "lock": lock,
         "results": str(folder.resolve()),
         "platform": made.platform,
         "devices": first.devices,
@@ -208,7 +209,7 @@ def _read(process: subprocess.Popen, job: str, events: "queue.Queue[Any]") -> No
     for line in process.stdout:
         with contextlib.suppress(ValueError):
             events.put(json.loads(line))
-    events.put(process.wait())
+    events.put({"event": "exit", "status": process.wait()})
 
 
 def _last_line(errors: TextIO) -> str:

@@ -71,8 +71,10 @@ def _answer(cell: Cell) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer every cell on standard input; what is printed meanwhile by a user's module goes to standard error."""
-    out, sys.stdout = sys.stdout, sys.stderr
+    """Answer every cell on standard input."""
+    out = os.fdopen(os.dup(1), "w")  # not for what a user's module prints, nor for its children
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
     answers: list[dict[str, Any]] = []
     for fields in json.loads(sys.stdin.read()):
         try:
@@ -81,7 +83,7 @@ def main() -> None:
             answers.append({"refusal": str(refusal)})
         except Exception as error:
             answers.append({"refusal": f"{fields['case']['workload']}: {type(error).__name__}: {scrub(str(error))[:300]}"})
-    print(json.dumps(answers), file=out)
+    print(json.dumps(answers), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
     given = {k: v for k, v in overrides.items() if v is not None and v != {}}
     cells: dict[Cell, None] = {}
     for grid in grids:
-        cells |= dict.fromkeys(_grid(_merge(_merge(shared, grid), given)))
+        cells |= dict.fromkeys(_grid(_merge(_unaliased(_merge(shared, grid), given), given)))
     if not cells:
         raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
     return list(cells)
@@ -56,6 +56,18 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
     if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**under["sizes"], **upper["sizes"]}
     return {k: v for k, v in merged.items() if v is not None}
+
+
+def _unaliased(grid: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A grid in which no mode names a batching of its own, where the command line gives `batch`."""
+    if "batch" not in given:
+        return dict(grid)
+    modes = given.get("mode", [])
+    if aliases := [m for m in (modes if isinstance(modes, list) else [modes]) if isinstance(m, str) and m in ALIASES]:
+        raise Refusal(f"mode={aliases[0]} names its batching already: write mode={ALIASES[aliases[0]][0]}, or leave out batch")
+    modes = grid.get("mode")
+    plain = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in (modes if isinstance(modes, list) else [modes])]
+    return {**grid, "mode": plain} if modes is not None else dict(grid)
 
 
 def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:

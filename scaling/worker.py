@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from scaling import environment
 from scaling.case import Case, from_dict
@@ -36,13 +36,14 @@ class _Unfit(Exception):
 def main(job_path: str) -> int:
     """Run the cases of a job in order; 3 if a record could not be written."""
     job = json.loads(Path(job_path).read_text())
-    _die_with_parent()
+    _die_with_parent(job["parent"])
+    out = _keep_to_ourselves()
+    os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     bound_to = environment.bind(job["devices"], job["bind"]) if job["platform"] == "cpu" else None
     os.environ["XLA_FLAGS"] = environment.flags(job["platform"])
     devices = _start_jax(job)
     writer = Writer(Path(job["results"]))
-    out, sys.stdout = sys.stdout, sys.stderr  # a user's print must not be taken for an event
     for item in job["items"]:
         case = from_dict(item["case"])
         print(json.dumps({"event": "begin", "key": case.key}), file=out, flush=True)
@@ -62,12 +63,19 @@ def main(job_path: str) -> int:
     return 0
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when its launcher is gone: an orphan would disturb the next run's timings."""
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != parent:  # it went before we asked
         os._exit(0)
+
+
+def _keep_to_ourselves() -> TextIO:
+    """The channel for events, under a descriptor that no child inherits; what else is printed goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return out
 
 
 def _start_jax(job: dict[str, Any]) -> list[Any]:

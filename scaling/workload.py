@@ -141,6 +141,8 @@ def complete(case: Case) -> Case:
 def build(case: Case) -> Workload:
     """The workload of a case, with `wrt` settled and checked."""
     made = module(case.workload).workload(case)
+    if not isinstance(made, Workload):
+        raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
     inputs = [*made.points, *made.shared]
     wrt = case.wrt or made.wrt or inputs[0]
     draws = {**made.points, **made.shared}

@@ -48,7 +48,8 @@ BAD = {
         "points=7 of rbf do not divide over devices=2: take points=6 or 8",
     ),
     "points that do not divide, in every workload": (
-        ["run", "study=smoke", "points=7", "devices=2", "split=points"], "points=7 of .* do not divide over devices=2",
+        ["run", "study=smoke", "points=7", "devices=2", "split=points"],
+        "points=7 of .* do not divide over devices=2",
     ),
     "more devices than cores": ([*RBF, "devices=64", "points=6400", "api=pmap"], r"devices=64 are more than the \d+ cores? here"),
     "an empty sweep": ([*RBF, "points=[]"], "the study has no cases"),

@@ -12,7 +12,8 @@ FULL = Case(
 )  # fmt: skip
 OTHER = {
     "workload": "rbf", "target": "grad", "variant": "true", "sizes": {"p": 6, "o": 3}, "points": 8, "wrt": "W",
-    "mode": "linearize", "batch": "vmap", "split": "points", "api": "shard_map", "devices": 3, "dtype": "bfloat16", "precision": "high", 
+    "mode": "linearize", "batch": "vmap", "split": "points", "api": "shard_map", "devices": 3, "dtype": "bfloat16",
+    "precision": "high", 
     "jit": False, "data_seed": 5,
 }  # fmt: skip
 

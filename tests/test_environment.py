@@ -27,7 +27,10 @@ def describe(where="cpu", kind=None, flags="", workload=None, bound=(0,)):
         ("--xla_dump_to=/scratch/ada/dump --other", "--xla_dump_to=dump --other"),
         ("(/home/ada/a.py) [/home/ada/b.py] </home/ada/c.py>", "(a.py) [b.py] <c.py>"),
         ("/home/ada/a.py,/home/ada/b.py;/home/ada/c.py|/home/ada/d.py", "a.py,b.py;c.py|d.py"),
-        ("3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html", "3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html"),
+        (
+            "3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html",
+            "3 m/s, and/or, 1/2/3, https://docs.jax.dev/en/latest/x.html",
+        ),
         ("relative/path/stays.py", "relative/path/stays.py"),
         ("", ""),
     ],

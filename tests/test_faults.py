@@ -241,6 +241,22 @@ def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scal
     assert len(load(folder(tmp_path)).records) == 8
 
 
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the launcher", "its process group"])
+def test_a_worker_does_not_outlive_its_launcher_however_long_its_case_takes(kill, mine, start_command, tmp_path):
+    process = start_command(mine("sleep"))
+    await_line(process, "to run")
+    deadline = time.monotonic() + 30
+    while not workers(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.5)  # it is asleep by now
+    assert len(workers(tmp_path)) == 1
+    kill(process.pid, signal.SIGKILL)
+    left = gone(tmp_path)
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert left == []
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_ctrl_c_keeps_every_finished_record_says_how_to_go_on_and_leaves_no_worker(sent, mine, start_command, tmp_path):
     process = start_command([*mine("plain", "sleep"), "order_seed=0"])

@@ -13,11 +13,11 @@ ORDER = [
     "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences",
     "check",
     "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer", "figures",
-    "report", "track", "progress", "cli",
+    "report", "track", "progress", "compose", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
-    "case", "study", "store", "record", "curves", "figures", "report", "track", "launch", "preflight", "progress", "cli",
-    "environment", "intervals", "words", "answer", "sampling",
+    "case", "study", "store", "record", "curves", "figures", "report", "track", "launch", "preflight", "progress", "compose",
+    "cli", "environment", "intervals", "words", "answer", "sampling",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

@@ -120,7 +120,8 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
     [
         {"status": "done"}, {"status": None}, {"reason": "bad luck"}, {"environment": None}, {"environment": {}}, {"seconds": []},
         {"environment": {"digest": 3}}, {"seconds": [0.1, 0]}, {"seconds": [0.1, -0.1]}, {"seconds": [0.1, None]},
-        {"surprise": 1}, {"seconds": [0.1, "0.2"]}, {"seconds": [True]}, {"seconds": {"a": 1}}, {"case": None}, {"case": {}}, {"case": []},
+        {"surprise": 1}, {"seconds": [0.1, "0.2"]}, {"seconds": [True]}, {"seconds": {"a": 1}}, {"case": None},
+        {"case": {}}, {"case": []},
         {"seconds": [float("nan")]}, {"seconds": [float("inf")]},
     ],
     ids=str,

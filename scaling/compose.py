@@ -1,0 +1,79 @@
+"""Composing: Hydra's own command line on our configuration, from words to plain values.
+
+Knows Hydra, and turns what it cannot compose into a refusal of one line; does not know what the values mean.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scaling.case import Refusal, unknown
+
+_GROUPS = ("study", "tracking")
+
+
+def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
+    """Call `job(config, study's name)`, once, or (--multirun) once for each combination."""
+    import hydra
+    import yaml
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    package = Path(__file__).resolve().parent
+    conf = next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+    known = _known(conf)
+    stopped: list[BaseException] = []
+
+    def task(config: DictConfig) -> None:
+        try:
+            if not stopped:
+                plain = {str(k): v for k, v in OmegaConf.to_container(config, resolve=True).items()}  # type: ignore[union-attr]
+                for name in plain:
+                    if name not in known:
+                        raise unknown("key", name, known)
+                study = HydraConfig.get().runtime.choices.get("study")
+                if not isinstance(study, str):
+                    raise Refusal("name one study, such as study=smoke; several run with --multirun study=rbf,linear")
+                job(plain, study)
+        except BaseException as error:  # Hydra would print its own words about it first
+            stopped.append(error)
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
+    # sizes.p=8 adds a size that no workload has declared here, which Hydra would have written +sizes.p=8.
+    sys.argv = ["scaling run", *[f"++{word}" if word.startswith("sizes.") else word for word in words]]
+    try:
+        hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise _plainly(error, known) from None
+    if stopped and isinstance(stopped[0], OmegaConfBaseException):
+        raise _plainly(stopped[0], known) from None
+    if stopped:
+        raise stopped[0]
+
+
+def _known(conf: Path) -> list[str]:
+    """The keys of the root configuration: the fields, the settings and the groups."""
+    lines = (conf / "config.yaml").read_text(encoding="utf-8").splitlines()
+    keys = [line.split(":")[0] for line in lines if re.match(r"[a-z_]+:", line)]
+    return [key for key in keys if key not in ("defaults", "hydra")] + list(_GROUPS)
+
+
+def _plainly(error: Exception, known: list[str]) -> Refusal:
+    """What Hydra could not compose, in one line with the alternatives."""
+    from hydra.errors import MissingConfigException
+
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        return unknown(group or "configuration", name, error.options)
+    text = " ".join(str(error.__cause__ or error).split())
+    missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(r"Could not override '([^']+)'", text)
+    if missing and "." not in missing.group(1) and "full_key: sampling" not in text:
+        return unknown("key", missing.group(1), known)
+    if missing:
+        return Refusal(f"unknown key {missing.group(1)!r}: `scaling run --help` lists every key")
+    return Refusal(f"cannot compose the configuration: {text[:300]}")
