@@ -76,4 +76,4 @@ def _plainly(error: Exception, known: list[str]) -> Refusal:
         return unknown("key", missing.group(1), known)
     if missing:
         return Refusal(f"unknown key {missing.group(1)!r}: `scaling run --help` lists every key")
-    return Refusal(f"cannot compose the configuration: {text[:300]}")
+    return Refusal(f"cannot compose the configuration: {text[:300]}; study and tracking each want one name")

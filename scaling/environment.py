@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +78,23 @@ def bind(devices: int, bound: bool) -> list[int]:
     return sorted(mine)
 
 
-def flags(where: str) -> str:
-    """XLA's flags for a worker: those of the person, and the one that keeps answers right."""
-    given = os.environ.get("XLA_FLAGS", "")
-    if where == "cpu" and importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in given:
-        return f"{given} {_WRONG_FUSION}=".strip()
-    return given
+def variables(where: str) -> dict[str, str]:
+    """The environment variables that a worker starts with beside the person's own; one that the person has set wins."""
+    xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
+    if where == "cpu":
+        if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
+            xla = f"{xla} {_WRONG_FUSION}=".strip()
+        # A CPU program takes its temporaries from the system at every call and gives them back; in huge pages that costs little.
+        glibc = glibc or "glibc.malloc.hugetlb=1"
+    return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
 
 
 def describe(
-    where: str, device_kind: str | None, xla_flags: str, workload_digest: str | None, bound_to: Sequence[int] | None
+    where: str,
+    device_kind: str | None,
+    started_with: Mapping[str, str],
+    workload_digest: str | None,
+    bound_to: Sequence[int] | None,
 ) -> dict[str, Any]:
     """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
@@ -97,7 +104,8 @@ def describe(
         "versions": versions,
         "platform": where,
         "device_kind": device_kind if where != "cpu" else _processor(),
-        "xla_flags": scrub(xla_flags),
+        "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
+        "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
         "commit": commit,
         "dirty": dirty,
         "source": _source(),

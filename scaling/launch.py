@@ -74,9 +74,9 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
     """What is missing, in shuffled order, by process."""
     platform = environment.platform()
     kind = None if platform == "cpu" else environment.probe()["device_kind"]
-    flags = environment.flags(platform)
+    variables = environment.variables(platform)
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
-    environments = {d: environment.describe(platform, kind, flags, d, bound_to) for d in {a.workload_digest for a in answers}}
+    environments = {d: environment.describe(platform, kind, variables, d, bound_to) for d in {a.workload_digest for a in answers}}
     good = {record.identity for record in records if record.good}
     attempts = Counter(record.identity for record in records)
     shuffled = list(answers)
@@ -189,6 +189,7 @@ def _worker(
         process = subprocess.Popen(
             [sys.executable, "-m", "scaling.worker", "/dev/stdin"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, pass_fds=(lock,),
+            env=os.environ | environment.variables(made.platform),
         )  # fmt: skip
         reader = threading.Thread(target=_read, args=(process, json.dumps(job), events), daemon=True)
         reader.start()

@@ -41,14 +41,14 @@ def main(job_path: str) -> int:
     os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     bound_to = environment.bind(job["devices"], job["bind"]) if job["platform"] == "cpu" else None
-    os.environ["XLA_FLAGS"] = environment.flags(job["platform"])
+    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     devices = _start_jax(job)
     writer = Writer(Path(job["results"]))
     for item in job["items"]:
         case = from_dict(item["case"])
         print(json.dumps({"event": "begin", "key": case.key}), file=out, flush=True)
         where = environment.describe(
-            job["platform"], devices[0].device_kind, os.environ["XLA_FLAGS"], item["workload_digest"],
+            job["platform"], devices[0].device_kind, os.environ, item["workload_digest"],
             bound_to if job["bind"] else None,
         )  # fmt: skip
         blank = Record(case, "failed", where, order=item["order"], order_seed=job["order_seed"], attempt=item["attempt"])

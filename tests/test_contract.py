@@ -11,7 +11,7 @@ import pytest
 
 from scaling import environment
 
-os.environ["XLA_FLAGS"] = environment.flags("cpu")
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling import check, derivative, inputs, modes, spmd, worker, workload

@@ -15,7 +15,7 @@ needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
 
 def describe(where="cpu", kind=None, flags="", workload=None, bound=(0,)):
-    return environment.describe(where, kind, flags, workload, bound)
+    return environment.describe(where, kind, {"XLA_FLAGS": flags}, workload, bound)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,13 @@ def test_flags_with_a_path_do_not_carry_it_into_a_record():
 
 def test_the_persons_flags_are_kept_and_the_one_that_keeps_answers_right_is_added_once(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_fast_math=true")
-    once = environment.flags("cpu")
-    assert "--xla_cpu_fast_math=true" in once.split()
-    monkeypatch.setenv("XLA_FLAGS", once)
-    assert environment.flags("cpu") == once
-    assert environment.flags("gpu") == once
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    once = environment.variables("cpu")
+    assert "--xla_cpu_fast_math=true" in once["XLA_FLAGS"].split()
+    monkeypatch.setenv("XLA_FLAGS", once["XLA_FLAGS"])
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert environment.variables("cpu") == once | {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
+    assert environment.variables("gpu") == environment.variables("cpu")
 
 
 def test_the_cores_are_those_that_the_process_inherited():
