@@ -1,6 +1,6 @@
 """Does binding matter? The same case on one and on two devices, in processes bound to as many cores and in unbound ones.
 
-Runs the study `speedup` at 8,192 points, bound and unbound in turn, three times over, each in fresh processes; prints the speed-up
+Runs the study `large` at 8,192 points, bound and unbound in turn, three times over, each in fresh processes; prints the speed-up
 from one device to two with its interval, both ways.
 """
 
@@ -21,7 +21,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         for bind in ("true", "false"):
             with tempfile.TemporaryDirectory() as folder:
-                words = ["run", "study=speedup", "points=8192", "api=shard_map", f"bind={bind}", f"results={folder}"]
+                words = ["run", "study=large", "points=8192", "api=shard_map", f"bind={bind}", f"results={folder}"]
                 command = [str(Path(sys.executable).parent / "scaling"), *words]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 for record in load(Path(folder)).records:
