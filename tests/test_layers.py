@@ -11,13 +11,12 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences",
-    "check",
-    "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer", "figures",
-    "report", "track", "progress", "compose", "cli",
+    "check", "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer",
+    "figures", "report", "handover", "track", "progress", "compose", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
-    "case", "study", "store", "record", "curves", "figures", "report", "track", "launch", "preflight", "progress", "compose",
-    "cli", "environment", "intervals", "words", "answer", "sampling",
+    "case", "study", "store", "record", "curves", "answer", "figures", "report", "handover", "track", "launch", "preflight",
+    "progress", "compose", "cli", "environment", "intervals", "words", "sampling",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

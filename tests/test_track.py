@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from scaling import store, track
+from scaling import handover, store, track
 from scaling.case import Case, Refusal
 from scaling.curves import curves
 from scaling.record import Record
@@ -283,8 +283,8 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
 def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(tmp_path, monkeypatch, text, reason):
     folder = results(tmp_path / "made")
     fake(tmp_path, text, monkeypatch)
-    monkeypatch.setattr(track, "_START_SECONDS", 1.0)
-    monkeypatch.setattr(track, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(handover, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(handover, "_GRACE_SECONDS", 1.0)
     begun = time.monotonic()
     said = track.publish(folder, track.Settings(mode="offline", timeout=0.5))
     assert time.monotonic() - begun < 6
@@ -296,11 +296,11 @@ def test_a_full_disk_that_cuts_a_copy_short_is_noticed(copy):
     import wandb
 
     path = next((copy / "wandb").glob("offline-run-*/*.wandb"))
-    assert track._is_whole(wandb, path)
+    assert handover._is_whole(wandb, path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert not track._is_whole(wandb, path)
+    assert not handover._is_whole(wandb, path)
     path.write_bytes(b"")
-    assert not track._is_whole(wandb, path)
+    assert not handover._is_whole(wandb, path)
 
 
 FAKE = """
