@@ -5,7 +5,7 @@ Does not know how a curve is computed (curves.py), nor pages and figures (report
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,13 @@ class Findings:
         )
 
 
-def read(folder: Path) -> Findings:
-    """Load a results folder and work out what it says."""
+def read(folder: Path, only: Collection[str] | None = None) -> Findings:
+    """Load a results folder and work out what it says, of every environment in it or of those with these digests only."""
     loaded, study = load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = study.get("scaling") or ["strong"]
     scaling = [scaling] if isinstance(scaling, str) else scaling
-    records = latest(loaded.records)
+    records = [r for r in latest(loaded.records) if only is None or r.environment["digest"] in only]
     run = {record.key for record in records}
     cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
     return Findings(

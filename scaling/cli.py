@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import scaling
 from scaling import launch, preflight, progress, store, study
 from scaling.case import FIELDS, Case, Refusal, from_dict, label, unknown
 from scaling.compose import compose
+from scaling.record import Record
 from scaling.sampling import Sampling
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -117,10 +118,10 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
         names = {case.key: label(case) for case in cases}
         with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
             launch.run(made, settings, folder, lock, listen)
-    failed = _conclude(folder, console)
+    found = _conclude(folder, console, {where["digest"] for where in made.environments.values()})
     if tracking is not None:
         _publish(folder, tracking, console)
-    return FAILED if failed else OK
+    return FAILED if any(record.status == "failed" and record.key in names for record in found) else OK
 
 
 def _settings(config: dict[str, Any]) -> launch.Settings:
@@ -193,7 +194,7 @@ def status(words: list[str], console: Console) -> int:
     folder = store.folder_of(parser.parse_args(words).folder)
     loaded = store.load(folder)
     asked = _asked(folder)
-    records = {record.key: record for record in store.latest(loaded.records)}
+    records = {record.key: record for record in sorted(store.latest(loaded.records), key=lambda r: r.started_at or "")}
     table = Table("workload", "ok", "skipped", "failed", "missing", title=str(folder))
     rows: dict[str, Counter] = {}
     for case in asked or [record.case for record in records.values()]:
@@ -255,12 +256,12 @@ def _publish(folder: Path, settings: Any, console: Console) -> None:
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-def _conclude(folder: Path, console: Console) -> int:
-    """Write the report, print its short form, and return how many cases failed."""
+def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> list[Record]:
+    """Write the report and print its short form, of these environments; their records."""
     from scaling import answer
     from scaling import report as pages
 
-    index, found = pages.write(folder), answer.read(folder)
+    index, found = pages.write(folder), answer.read(folder, only)
     table = Table(*answer.COLUMNS)
     for row in answer.table_rows(found):
         table.add_row(*(escape(cell) for cell in row))
@@ -268,10 +269,12 @@ def _conclude(folder: Path, console: Console) -> int:
         console.print(table)
     for sentence in answer.sentences(found):
         console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
+    if elsewhere := len(answer.read(folder).records) - len(found.records):
+        console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
-    return counts["failed"]
+    return found.records
 
 
 def _parser(verb: str, what: str) -> argparse.ArgumentParser:
