@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling import differences, inputs
-from scaling.case import Case
+from scaling.case import Case, Refusal
 from scaling.derivative import Shape
-from scaling.workload import Workload, build
+from scaling.workload import Reference, Workload, build
 
 # Unit roundoff of a product in float32 where an accelerator shortens its factors.
 PRODUCT_ROUNDOFF = {
@@ -63,9 +63,11 @@ def verdict(case: Case, workload: Workload, sizes: Shape, got: np.ndarray, platf
         if failed is None and over.any():
             failed = start + int(np.argmax(over))
         worst = max(worst, float(np.max(error)))
-        worst_allowed = max(worst_allowed, allowed + float(np.max(extra)))
-    if case.mode == "finite_difference" and not worst_allowed < 0.5:
+        worst_allowed = max(worst_allowed, allowed + float(np.max(extra, where=error > 0, initial=0.0)))
+    if not worst_allowed < 0.5 and case.mode == "finite_difference":
         return Verdict(worst, worst_allowed, "no_digits", "a finite difference with this step and dtype has no correct digit")
+    if not worst_allowed < 0.5:
+        return Verdict(worst, worst_allowed, "wrong_answer", "no digit can be checked by finite differences; give a reference")
     if failed is not None:
         return Verdict(worst, worst_allowed, "wrong_answer", f"point {failed} is wrong; the largest error is {worst:.3g}")
     return Verdict(worst, worst_allowed)
@@ -100,7 +102,7 @@ def _wanted(case: Case, workload: Workload, sizes: Shape, start: int, stop: int)
     """What the reference says, (points, outputs, inputs), and the size of what each point adds up, (points,)."""
     reduced = 1 if workload.reduce and case.mode != "value" else sizes.outputs
     if 8 * case.points * reduced * max(sizes.inputs, 1) > _KEPT_BYTES:
-        return _block(case, workload, start, stop)
+        return _block(case, workload, sizes, start, stop)
     # What is asked for is the same for every way of computing it.
     problem = dataclasses.replace(
         case, mode="value" if case.mode == "value" else "jacfwd", batch="vmap", split="points", api="jit", devices=1,
@@ -113,13 +115,14 @@ def _wanted(case: Case, workload: Workload, sizes: Shape, start: int, stop: int)
 @functools.lru_cache(maxsize=4)
 def _whole(problem: Case, sizes: Shape) -> tuple[np.ndarray, np.ndarray]:
     workload = build(problem)
-    blocks = [_block(problem, workload, start, stop) for start, stop in _ranges(problem, workload, sizes)]
+    blocks = [_block(problem, workload, sizes, start, stop) for start, stop in _ranges(problem, workload, sizes)]
     return np.concatenate([want for want, _ in blocks]), np.concatenate([size for _, size in blocks])
 
 
-def _block(case: Case, workload: Workload, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+def _block(case: Case, workload: Workload, sizes: Shape, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     assert workload.reference is not None
     reference = workload.reference(inputs.exact(case, workload, start, stop))
+    _validate(case, sizes, reference, start, stop)
     if case.mode == "value":
         size = np.abs(reference.value).max(axis=1)
         return reference.value[:, :, None], _at_least(size, reference.value_terms)
@@ -128,6 +131,17 @@ def _block(case: Case, workload: Workload, start: int, stop: int) -> tuple[np.nd
     if workload.reduce:
         want, size = want.sum(axis=1, keepdims=True), size.sum(axis=1, keepdims=True)
     return want, _at_least(size.max(axis=(1, 2)), reference.derivative_terms)
+
+
+def _validate(case: Case, sizes: Shape, reference: Reference, start: int, stop: int) -> None:
+    """A reference that is not of the shape it should have, or not finite, can prove nothing."""
+    due = {"value": (stop - start, sizes.outputs), "derivative": (stop - start, sizes.outputs, sizes.inputs)}
+    for name in ("value",) if case.mode == "value" else ("value", "derivative"):
+        found = getattr(reference, name)
+        if np.shape(found) != due[name]:
+            raise Refusal(f"the reference's {name} has the shape {np.shape(found)}, not {due[name]}")
+        if not np.all(np.isfinite(found)):
+            raise Refusal(f"the reference's {name} is not finite in points {start} to {stop - 1}")
 
 
 def _at_least(size: np.ndarray, terms: np.ndarray | None) -> np.ndarray:

@@ -48,6 +48,8 @@ def shape(case: Case, workload: Workload) -> Shape:
     one |= shared
     out = _abstract(case, workload.function, one)
     columns = sum(one[name].size for name in workload.names)
+    if not out.size or not columns:
+        raise Refusal(f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs")
     differentiated, by = out, one
     if case.batch == "whole" and workload.whole is not None:
         by = {**points, **shared}
@@ -158,7 +160,10 @@ def collect(case: Case, workload: Workload, sizes: Shape, result: Any) -> np.nda
     points = 1 if sizes.summed and case.mode == "value" else case.points
     outputs = 1 if sizes.summed or (workload.reduce and case.mode != "value") else sizes.outputs
     if case.mode in WHOLE:
-        return parts[0].reshape(points, outputs, -1)
+        due = points, outputs, 1 if case.mode == "value" else sizes.inputs
+        if parts[0].size != math.prod(due):
+            raise Refusal(f"{case.mode} of {case.workload} returns {parts[0].shape}, where {due} is due")
+        return parts[0].reshape(due)
     if _partial_sums(case, workload):
         parts = [part.astype(np.float64).sum(axis=0) for part in parts]
     if sizes.summed and case.mode in FORWARD:  # the seeds run over every point of one input, then of the next

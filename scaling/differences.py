@@ -63,7 +63,8 @@ def _direction(workload: Workload, named: Exact, generator: np.random.Generator)
     direction = {}
     for name in workload.names:
         x = named[name]
-        own = np.abs(x) + 1e-3 * np.sqrt(np.mean(x**2)) + 1e-300
+        typical = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
+        own = np.abs(x) + (1e-3 * typical or 1.0)
         direction[name] = own * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
     return direction
 
@@ -105,12 +106,15 @@ def _probe(
     terms = got.astype(np.float64) * flat[:, None, :]
     size = _size(case, workload, named, direction, generator, np.abs(terms).sum(axis=2).max(axis=1))
     value = np.abs(values(case, workload, named)).sum(axis=1)
-    best, extra = np.full(len(got), np.inf), np.zeros(len(got))
+    best, extra, least = np.full(len(got), np.inf), np.zeros(len(got)), np.full(len(got), np.inf)
     for step in _STEPS:
         off = np.abs(terms.sum(axis=2) - _along(case, workload, named, direction, step)).max(axis=1)
         error = over(np.nan_to_num(off, nan=np.inf), size)
         noise = 1e-8 + over(8 * ROUNDOFF["float64"] * value / step + (np.abs(flat) * bound).sum(axis=1), size)
-        better = error - noise < best - extra
+        # The step that says most: little deviation and little noise. Not relative, for the size may be nothing.
+        doubt = np.nan_to_num(off, nan=np.inf) + 8 * ROUNDOFF["float64"] * value / step
+        better = ~(least <= doubt)
+        least = np.where(better, doubt, least)
         best, extra = np.where(better, error, best), np.where(better, noise, extra)
     return best, extra
 
@@ -192,4 +196,4 @@ def _draw(workload: Workload, name: str) -> Draw:
 
 def over(off: np.ndarray, size: np.ndarray) -> np.ndarray:
     """off / size, where nothing over nothing is no error and something over nothing an infinite one."""
-    return np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
+    return np.divide(off, size, out=np.where(off == 0, 0.0, np.inf), where=size > 0)

@@ -47,6 +47,8 @@ def take(draw: Draw, seed: int, name: str, start: int, stop: int) -> np.ndarray:
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode()), block])))
         first = block * block_rows
         made = draw.make(generator, np.arange(first, first + block_rows))
+        if np.shape(made)[1:] != draw.shape:
+            raise ValueError(f"the draw of {name!r} makes rows of {np.shape(made)[1:]}, where {draw.shape} is due")
         low, high = max(start, first), min(stop, first + block_rows)
         taken[low - start : high - start] = made[low - first : high - first]
     return taken

@@ -81,7 +81,7 @@ def main() -> None:
             answers.append(_answer(Cell(from_dict(fields["case"]), fields["scaling"])))
         except Refusal as refusal:
             answers.append({"refusal": str(refusal)})
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answers.append({"refusal": f"{fields['case']['workload']}: {type(error).__name__}: {scrub(str(error))[:300]}"})
     print(json.dumps(answers), file=out, flush=True)
 

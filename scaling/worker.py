@@ -180,7 +180,7 @@ def _fits(found: dict[str, Any], platform: str, device: Any, devices: int) -> No
 
 def _words(error: BaseException) -> str:
     """An exception in at most 500 characters, without paths."""
-    return environment.scrub(f"{type(error).__name__}: {error}".strip())[:500]
+    return environment.scrub(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
 
 
 if __name__ == "__main__":

@@ -143,6 +143,10 @@ def build(case: Case) -> Workload:
     made = module(case.workload).workload(case)
     if not isinstance(made, Workload):
         raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
+    if twice := set(made.points) & set(made.shared):
+        raise Refusal(f"inputs of {case.workload!r} are both per point and shared: {', '.join(sorted(twice))}")
+    if not made.points:
+        raise Refusal(f"workload {case.workload!r} has no input that each point has its own of")
     inputs = [*made.points, *made.shared]
     wrt = case.wrt or made.wrt or inputs[0]
     draws = {**made.points, **made.shared}

@@ -1,0 +1,99 @@
+"""What the check must not be talked into: wrong derivatives of functions that make it hard, and references that prove nothing."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_contract import HERE, ONCE, PROBLEMS
+
+from scaling import check, worker, workload
+from scaling.case import Case
+from scaling.draws import Draw
+from scaling.record import Record
+from scaling.workload import Reference, Workload, normal
+
+
+def with_rule(function, factor):
+    """The function, with a derivative that is `factor` times its own."""
+
+    @jax.custom_jvp
+    def changed(x):
+        return function(x)
+
+    changed.defjvp(lambda x, v: (function(*x), factor * jax.jvp(function, x, v)[1]))
+    return changed
+
+
+def zeros(*shape):
+    return Draw(shape, lambda _, rows: np.zeros((len(rows), *shape)))
+
+
+def put(made, monkeypatch):
+    """Have this workload found, whatever is asked for."""
+    check._whole.cache_clear()
+    monkeypatch.setattr(workload, "build", lambda case: made)
+    monkeypatch.setattr(check, "build", lambda case: made)
+
+
+def outcome(made, monkeypatch, mode="jacfwd", dtype="float64"):
+    """The record of a workload made here."""
+    put(made, monkeypatch)
+    case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit")
+    record = worker.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    check._whole.cache_clear()
+    return record
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("constant", [0.0, 1e6, 1e8])
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer"), (-7.0, "wrong_answer")])
+def test_a_large_constant_hides_no_wrong_derivative(constant, factor, reason, dtype, monkeypatch):
+    function = with_rule(jnp.sin, factor)
+    made = Workload(lambda x: constant + function(x), {"x": normal(4)}, wrt="x")
+    assert outcome(made, monkeypatch, dtype=dtype).reason == reason
+
+
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (3.0, "wrong_answer")])
+def test_inputs_that_are_all_zero_are_checked_too(factor, reason, monkeypatch):
+    made = Workload(with_rule(jnp.exp, factor), {"x": zeros(3)}, wrt="x")
+    assert outcome(made, monkeypatch).reason == reason
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_reference_that_is_not_finite_proves_nothing(bad, monkeypatch):
+    def reference(inputs):
+        derivative = np.cos(inputs["x"])[:, :, None] * np.eye(4)
+        derivative[:, 0, 1] = bad
+        return Reference(np.sin(inputs["x"]), derivative)
+
+    record = outcome(Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch)
+    assert record.status == "failed" and "not finite" in record.text
+
+
+def test_a_reference_or_a_derivative_of_another_shape_is_not_broadcast(monkeypatch):
+    def reference(inputs):
+        return Reference(np.sin(inputs["x"]), np.cos(inputs["x"])[:, :, None])
+
+    record = outcome(Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch)
+    assert record.status == "failed" and "shape (6, 4, 1), not (6, 4, 4)" in record.text
+    by_hand = {"analytic": lambda x: jnp.ones((x.shape[0], 3, 1), x.dtype)}
+    made = Workload(lambda x: jnp.sum(x) * jnp.ones(3, x.dtype), {"x": normal(4)}, wrt="x", whole_modes=by_hand)
+    record = outcome(made, monkeypatch, mode="analytic")
+    assert record.status == "failed" and "(6, 3, 4) is due" in record.text
+
+
+def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
+    case = workload.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
+    right = workload.build(case)
+
+    def wrong(inputs):
+        said = right.reference(inputs)
+        return said._replace(derivative=said.derivative * 1.01)
+
+    for made, reason in ((right, None), (dataclasses.replace(right, reference=wrong), "wrong_answer")):
+        put(made, monkeypatch)
+        worked = worker.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+        assert worked.reason == reason
+    check._whole.cache_clear()
