@@ -48,14 +48,14 @@ def tolerance(case: Case, terms: int, platform: str) -> float:
 
 def verdict(case: Case, workload: Workload, sizes: Shape, got: np.ndarray, platform: str) -> Verdict:
     """Compare a result, (points, outputs, inputs) as `derivative.collect` gives it, with the reference, every point."""
-    allowed = tolerance(case, _terms(workload, sizes), platform)
+    terms = _terms(workload, sizes)
+    allowed = tolerance(case, terms, platform)
     if not np.all(np.isfinite(got)):
         bad = int(np.argmax(~np.isfinite(got).reshape(len(got), -1).all(axis=1)))
         return Verdict(None, allowed, "not_finite", f"the result is not finite at point {bad}")
     if case.mode == "value" and sizes.summed:
         return _verdict_of_sum(case, workload, got, allowed)
     compare = _compare if workload.reference else differences.compare
-    terms = _terms(workload, sizes)
     worst, worst_allowed, failed = 0.0, allowed, None
     for start, stop in _ranges(case, workload, sizes):
         error, extra = compare(case, workload, sizes, got[start:stop], start, stop, terms)

@@ -269,7 +269,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
         console.print(table)
     for sentence in answer.sentences(found):
         console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
-    if elsewhere := len(answer.read(folder).records) - len(found.records):
+    if elsewhere := len(store.latest(store.load(folder).records)) - len(found.records):
         console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
