@@ -13,9 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 FORWARD = ("jacfwd", "linearize", "finite_difference")  # seeds are tangents, slices are columns
-REVERSE = ("jacrev",)  # seeds are cotangents, slices are rows
-WHOLE = ("value", "analytic", "vmap_grad")  # return the derivative (or the value) itself: no seeds
-MODES = FORWARD + REVERSE + WHOLE
+REVERSE = ("jacrev", "grad_of_sum")  # seeds are cotangents, slices are rows
+HESSIAN = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd")  # seeds are tangents, slices are columns of a Hessian
+ANALYTIC = ("analytic", "analytic_vmap")  # written by hand: for the whole batch, or for one point and vmapped
+WHOLE = ("value", *ANALYTIC, "vmap_grad")  # return the derivative (or the value) itself: no seeds
+MODES = FORWARD + REVERSE + HESSIAN + WHOLE
+SECOND = ("hessian", "hvp")  # targets of every function of one number: its Hessian, and that times the point itself
 BATCHES = ("vmap", "whole")
 SPLITS = ("points", "seeds")
 APIS = ("jit", "shard_map", "pmap")
@@ -40,11 +43,11 @@ def unknown(what: str, value: Any, known: Iterable[str]) -> Refusal:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of a study. `None` in `target`, `variant` and `wrt` means the workload's own first choice."""
+    """One cell of a study. `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own first choice."""
 
     workload: str
     target: str | None = None
-    variant: str | None = None
+    variant: str | None = None  # of the function
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     points: int = 1
     wrt: str | None = None  # input names joined by "+"
@@ -57,14 +60,17 @@ class Case:
     precision: str = "highest"
     jit: bool = True
     data_seed: int = 0
+    engine: str = "jax"  # or a peer: another system that differentiates
+    chunk: int | None = None  # seeds at a time; None takes all at once
+    formulation: str | None = None  # how the same function is written
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        for name in ("workload", "target", "variant", "wrt"):
+        for name in ("workload", "target", "variant", "wrt", "engine", "formulation"):
             value = getattr(self, name)
-            if not (isinstance(value, str) and value) and (value is not None or name == "workload"):
+            if not (isinstance(value, str) and value) and (value is not None or name in ("workload", "engine")):
                 raise Refusal(f"{name} must be a name, not {value!r}")
         if not isinstance(self.jit, bool):
             raise Refusal(f"jit must be true or false, not {self.jit!r}")
@@ -73,6 +79,8 @@ class Case:
         _natural("points", self.points, 1)
         _natural("devices", self.devices, 1)
         _natural("data_seed", self.data_seed, 0)
+        if self.chunk is not None:
+            _natural("chunk", self.chunk, 1)
         for name, size in self.sizes.items():
             _natural(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
@@ -122,7 +130,7 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
             continue
         if name == "sizes":
             words += [f"{k}={v}" for k, v in value.items()]
-        elif name in ("points", "devices", "wrt", "split"):
+        elif name in ("points", "devices", "wrt", "split", "chunk"):
             words.append(f"{name}={value}")
         elif name == "jit":
             words.append("eager")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling import differences, inputs
-from scaling.case import Case, Refusal
+from scaling.case import SECOND, Case, Refusal
 from scaling.derivative import Shape
 from scaling.workload import Reference, Workload, build
 
@@ -106,7 +106,7 @@ def _wanted(case: Case, workload: Workload, sizes: Shape, start: int, stop: int)
     # What is asked for is the same for every way of computing it.
     problem = dataclasses.replace(
         case, mode="value" if case.mode == "value" else "jacfwd", batch="vmap", split="points", api="jit", devices=1,
-        precision="highest", jit=True,
+        precision="highest", jit=True, engine="jax", chunk=None,
     )  # fmt: skip
     want, size = _whole(problem, sizes)
     return want[start:stop], size[start:stop]
@@ -130,12 +130,18 @@ def _block(case: Case, workload: Workload, sizes: Shape, start: int, stop: int) 
     size = np.abs(want)
     if workload.reduce:
         want, size = want.sum(axis=1, keepdims=True), size.sum(axis=1, keepdims=True)
-    return want, _at_least(size.max(axis=(1, 2)), reference.derivative_terms)
+    terms = reference.derivative_terms
+    if case.target == "hvp":
+        x = differences.flat(workload, inputs.exact(case, workload, start, stop), stop - start)
+        want, size = want @ x[:, :, None], size @ np.abs(x)[:, :, None]
+        terms = None if terms is None else terms * np.abs(x).max(axis=1)
+    return want, _at_least(size.max(axis=(1, 2)), terms)
 
 
 def _validate(case: Case, sizes: Shape, reference: Reference, start: int, stop: int) -> None:
     """A reference that is not of the shape it should have, or not finite, can prove nothing."""
-    due = {"value": (stop - start, sizes.outputs), "derivative": (stop - start, sizes.outputs, sizes.inputs)}
+    width = sizes.outputs if case.target in SECOND else sizes.inputs
+    due = {"value": (stop - start, sizes.values), "derivative": (stop - start, sizes.outputs, width)}
     for name in ("value",) if case.mode == "value" else ("value", "derivative"):
         found = getattr(reference, name)
         if np.shape(found) != due[name]:

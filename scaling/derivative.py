@@ -13,22 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import FORWARD, WHOLE, Case, Refusal
+from scaling import peer
+from scaling.case import FORWARD, HESSIAN, SECOND, WHOLE, Case, Refusal
 from scaling.modes import SEEDED
 from scaling.workload import Workload
 
 Named = Mapping[str, Any]
+_COLUMNS = FORWARD + HESSIAN  # modes whose seeds are tangents and whose slices are columns
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a derivative."""
+    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the gradient."""
 
     outputs: int  # of one point
-    inputs: int  # of one point, those that the derivative is by
+    inputs: int  # of one point, those that the derivative is by; 1 for a Hessian times a vector
     seeds: int  # that one linear map takes; 0 for a whole mode
+    passes: int  # JVPs and VJPs that these take
     rank: int  # of what is differentiated: one point's outputs, or the batch's
     summed: bool  # the batch is one number, the sum over points
+    values: int  # numbers that the function itself gives at one point
 
 
 def inputs(case: Case, workload: Workload) -> tuple[Named, Named]:
@@ -58,10 +62,25 @@ def shape(case: Case, workload: Workload) -> Shape:
             raise Refusal(
                 f"whole of {case.workload} must return {(case.points, *out.shape)} or one number, not {differentiated.shape}"
             )
+    if case.target in SECOND:
+        width = columns if case.target == "hessian" else 1
+        seeds = 0 if case.mode in WHOLE else width
+        return Shape(columns, width, seeds, seeds * (columns if case.mode == "fwd_over_fwd" else 1), 1, False, out.size)
     forward_seeds = sum(by[name].size for name in workload.names)
     seeds = 0 if case.mode in WHOLE else forward_seeds if case.mode in FORWARD else differentiated.size
+    seeds = 1 if case.mode == "grad_of_sum" else seeds
     summed = case.batch == "whole" and differentiated.shape == () != (case.points, *out.shape)
-    return Shape(out.size, columns, seeds, len(differentiated.shape), summed)
+    return Shape(out.size, columns, seeds, seeds, len(differentiated.shape), summed, out.size)
+
+
+def due(case: Case, workload: Workload, sizes: Shape) -> tuple[int, int, int]:
+    """The shape of a result on the host: (points, outputs, inputs).
+
+    outputs is 1 after a sum over them, inputs 1 for a value. One number, the sum of a value over the points, is (1, 1, 1).
+    """
+    if case.mode == "value":
+        return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
+    return case.points, 1 if sizes.summed or workload.reduce else sizes.outputs, sizes.inputs
 
 
 def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStruct:
@@ -107,11 +126,17 @@ def _partial_sums(case: Case, workload: Workload) -> bool:
 def _jacobian(case: Case, workload: Workload, sizes: Shape, function: Callable, named: Named, first_seed: Any) -> Any:
     """This device's slices of one Jacobian. Forward: an array, seeds last. Reverse: an array per input, seeds first."""
     x = tuple(named[name] for name in workload.names)
-    f = lambda *z: function(**{**named, **dict(zip(workload.names, z, strict=True))})  # noqa: E731
+
+    def f(*z: Any) -> Any:
+        y = function(**{**named, **dict(zip(workload.names, z, strict=True))})
+        return jnp.sum(y) if case.mode in (*HESSIAN, "grad_of_sum") else y  # of one number, for a Hessian
+
     linear_map = SEEDED[case.mode](f, x)
+    if case.target == "hvp":
+        return linear_map(x)[:, None]
     here = sizes.seeds // (case.devices if case.split == "seeds" else 1)
     batch = case.batch == "whole"  # the outputs of every point, or of one
-    if case.mode in FORWARD:
+    if case.mode in _COLUMNS:
 
         def column(*seed: Any) -> Any:
             slice_ = linear_map(seed)
@@ -119,8 +144,8 @@ def _jacobian(case: Case, workload: Workload, sizes: Shape, function: Callable, 
                 return slice_
             return jnp.sum(slice_.reshape(slice_.shape[0], -1), axis=1) if batch else jnp.sum(slice_)
 
-        return _over_seeds(column, x, sizes.seeds, first_seed, here, -1)
-    rows = _over_seeds(linear_map, (jax.eval_shape(f, *x),), sizes.seeds, first_seed, here, 0)
+        return _over_seeds(case, column, x, sizes.seeds, first_seed, here, -1)
+    rows = _over_seeds(case, linear_map, (jax.eval_shape(f, *x),), sizes.seeds, first_seed, here, 0)
     if workload.reduce is None:
         return rows
     if batch:
@@ -128,17 +153,24 @@ def _jacobian(case: Case, workload: Workload, sizes: Shape, function: Callable, 
     return [jnp.sum(row, axis=0) for row in rows]
 
 
-def _over_seeds(linear_map: Callable, like: tuple, total: int, first: Any, count: int, axis: int) -> Any:
+def _over_seeds(case: Case, linear_map: Callable, like: tuple, total: int, first: Any, count: int, axis: int) -> Any:
     """The linear map applied to rows `first` to `first + count` of the identity, its slices stacked along `axis`."""
     if total == 1:  # a batch of one seed costs up to four times the one call that it stands for
         slices = linear_map(*[jnp.ones(a.shape, a.dtype) for a in like])
         return jax.tree.map(lambda slice_: jnp.expand_dims(slice_, axis), slices)
-    rows = first + jnp.arange(count)[:, None]
-    seeds, start = [], 0
-    for a in like:
-        seeds.append((rows == start + jnp.arange(a.size)).astype(a.dtype).reshape(count, *a.shape))
-        start += a.size
-    return jax.vmap(linear_map, out_axes=axis)(*seeds)
+
+    def at(row: Any) -> Any:
+        seed, start = [], 0
+        for a in like:
+            seed.append((row == start + jnp.arange(a.size)).astype(a.dtype).reshape(a.shape))
+            start += a.size
+        return linear_map(*seed)
+
+    rows = first + jnp.arange(count)
+    if case.chunk is None or case.chunk >= count:
+        return jax.vmap(at, out_axes=axis)(rows)
+    slices = jax.lax.map(at, rows, batch_size=case.chunk)
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), slices)
 
 
 def cut_axis(case: Case, workload: Workload, sizes: Shape) -> int:
@@ -146,36 +178,51 @@ def cut_axis(case: Case, workload: Workload, sizes: Shape) -> int:
     if case.split == "points":
         return 0
     leading = 1 if case.batch == "vmap" else 0
-    if case.mode in FORWARD:
+    if case.mode in _COLUMNS:
         return 1 if workload.reduce else leading + sizes.rank
     return 0 if workload.reduce else leading
 
 
 def collect(case: Case, workload: Workload, sizes: Shape, result: Any) -> np.ndarray:
-    """The whole result, on the host, as (points, outputs, inputs); outputs is 1 after a sum over them, inputs 1 for a value.
-
-    One number, the sum of a value over the points, comes as (1, 1, 1).
-    """
+    """The whole result, on the host, in the shape that is due."""
     parts = [np.asarray(part) for part in jax.tree.leaves(result)]
-    points = 1 if sizes.summed and case.mode == "value" else case.points
-    outputs = 1 if sizes.summed or (workload.reduce and case.mode != "value") else sizes.outputs
+    shape = due(case, workload, sizes)
     if case.mode in WHOLE:
-        due = points, outputs, 1 if case.mode == "value" else sizes.inputs
-        if parts[0].size != math.prod(due):
-            raise Refusal(f"{case.mode} of {case.workload} returns {parts[0].shape}, where {due} is due")
-        return parts[0].reshape(due)
+        if parts[0].size != math.prod(shape):
+            raise Refusal(f"{case.mode} of {case.workload} returns {parts[0].shape}, where {shape} is due")
+        return parts[0].reshape(shape)
     if _partial_sums(case, workload):
         parts = [part.astype(np.float64).sum(axis=0) for part in parts]
     if sizes.summed and case.mode in FORWARD:  # the seeds run over every point of one input, then of the next
         ends = np.cumsum([case.points * math.prod(workload.points[name].shape) for name in workload.names])
         parts = np.split(parts[0], ends[:-1])
-    return np.concatenate([part.reshape(points, outputs, -1) for part in parts], axis=2)
+    return np.concatenate([part.reshape(*shape[:2], -1) for part in parts], axis=2)
+
+
+def _undefined(case: Case, workload: Workload, sizes: Shape) -> str | None:
+    """Why a mode and a target do not belong together."""
+    if case.target in SECOND:
+        if sizes.values != 1:
+            return f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
+        if case.mode in SEEDED and case.mode not in HESSIAN:
+            return f"{case.mode} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
+        if case.batch == "whole":
+            return f"target={case.target} is taken point by point; batch=vmap is that"
+    elif case.mode in HESSIAN:
+        return f"{case.mode} differentiates twice; its targets are {' and '.join(SECOND)}"
+    added = workload.reduce and case.batch == "vmap"
+    if case.mode == "grad_of_sum" and not (added or sizes.summed or (sizes.outputs == 1 and case.batch == "vmap")):
+        return f"the derivative of {case.workload} asked for is not one of a sum over outputs"
+    return None
 
 
 def unfit(case: Case, workload: Workload, sizes: Shape) -> tuple[str, str] | None:
     """Why a case cannot run by its nature, as (reason, words); None if it can."""
     seeded = case.mode in SEEDED
-    if case.mode in WHOLE and case.mode != "value" and case.mode not in workload.whole_modes:
+    if words := _undefined(case, workload, sizes):
+        return "not_defined", words
+    ours = case.engine == peer.JAX
+    if ours and case.mode in WHOLE and case.mode != "value" and case.mode not in workload.whole_modes:
         return "not_offered", f"{case.workload} offers no {case.mode}" + (f" by {case.wrt}" if case.wrt else "")
     if case.batch == "whole":
         if workload.whole is None:
@@ -183,8 +230,10 @@ def unfit(case: Case, workload: Workload, sizes: Shape) -> tuple[str, str] | Non
         per_point = [name in workload.points for name in workload.names]
         if seeded and not (all(per_point) if sizes.summed else not any(per_point)):
             return "not_offered", f"{case.workload} with batch=whole is not differentiated by {case.wrt}"
-        if case.devices > 1 and case.split == "points":
+        if ours and case.devices > 1 and case.split == "points":
             return "not_defined", "a batch taken at once is not cut over points; split=seeds cuts its seeds"
+    if not ours:
+        return peer.unfit(case, workload, sizes)
     if case.mode in WHOLE and case.split == "seeds":
         return "not_defined", f"{case.mode} has no seeds to cut; split=points cuts it"
     if case.api == "jit" and case.devices > 1:

@@ -3,6 +3,7 @@
 Looks at values only, so a wrong rule for a derivative cannot agree with it by being used on both sides.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,9 +12,9 @@ import jax
 import numpy as np
 
 from scaling import inputs
-from scaling.case import Case
+from scaling.case import SECOND, Case
 from scaling.derivative import Shape
-from scaling.modes import STEPS
+from scaling.modes import STEPS, ravel
 from scaling.workload import Draw, Workload
 
 _PROBES = 2  # random directions a point; each sees every entry of the Jacobian
@@ -26,15 +27,32 @@ Exact = Mapping[str, np.ndarray]
 
 
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
-    """The function at a block of points in float64, on the CPU: (points, outputs)."""
+    """What is differentiated, at a block of points in float64, on the CPU: the function, or its gradient. (points, outputs)."""
     if workload.reference is not None:
         return workload.reference(named).value
+    return _evaluate(
+        workload, _gradient(workload.function, workload.names) if case.target in SECOND else workload.function, named
+    )
+
+
+def _evaluate(workload: Workload, function: Callable, named: Exact) -> np.ndarray:
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
         draws = {**workload.points, **workload.shared}
         typed = {name: jax.numpy.asarray(named[name], np.int32 if draw.integer else np.float64) for name, draw in draws.items()}
         rows = {name: typed.pop(name) for name in workload.points}
-        out = _batched(workload.function)(rows, typed)
+        out = _batched(function)(rows, typed)
         return np.asarray(out, np.float64).reshape(len(out), -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
+    """The function that a Hessian is the derivative of: (inputs,)."""
+
+    def gradient(**named: Any) -> Any:
+        f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
+        return ravel(jax.grad(f, argnums=tuple(range(len(names))))(*[named[name] for name in names]))
+
+    return gradient
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,8 +87,8 @@ def _direction(workload: Workload, named: Exact, generator: np.random.Generator)
     return direction
 
 
-def _flat(workload: Workload, direction: Exact, points: int) -> np.ndarray:
-    """A direction as a matrix, a row a point: (points, inputs)."""
+def flat(workload: Workload, direction: Exact, points: int) -> np.ndarray:
+    """The inputs to differentiate by, or a direction in them, as a matrix, a row a point: (points, inputs)."""
     parts = []
     for name in workload.names:
         x = direction[name]
@@ -92,6 +110,10 @@ def compare(
         return over(np.abs(got[:, :, 0] - want).max(axis=1), size), np.full(stop - start, 1e-12)
     bound = step_bound(case, workload, sizes, start, stop, terms) if case.mode == "finite_difference" else np.zeros((1, 1))
     results = [_probe(case, workload, named, got, bound, generator) for _ in range(_PROBES)]
+    if case.target in SECOND:  # differences of a gradient that is itself wrong would prove nothing
+        gradient = _evaluate(workload, _gradient(workload.function, workload.names), named)[:, None, :]
+        first = dataclasses.replace(case, target=None)
+        results += [_probe(first, workload, named, gradient, bound, generator) for _ in range(_PROBES)]
     errors, extras = np.array([error for error, _ in results]), np.array([extra for _, extra in results])
     worst = np.argmax(errors - extras, axis=0)[None]
     return np.take_along_axis(errors, worst, 0)[0], np.take_along_axis(extras, worst, 0)[0]
@@ -101,16 +123,19 @@ def _probe(
     case: Case, workload: Workload, named: Exact, got: np.ndarray, bound: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compare along one random direction, at the step that suits each point best."""
-    direction = _direction(workload, named, generator)
-    flat = _flat(workload, direction, len(got))
-    terms = got.astype(np.float64) * flat[:, None, :]
+    if case.target == "hvp":  # a Hessian times the point itself is a derivative along it
+        direction, rows = named, np.ones((len(got), 1))
+    else:
+        direction = _direction(workload, named, generator)
+        rows = flat(workload, direction, len(got))
+    terms = got.astype(np.float64) * rows[:, None, :]
     size = _size(case, workload, named, direction, generator, np.abs(terms).sum(axis=2).max(axis=1))
     value = np.abs(values(case, workload, named)).sum(axis=1)
     best, extra, least = np.full(len(got), np.inf), np.zeros(len(got)), np.full(len(got), np.inf)
     for step in _STEPS:
         off = np.abs(terms.sum(axis=2) - _along(case, workload, named, direction, step)).max(axis=1)
         error = over(np.nan_to_num(off, nan=np.inf), size)
-        noise = 1e-8 + over(8 * ROUNDOFF["float64"] * value / step + (np.abs(flat) * bound).sum(axis=1), size)
+        noise = 1e-8 + over(8 * ROUNDOFF["float64"] * value / step + (np.abs(rows) * bound).sum(axis=1), size)
         # The step that says most: little deviation and little noise. Not relative, for the size may be nothing.
         doubt = np.nan_to_num(off, nan=np.inf) + 8 * ROUNDOFF["float64"] * value / step
         better = ~(least <= doubt)

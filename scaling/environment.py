@@ -95,12 +95,17 @@ def describe(
     started_with: Mapping[str, str],
     workload_digest: str | None,
     bound_to: Sequence[int] | None,
+    engine: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it."""
+    """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
+
+    engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
+    that they can be compared.
+    """
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     versions |= {"python": machine.python_version(), "ad_scaling": scaling.__version__}
     commit, dirty = _commit()
-    matters = {
+    matters: dict[str, Any] = {
         "versions": versions,
         "platform": where,
         "device_kind": device_kind if where != "cpu" else _processor(),
@@ -112,14 +117,21 @@ def describe(
         "workload_digest": workload_digest,
         "bound": bound_to is not None,
     }
-    digest = hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:12]
+    setting = _digest(matters)
+    if engine:
+        matters["engine"] = dict(engine)
     load = os.getloadavg()[0]
     return matters | {
-        "digest": digest,
+        "digest": _digest(matters),
+        "setting": setting,
         "hosts": [socket.gethostname()],
         "cores": list(bound_to) if bound_to else None,
         "load": round(load, 2),
     }
+
+
+def _digest(matters: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @functools.cache

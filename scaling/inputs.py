@@ -36,6 +36,12 @@ def exact(case: Case, workload: Workload, start: int, stop: int) -> Mapping[str,
     return {name: np.asarray(array, np.float64) for name, array in named.items()}
 
 
+def arrays(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """All inputs on the host, by name, points leading: what a peer is given."""
+    points = {name: rows(case, workload, name, 0, case.points) for name in workload.points}
+    return points | {name: shared(case, workload, name) for name in workload.shared}
+
+
 def place(case: Case, workload: Workload, program: Program) -> list[jax.Array]:
     """The arguments of a program on its devices; each device's part is made from its own rows."""
     return [_place_one(case, workload, name, struct) for name, struct in program.arguments.items()]

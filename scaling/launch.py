@@ -62,7 +62,7 @@ class Plan:
     skips: tuple[Item, ...]
     done: int
     platform: str
-    environments: dict[str | None, dict[str, Any]]  # by the hash of a user's workload
+    environments: dict[tuple, dict[str, Any]]  # by what of it is a case's own: a user's workload, a peer's versions
 
     @property
     def missing(self) -> int:
@@ -76,23 +76,27 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
     kind = None if platform == "cpu" else environment.probe()["device_kind"]
     variables = environment.variables(platform)
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
-    environments = {d: environment.describe(platform, kind, variables, d, bound_to) for d in {a.workload_digest for a in answers}}
+    environments = {
+        (digest, engine): environment.describe(platform, kind, variables, digest, bound_to, dict(engine))
+        for digest, engine in {answer.around for answer in answers}
+    }
     good = {record.identity for record in records if record.good}
     attempts = Counter(record.identity for record in records)
     shuffled = list(answers)
     random.Random(settings.order_seed).shuffle(shuffled)
-    jobs: dict[tuple[int, bool], list[Item]] = {}
+    jobs: dict[tuple[str, int, bool], list[Item]] = {}
     skips, done = [], 0
     for order, answer in enumerate(shuffled):
-        identity = (answer.case.key, environments[answer.workload_digest]["digest"], 0)
+        identity = (answer.case.key, environments[answer.around]["digest"], 0)
         item = Item(answer, order, attempts[identity] + 1)
         if identity in good:
             done += 1
         elif answer.unfit:
             skips.append(item)
         else:
-            # On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too.
-            jobs.setdefault((answer.case.devices, answer.case.dtype == "float64"), []).append(item)
+            # On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too; a peer
+            # may abort, and brings threads of its own.
+            jobs.setdefault((answer.case.engine, answer.case.devices, answer.case.dtype == "float64"), []).append(item)
     return Plan(tuple(tuple(job) for job in jobs.values()), tuple(skips), done, platform, environments)
 
 
@@ -180,10 +184,13 @@ def _worker(
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "items": [
-            {"case": to_dict(i.answer.case), "order": i.order, "attempt": i.attempt, "workload_digest": i.answer.workload_digest}
+            {
+                "case": to_dict(i.answer.case), "order": i.order, "attempt": i.attempt,
+                "workload_digest": i.answer.workload_digest, "engine": dict(i.answer.engine),
+            }
             for i in items
         ],
-    }
+    }  # fmt: skip
     events: queue.Queue[Any] = queue.Queue()
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
@@ -223,7 +230,7 @@ def _last_line(errors: TextIO) -> str:
 def _blank(item: Item, made: Plan, settings: Settings) -> Record:
     """The record of a case that this process knows the end of."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    where = made.environments[item.answer.workload_digest]
+    where = made.environments[item.answer.around]
     return Record(
         item.answer.case, "failed", where, order=item.order, order_seed=settings.order_seed, attempt=item.attempt, started_at=now
     )

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from scaling.intervals import median_interval
-from scaling.sampling import Sampling
+from scaling.sampling import Samples, Sampling
 
 _BATCH_SECONDS = 500e-6  # a sample shorter than some fifty dispatches of a JAX call (10 us on a CPU) is made of several calls
 
@@ -28,15 +26,6 @@ class Stages:
     trace_seconds: float | None = None
     lower_seconds: float | None = None
     compile_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Every sample in order, per call, and how they were taken."""
-
-    seconds: list[float]
-    calls_per_sample: int
-    stop_reason: str  # width | most | seconds
 
 
 def stages(function: Callable, arguments: list[Any]) -> Stages:
@@ -57,16 +46,16 @@ def stages(function: Callable, arguments: list[Any]) -> Stages:
     return Stages(compiled, compiled, trace_seconds, lowered_at - traced_at, done - lowered_at)
 
 
-def once(call: Callable, arguments: list[Any]) -> tuple[float, Any]:
-    """One call, from the clock to the last output being there: (seconds, result)."""
+def once(call: Callable[[], Any]) -> tuple[float, Any]:
+    """One call, which returns when its result is there: (seconds, result)."""
     began = time.perf_counter()
-    result = jax.block_until_ready(call(*arguments))
+    result = call()
     return time.perf_counter() - began, result
 
 
-def sample(call: Callable, arguments: list[Any], sampling: Sampling) -> Samples:
+def sample(call: Callable[[], Any], sampling: Sampling) -> Samples:
     """Samples of the steady state, until the median is known well enough."""
-    per_call = _warm_up(call, arguments, sampling.warm_up)
+    per_call = _warm_up(call, sampling.warm_up)
     batch = max(1, math.ceil(_BATCH_SECONDS / max(per_call, 1e-9)))
     seconds: list[float] = []
     collecting = gc.isenabled()
@@ -76,7 +65,7 @@ def sample(call: Callable, arguments: list[Any], sampling: Sampling) -> Samples:
         while (reason := _stop(seconds, time.perf_counter() - began, sampling)) is None:
             start = time.perf_counter()
             for _ in range(batch):
-                jax.block_until_ready(call(*arguments))
+                call()
             seconds.append((time.perf_counter() - start) / batch)
     finally:
         if collecting:
@@ -84,11 +73,11 @@ def sample(call: Callable, arguments: list[Any], sampling: Sampling) -> Samples:
     return Samples(seconds, batch, reason)
 
 
-def _warm_up(call: Callable, arguments: list[Any], least: float) -> float:
+def _warm_up(call: Callable[[], Any], least: float) -> float:
     """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
     taken: list[float] = []
     while True:
-        taken.append(once(call, arguments)[0])
+        taken.append(once(call)[0])
         half = len(taken) // 2
         if sum(taken) >= 10 * least or (half >= 2 and sum(taken) >= least):
             later = statistics.median(taken[half:])

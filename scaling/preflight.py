@@ -24,6 +24,12 @@ class Answer:
     case: Case
     unfit: tuple[str, str] | None
     workload_digest: str | None
+    engine: tuple[tuple[str, str | None], ...] = ()  # what a peer runs on: (name, version)
+
+    @property
+    def around(self) -> tuple:
+        """What of its environment is the case's own: equal for cases that share an environment."""
+        return self.workload_digest, self.engine
 
 
 def ask(cells: Sequence[Cell]) -> list[Answer]:
@@ -45,18 +51,20 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
     whole = {}
     for answer in answers:
         case = from_dict(answer["case"])
-        whole[case] = Answer(case, tuple(answer["unfit"]) if answer["unfit"] else None, answer["workload_digest"])
+        engine = tuple((name, version) for name, version in answer["engine"])
+        whole[case] = Answer(case, tuple(answer["unfit"]) if answer["unfit"] else None, answer["workload_digest"], engine)
     return list(whole.values())
 
 
 def _answer(cell: Cell) -> dict[str, Any]:
-    from scaling import derivative, workload  # JAX
+    from scaling import derivative, peer, workload  # JAX
 
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
     built = workload.build(completed)
     sizes = derivative.shape(completed, built)
     unfit = derivative.unfit(completed, built, sizes)
-    if unfit is None and completed.split == "points" and completed.points % completed.devices:
+    jax = completed.engine == peer.JAX
+    if jax and unfit is None and completed.split == "points" and completed.points % completed.devices:
         if completed.points > 1:
             near = (
                 completed.points - completed.points % completed.devices,
@@ -67,7 +75,8 @@ def _answer(cell: Cell) -> dict[str, Any]:
                 f"take points={' or '.join(str(n) for n in near if n)}, or leave the pair out with where"
             )
         unfit = "indivisible", f"{completed.target} of {completed.workload} has one point, which is not cut; split=seeds may be"
-    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": workload.digest(cell.case.workload)}
+    engine = list(peer.versions(completed.engine).items())
+    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": workload.digest(completed.workload), "engine": engine}
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ STATUSES = ("ok", "skipped", "failed")
 SKIPPED = {
     "not_defined": "the combination has no meaning",
     "not_offered": "the workload does not offer it",
+    "not_installed": "the other system is not on this machine",
     "indivisible": "the axis does not share out over the devices",
     "no_digits": "a finite difference with no correct digit",
     "too_large": "the compiled program needs more memory than there is",
@@ -64,6 +65,7 @@ class Record:
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
+    argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
     peak_bytes: int | None = None
     collective_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""When to stop sampling: a value that the launcher, which has no JAX, and the worker share."""
+"""Sampling: when to stop, and what came of it. Values that the launcher, which has no JAX, the worker and the peers share."""
 
 from dataclasses import dataclass
 
@@ -12,3 +12,12 @@ class Sampling:
     most: int = 200  # samples
     seconds: float = 1.0  # of sampling, once there are `least`
     warm_up: float = 0.05  # seconds, at least; at most ten times that
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Every sample in order, per call, and how they were taken."""
+
+    seconds: list[float]
+    calls_per_sample: int
+    stop_reason: str  # width | most | seconds

@@ -49,7 +49,7 @@ def main(job_path: str) -> int:
         print(json.dumps({"event": "begin", "key": case.key}), file=out, flush=True)
         where = environment.describe(
             job["platform"], devices[0].device_kind, os.environ, item["workload_digest"],
-            bound_to if job["bind"] else None,
+            bound_to if job["bind"] else None, item["engine"],
         )  # fmt: skip
         blank = Record(case, "failed", where, order=item["order"], order_seed=job["order_seed"], attempt=item["attempt"])
         record = run(blank, devices[: case.devices], job["platform"], Sampling(**job["sampling"]))
@@ -114,9 +114,29 @@ def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) ->
 
 def _run(case: Case, devices: list[Any], platform: str, sampling: Sampling, found: dict[str, Any]) -> None:
     """The stages of a case. What is learnt goes into `found` as it is learnt, so that a failure keeps what came before it."""
-    from scaling import check, inputs, measure, spmd, workload
+    from scaling import check, measure, workload
 
     built = workload.build(case)
+    ready = _program if case.engine == "jax" else _peer
+    sizes, call, collect, sample = ready(case, built, devices, platform, found)
+    found["first_seconds"], result = measure.once(call)
+    verdict = check.verdict(case, built, sizes, collect(result), platform)
+    del result
+    found |= {"error": verdict.error, "tolerance": verdict.tolerance}
+    if verdict.reason:
+        status = "skipped" if verdict.reason == "no_digits" else "failed"
+        raise _Unfit(status, verdict.reason, verdict.text or "")
+    samples = sample(sampling)
+    found |= {"seconds": samples.seconds, "seconds_min": samples.seconds, "slowest_rank": 0}
+    found |= {"calls_per_sample": samples.calls_per_sample, "stop_reason": samples.stop_reason}
+
+
+def _program(case: Case, built: Any, devices: list[Any], platform: str, found: dict[str, Any]) -> tuple:
+    """A case of JAX made ready: (sizes, call, collect, sample)."""
+    import jax
+
+    from scaling import inputs, measure, spmd
+
     program = spmd.program(case, built, devices)
     found["passes"] = program.sizes.seeds or None
     arguments = inputs.place(case, built, program)
@@ -127,16 +147,23 @@ def _run(case: Case, devices: list[Any], platform: str, sampling: Sampling, foun
         _fits(found, platform, devices[0], case.devices)
         if any(found["collectives"].values()):
             raise _Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
-    found["first_seconds"], result = measure.once(stages.call, arguments)
-    verdict = check.verdict(case, built, program.sizes, program.collect(result), platform)
-    del result
-    found |= {"error": verdict.error, "tolerance": verdict.tolerance}
-    if verdict.reason:
-        status = "skipped" if verdict.reason == "no_digits" else "failed"
-        raise _Unfit(status, verdict.reason, verdict.text or "")
-    samples = measure.sample(stages.call, arguments, sampling)
-    found |= {"seconds": samples.seconds, "seconds_min": samples.seconds, "slowest_rank": 0}
-    found |= {"calls_per_sample": samples.calls_per_sample, "stop_reason": samples.stop_reason}
+
+    def call() -> Any:
+        return jax.block_until_ready(stages.call(*arguments))
+
+    return program.sizes, call, program.collect, lambda sampling: measure.sample(call, sampling)
+
+
+def _peer(case: Case, built: Any, devices: list[Any], platform: str, found: dict[str, Any]) -> tuple:
+    """A peer's case made ready, likewise."""
+    from scaling import derivative, inputs, measure, peer
+
+    sizes = derivative.shape(case, built)
+    due = derivative.due(case, built, sizes)
+    prepared = peer.module(case.engine).prepare(case, built, sizes, inputs.arrays(case, built), case.devices)
+    found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
+    sample = prepared.sample or (lambda sampling: measure.sample(prepared.call, sampling))
+    return sizes, prepared.call, lambda result: peer.collected(case, prepared.collect(result), due), sample
 
 
 def _counts(compiled: Any) -> dict[str, Any]:
@@ -150,6 +177,7 @@ def _counts(compiled: Any) -> dict[str, Any]:
         "transcendentals": cost.get("transcendentals"),
         "hbm_bytes": cost.get("bytes accessed"),
         "temp_bytes": getattr(memory, "temp_size_in_bytes", None),
+        "argument_bytes": getattr(memory, "argument_size_in_bytes", None),
         "output_bytes": getattr(memory, "output_size_in_bytes", None),
         "collectives": {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in COLLECTIVES},
     }

@@ -5,7 +5,8 @@ A workload is a module, ours or anybody's, with a function `workload(case) -> Wo
     SIZES     {name: default}; a default of "points" means as many as the case has points
     TARGETS   names of what can be computed, the first being the default
     SINGLE    targets that have one point, whatever `points` says
-    VARIANTS  names of formulations, the first being the default
+    VARIANTS  names of functions of the family, the first being the default
+    FORMULATIONS  names of ways to write the same function, the first being the default; or a tuple of them for each variant
     VALUE     the target that is the function itself, without a derivative
     DTYPES    the dtypes it has a meaning in
 
@@ -25,7 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.case import DTYPES, WHOLE, Case, Refusal, unknown
+from scaling import peer
+from scaling.case import DTYPES, HESSIAN, SECOND, WHOLE, Case, Refusal, unknown
 from scaling.draws import Draw, normal, poisson, uniform
 
 __all__ = ["Draw", "Reference", "Workload", "normal", "poisson", "uniform"]
@@ -36,7 +38,8 @@ Inputs = Mapping[str, Any]
 class Reference(NamedTuple):
     """What NumPy says in float64, for a block of points.
 
-    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs. value_terms, derivative_terms:
+    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points, inputs, inputs) for a
+    Hessian. value_terms, derivative_terms:
     (points,), the size of what is added up on the way where that cancels; None where nothing does, and the result's own size
     counts.
     """
@@ -60,6 +63,8 @@ class Workload:
     whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
         (points, outputs, inputs), each flattened as one likes.
     reference: NumPy float64 of a block of points; None asks for finite differences instead.
+    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's target is `hessian`
+        or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the answer; scales the tolerance.
     """
 
@@ -71,6 +76,7 @@ class Workload:
     whole: Callable[..., Any] | None = None
     whole_modes: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     reference: Callable[[Inputs], Reference] | None = None
+    second: Callable[[Inputs], Reference] | None = None
     terms: int = 1
 
     @property
@@ -113,16 +119,17 @@ def complete(case: Case) -> Case:
     of = module(case.workload)
     value = getattr(of, "VALUE", "value")
     targets = tuple(getattr(of, "TARGETS", ("jacobian",)))
-    target = case.target or (value if case.mode == "value" else targets[0])
-    if target not in (*targets, value):
-        raise unknown(f"target of {case.workload}", target, (*targets, value))
+    first = value if case.mode == "value" else SECOND[0] if case.mode in HESSIAN else targets[0]
+    target = case.target or first
+    if target not in (*targets, value, *SECOND):
+        raise unknown(f"target of {case.workload}", target, (*targets, value, *SECOND))
     if target == value or case.mode == "value":  # the function itself has one mode, and that mode one target
         case = dataclasses.replace(case, mode="value")
         target = value
-    variants = tuple(getattr(of, "VARIANTS", ()))
-    variant = case.variant or (variants[0] if variants else None)
-    if variant is not None and variant not in variants:
-        raise unknown(f"variant of {case.workload}", variant, variants or ["none"])
+    variant = _chosen(case, "variant", tuple(getattr(of, "VARIANTS", ())))
+    written = getattr(of, "FORMULATIONS", ())
+    written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
+    formulation = _chosen(case, "formulation", written, peer.formulations(case))
     dtypes = tuple(getattr(of, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown(f"dtype for {case.workload}", case.dtype, dtypes)
@@ -134,8 +141,20 @@ def complete(case: Case) -> Case:
     points = 1 if target in getattr(of, "SINGLE", ()) else case.points
     batch = "vmap" if case.mode in WHOLE and case.mode != "value" else case.batch  # they take the batch as they like
     split = "points" if case.api == "jit" else case.split  # nothing is cut
-    case = dataclasses.replace(case, target=target, variant=variant, sizes=sizes, points=points, batch=batch, split=split)
+    chunk = None if case.mode in WHOLE else case.chunk  # no seeds to take in chunks
+    case = dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
+    case = dataclasses.replace(case, batch=batch, split=split, chunk=chunk)
+    if case.engine != peer.JAX:
+        case = dataclasses.replace(case, **peer.complete(case))
     return dataclasses.replace(case, wrt=None if case.mode == "value" else build(case).wrt)
+
+
+def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] = ()) -> str | None:
+    """The case's choice from a list of names, or the first of the workload's own."""
+    value = getattr(case, what) or (own[0] if own else None)
+    if value is not None and value not in own + more:
+        raise unknown(f"{what} of {case.workload}", value, own + more or ["none"])
+    return value
 
 
 def build(case: Case) -> Workload:
@@ -158,4 +177,4 @@ def build(case: Case) -> Workload:
         raise Refusal(f"wrt={wrt!r} names an input twice")
     if made.reduce not in (None, "outputs"):
         raise unknown("reduce", made.reduce, ["outputs"])
-    return made
+    return dataclasses.replace(made, reference=made.second, reduce=None) if case.target in SECOND else made

@@ -25,7 +25,11 @@ BAD = {
     "unknown precision": ([*RBF, "precision=exact"], "unknown precision 'exact'.*highest"),
     "unknown scaling": ([*RBF, "scaling=week"], "unknown scaling 'week'.*did you mean 'weak'"),
     "unknown target": ([*RBF, "target=grad_mup", "where=True"], "unknown target of rbf 'grad_mup'.*did you mean 'grad_map'"),
-    "unknown variant": ([*RBF, "variant=rowise", "where=True"], "unknown variant of rbf 'rowise'.*did you mean 'rowwise'"),
+    "unknown variant": ([*RBF, "variant=square", "where=True"], "unknown variant of rbf 'square'.*did you mean 'squared'"),
+    "unknown formulation": (
+        [*RBF, "formulation=rowise", "where=True"],
+        "unknown formulation of rbf 'rowise'.*did you mean 'rowwise'",
+    ),
     "unknown key": ([*RBF, "devises=[1]"], "unknown key 'devises'.*did you mean 'devices'"),
     "unknown key of sampling": ([*RBF, "sampling.secs=1"], "unknown key '(sampling.)?secs'"),
     "unknown key, added": ([*RBF, "+devises=[1]", "dry_run=true"], "unknown key 'devises'.*did you mean 'devices'"),

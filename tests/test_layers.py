@@ -10,13 +10,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
-    "case", "words", "intervals", "sampling", "draws", "workload", "modes", "derivative", "spmd", "inputs", "differences",
-    "check", "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves", "answer",
-    "figures", "report", "handover", "track", "progress", "compose", "cli",
+    "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd", "inputs",
+    "differences", "check", "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves",
+    "answer", "figures", "report", "handover", "track", "progress", "compose", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
     "case", "study", "store", "record", "curves", "answer", "figures", "report", "handover", "track", "launch", "preflight",
-    "progress", "compose", "cli", "environment", "intervals", "words", "sampling",
+    "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

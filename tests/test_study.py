@@ -196,7 +196,8 @@ def test_every_field_of_a_case_stands_at_the_root_as_null():
 
 
 OTHERS = {  # no study has any of these
-    "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other",
+    "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other", "engine": "my.peer", "chunk": 24,
+    "formulation": "other",
     "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
     "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9,
 }  # fmt: skip

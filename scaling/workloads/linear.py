@@ -37,6 +37,12 @@ def _analytic(names, X, W):
     return jnp.concatenate([by[name].reshape(n, -1) for name in names], axis=1)
 
 
+def _of_one(names, x, W):
+    """The same for one sample, flat, by products with ones: (inputs,)."""
+    by = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
+    return jnp.concatenate([by[name].reshape(-1) for name in names])
+
+
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
@@ -51,7 +57,10 @@ def workload(case: Case) -> Workload:
     """linear with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
-    by_hand = {"analytic": lambda X, W: _analytic(names, X, W)}
+    by_hand = {
+        "analytic": lambda X, W: _analytic(names, X, W),
+        "analytic_vmap": lambda X, W: jax.vmap(lambda x: _of_one(names, x, W))(X),
+    }
     return Workload(
         function=forward,
         points={"X": uniform(p)},

@@ -5,6 +5,7 @@ loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform o
 """
 
 import math
+from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +38,20 @@ def _reference(inputs: Inputs) -> Reference:
     return Reference(value[:, None], (c / lam - 1)[:, None, None], value_terms, c / lam + 1)
 
 
+def _second(inputs: Inputs) -> Reference:
+    c, lam = inputs["c"], inputs["lam"]
+    return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
+
+
+def _by_hand(target: str | None) -> Mapping[str, Callable]:
+    """The derivative in two formulations; elementwise, so that a term and a batch of them are the same lines."""
+    if target == "hessian":
+        return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
+    if target == "hvp":
+        return {"analytic": lambda c, lam: -c / lam, "analytic_vmap": lambda c, lam: -c / lam**2 * lam}
+    return {"analytic": lambda c, lam: c / lam - 1, "analytic_vmap": lambda c, lam: (c - lam) / lam}
+
+
 def workload(case: Case) -> Workload:
     """poisson, term by term and as a sum."""
     return Workload(
@@ -44,6 +59,7 @@ def workload(case: Case) -> Workload:
         points={"c": poisson(1.2), "lam": uniform()},
         wrt="lam",
         whole=loss,
-        whole_modes={"analytic": lambda c, lam: c / lam - 1},
+        whole_modes=_by_hand(case.target),
         reference=_reference,
+        second=_second,
     )

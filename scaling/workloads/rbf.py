@@ -1,10 +1,12 @@
 """rbf: the derivative of a covariance function by its first argument, after a Julia and JAX forum thread.
 
-The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default, as a matrix product (`source`)
-or row by row (`rowwise`); `squared` is the kernel that was meant, exp(-|x - y|^2 / 2), row by row, in d dimensions.
+The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default; the variant `squared` is the
+kernel that was meant, exp(-|x - y|^2 / 2), in d dimensions. Both are written through a matrix product, as in the thread, or row
+by row: `formulation`, product or rowwise.
 One point is an x_j; the support is shared. In the thread both are linspace(-1, 1, n).
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,25 +16,39 @@ from scaling.workload import Draw, Inputs, Reference, Workload, uniform
 SIZES = {"d": 1, "m": "points"}
 TARGETS = ("grad_map", "grad")  # the row of every x_j summed; the row of x_1
 SINGLE = ("grad",)
-VARIANTS = ("source", "rowwise", "squared")
+VARIANTS = ("source", "squared")
+FORMULATIONS = {"source": ("product", "rowwise"), "squared": ("rowwise", "product")}
 VALUE = "kernel"
 
 
-def source(x, support):
+def _source_product(x, support):
     """k(x, support) as the thread computes it, through a matrix product: (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
-def rowwise(x, support):
+def _source_rowwise(x, support):
     """The same numbers without the product: (m,)."""
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
-def squared(x, support):
+def _squared_rowwise(x, support):
     """exp(-|x - y|^2 / 2): (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
+
+
+def _squared_product(x, support):
+    """The same numbers through a matrix product: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
+    return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
+
+
+FUNCTIONS = {
+    ("source", "product"): _source_product,
+    ("source", "rowwise"): _source_rowwise,
+    ("squared", "rowwise"): _squared_rowwise,
+    ("squared", "product"): _squared_product,
+}
 
 
 def _reference(variant: str, inputs: Inputs) -> Reference:
@@ -58,6 +74,17 @@ def _analytic(variant: str, summed: bool, x, support):
     return jnp.sum(terms, axis=1) if summed else terms
 
 
+def _of_one(variant: str, summed: bool, x, support):
+    """The same for one point: (m, d), or (d,) if summed."""
+    if variant == "squared":
+        apart = support - x
+        terms = apart * jnp.exp(-0.5 * jnp.sum(apart**2, axis=-1, keepdims=True))
+    else:
+        y = support[:, :1]
+        terms = (y - 0.5) * jnp.exp((x - 0.5) * y - 0.5 * x)
+    return jnp.sum(terms, axis=0) if summed else terms
+
+
 def _line(count: int) -> Draw:
     """linspace(-1, 1, count), row by row."""
     return Draw((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
@@ -71,12 +98,15 @@ def workload(case: Case) -> Workload:
     summed = case.target == "grad_map"
     support = _line(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
-        function={"source": source, "rowwise": rowwise, "squared": squared}[variant],
+        function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
         points={"x": _line(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": Draw((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,
-        whole_modes={"analytic": lambda x, support: _analytic(variant, summed, x, support)},
+        whole_modes={
+            "analytic": lambda x, support: _analytic(variant, summed, x, support),
+            "analytic_vmap": lambda x, support: jax.vmap(lambda one: _of_one(variant, summed, one, support))(x),
+        },
         reference=lambda inputs: _reference(variant, inputs),
         terms=max(m, d) if summed else d,
     )

@@ -2,17 +2,22 @@
 
 On x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. One point is a pair (d, m): the profile d
 (21 numbers) is a shifted one with noise, m lies near its centre. The derivative asked for is by the shift m alone, by d alone,
-or by both (`wrt: d+m`); the variant `scalar` differentiates sum(rs^2).
+or by both (`wrt: d+m`); the variant `scalar` differentiates sum(rs^2). `formulation`: with sums or with dot products.
 """
 
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import Case
+from scaling.case import SECOND, Case
 from scaling.workload import Draw, Inputs, Reference, Workload
 
 TARGETS = ("jacobian",)
 VARIANTS = ("vector", "scalar")
+FORMULATIONS = ("sum", "dot")
 VALUE = "residual"
 
 _GRID = np.arange(-10.0, 11.0)
@@ -24,9 +29,10 @@ def residual(d, m):
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
-def scalar(d, m):
-    """sum(rs^2)."""
-    return jnp.sum(residual(d, m) ** 2)
+def _with_dot(d, m):
+    """The same numbers by dot products, as the thread had it once."""
+    f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
+    return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
 def _parts(numpy, d, m):
@@ -68,6 +74,45 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
     return Reference(np.sum(rs**2, axis=1)[:, None], derivative, np.sum(added**2, axis=1), derivative_terms)
 
 
+def _hessian(numpy, names, d, m):
+    """The Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = d f and h = f f (n, k, k), and the size of its terms by m (n,)."""
+    away = numpy.asarray(_GRID, d.dtype) - m[:, None]
+    f = numpy.exp(-1.5 * away**2)
+    f1, f2 = 3 * away * f, (9 * away**2 - 3) * f  # by m, once and twice
+    dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
+    g, g1, g2, h, h1, h2 = dot(d, f), dot(d, f1), dot(d, f2), dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
+    q1 = g1 / h - g * h1 / h**2  # of g / h
+    by = {
+        ("d", "d"): 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None],
+        ("d", "m"): (-2 * (q1 * f + g / h * f1))[:, :, None],
+        ("m", "m"): -(2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3)[:, :, None],
+    }
+    by["m", "d"] = by["d", "m"].transpose(0, 2, 1)
+    hessian = numpy.concatenate([numpy.concatenate([by[a, b] for b in names], axis=2) for a in names], axis=1)
+    cross, bend = numpy.abs(g * g1 * h1) / h**2, g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
+    return hessian, (2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * cross + bend)[:, 0]
+
+
+def _second(names: tuple[str, ...], inputs: Inputs) -> Reference:
+    hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
+    return Reference(_reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None)
+
+
+def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
+    """The derivative of a batch in two formulations: for all pairs at once, and for one pair, vmapped."""
+
+    def batch(d, m):
+        if case.target not in SECOND:
+            return _analytic(case.variant, names, d, m)
+        hessian = _hessian(jnp, names, d, m)[0]
+        if case.target == "hessian":
+            return hessian
+        by = {"d": d, "m": m[:, None]}
+        return (hessian @ jnp.concatenate([by[name] for name in names], axis=1)[:, :, None])[:, :, 0]
+
+    return {"analytic": batch, "analytic_vmap": lambda d, m: jax.vmap(lambda d, m: batch(d[None], m[None])[0])(d, m)}
+
+
 def _centre(rows: np.ndarray) -> np.ndarray:
     """Where the profile of each row sits: spread evenly over (-2, 2) by the golden ratio."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
@@ -80,16 +125,17 @@ def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 def workload(case: Case) -> Workload:
     """residual, or the sum of its squares, by the inputs that the case names."""
-    variant = case.variant or "vector"
+    variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(
-        function=scalar if variant == "scalar" else residual,
+        function=(lambda d, m: jnp.sum(rs(d, m) ** 2)) if variant == "scalar" else rs,
         points={
             "d": Draw((_GRID.size,), _profile),
             "m": Draw((), lambda rng, rows: _centre(rows) + 0.3 * rng.standard_normal(len(rows))),
         },
         wrt="m",
-        whole_modes={"analytic": lambda d, m: _analytic(variant, names, d, m)},
+        whole_modes=_by_hand(dataclasses.replace(case, variant=variant), names),
         reference=lambda inputs: _reference(variant, names, inputs),
+        second=lambda inputs: _second(names, inputs),
         terms=_GRID.size,
     )
