@@ -12,8 +12,9 @@ from typing import Any
 
 from scaling import curves as analysis
 from scaling.case import Case, from_dict, label
-from scaling.curves import Curve, Fastest, Panel, Timing, family_name, mode_name, size_name, volume
+from scaling.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
 from scaling.record import REASONS, Record
+from scaling.standing import CEILING, Standing, standings
 from scaling.store import latest, load, read_json
 from scaling.words import counted, duration, ratio
 
@@ -32,28 +33,28 @@ class Findings:
     curves: list[Curve]
     fastest: list[Fastest]
     panels: list[Panel]
+    standings: list[Standing]
     refusals: list[str]
 
     @property
     def environments(self) -> list[str]:
         """The digests, that of the first case started first."""
-        return list(dict.fromkeys(r.environment["digest"] for r in sorted(self.records, key=lambda r: r.started_at or "")))
+        return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
     @property
     def mixed(self) -> bool:
         """Whether a workload was measured in more than one environment; two workloads may each have one of their own."""
-        return len({(r.case.workload, r.environment["digest"]) for r in self.records}) > len(
-            {r.case.workload for r in self.records}
-        )
+        return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
 
 
 def read(folder: Path, only: Collection[str] | None = None) -> Findings:
-    """Load a results folder and work out what it says, of every environment in it or of those with these digests only."""
+    """Load a results folder and work out what it says, of every environment in it or of these settings only."""
     loaded, study = load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = study.get("scaling") or ["strong"]
     scaling = [scaling] if isinstance(scaling, str) else scaling
-    records = [r for r in latest(loaded.records) if only is None or r.environment["digest"] in only]
+    records = [r for r in latest(loaded.records) if only is None or r.setting in only]
+    timings = analysis.pooled(records)
     run = {record.key for record in records}
     cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
     return Findings(
@@ -61,10 +62,11 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         records=records,
         damaged=loaded.damaged,
         missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
-        timings=analysis.pooled(records),
+        timings=timings,
         curves=analysis.curves(records, scaling),
         fastest=analysis.fastest(records),
         panels=analysis.panels(records),
+        standings=standings(timings),
         refusals=analysis.weak_refusals(records) if "weak" in scaling else [],
     )
 
@@ -80,15 +82,18 @@ def time_of(timing: Timing) -> str:
     return duration(timing.median, *(timing.interval or (None, None)))
 
 
+def first_call(timing: Timing) -> float | None:
+    """Seconds from the plain function to the first result: tracing, compiling, the first call; the median of the replicates."""
+    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
+    each = [sum(getattr(r, stage) or 0.0 for stage in stages) for r in timing.records if r.first_seconds is not None]
+    return statistics.median(each) if each else None
+
+
 def call_of(case: Case) -> str:
     """How a mode is called and cut, in words."""
     words = [case.api, "" if case.api == "jit" else f"{case.split} split"]
-    words += ["" if case.precision == "highest" else f"{case.precision} precision", "" if case.jit else "eager"]
+    words += ["" if case.precision == "highest" else f"{case.precision} precision"]
     return ", ".join(word for word in words if word)
-
-
-def way_of(case: Case) -> str:
-    return f"{mode_name(case.mode, case.batch)}, {call_of(case)}"
 
 
 def marks(found: Findings, environment: str, honest: bool = True) -> str:
@@ -104,7 +109,7 @@ def sentences(source: Path | Findings) -> list[str]:
     count = Counter(record.status for record in found.records)
     if not count["ok"]:
         return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
-    return [*_fastest_sentences(found), *_scaling_sentences(found), *_trouble(found)]
+    return [*_fastest_sentences(found), *_scaling_sentences(found), *_peer_sentences(found), *_trouble(found)]
 
 
 def _fastest_sentences(found: Findings) -> list[str]:
@@ -116,7 +121,7 @@ def _fastest_sentences(found: Findings) -> list[str]:
     for rows in families.values():
         row = max(rows, key=lambda row: (volume(row.first.case), row.first.case.devices))
         case = row.first.case
-        mode = mode_name(case.mode, case.batch)
+        mode = way_of(case).name
         at = (
             f"on {counted(case.devices, 'device')} at the largest size ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
         )
@@ -124,12 +129,14 @@ def _fastest_sentences(found: Findings) -> list[str]:
             text = f"only {mode} was measured {at}"
         else:
             factor = ratio(row.ratio, row.ratio_low, row.ratio_high)
-            second = mode_name(row.second.case.mode, row.second.case.batch)
+            second = way_of(row.second.case).name
             verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"
             text = f"{mode} {verdict} {at}; the next, {second}, takes {factor} as long"
         if row.by_hand:
             text += f". Written by hand it would take {ratio(1 / row.by_hand)} as long"
-        wins = Counter(mode_name(r.first.case.mode, r.first.case.batch) for r in rows if r.sure)
+            roofs = [s.of_roof for s in found.standings if s.of_roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
+            text += f", {max(roofs):.0%} of the speed at which memory is copied" if roofs else ""
+        wins = Counter(way_of(r.first.case).name for r in rows if r.sure)
         if len(rows) > 1 and wins:
             counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
             text += f". Clear winners over {len(rows)} problems and device counts: {counts}"
@@ -137,11 +144,62 @@ def _fastest_sentences(found: Findings) -> list[str]:
     return told
 
 
+def _beside(standing: Standing, row: Fastest) -> bool:
+    """Whether a standing is of the same problem, in the same place."""
+    one, other = standing.timing, row.first
+    same = (one.environment, one.honest, one.case.devices) == (other.environment, other.honest, other.case.devices)
+    return same and analysis.problem(one.case) == analysis.problem(other.case)
+
+
+def _peer_sentences(found: Findings) -> list[str]:
+    """For each other system: how long it takes beside JAX's fastest way, over all that both did."""
+    systems: dict[tuple[str, str], list[Standing]] = {}
+    for standing in found.standings:
+        if standing.by_jax:
+            systems.setdefault((standing.timing.environment, standing.timing.case.engine), []).append(standing)
+    told = []
+    for (environment, engine), rows in systems.items():
+        factors = sorted((row.by_jax[0], index) for index, row in enumerate(rows) if row.by_jax)
+        (least, least_at), (most, most_at) = factors[0], factors[-1]
+        middle = statistics.median(factor for factor, _ in factors)
+        text = f"{engine} takes {ratio(middle)} as long as JAX's fastest way, in the median over {counted(len(rows), 'case')}"
+        if len(rows) > 1:
+            text += f": from {ratio(least)} ({_problem_of(rows[least_at])}) to {ratio(most)} ({_problem_of(rows[most_at])})"
+        told.append(f"{text}.{marks(found, environment)}")
+    return told
+
+
+def _problem_of(standing: Standing) -> str:
+    case = standing.timing.case
+    return f"{family_name(case)}, {size_name(case)}, {way_of(case).name}"
+
+
+PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
+
+
+def peer_rows(found: Findings) -> list[tuple[str, ...]]:
+    """Every timing of another system beside JAX's fastest way to the same problem, under PEER_COLUMNS."""
+    rows: list[tuple[str, ...]] = []
+    for standing in found.standings:
+        timing, rival = standing.timing, standing.rival
+        if timing.case.engine != "jax":
+            rows.append((
+                f"{family_name(timing.case)} {size_name(timing.case)}{marks(found, timing.environment, timing.honest)}",
+                str(timing.case.devices),
+                way_of(timing.case).name,
+                time_of(timing),
+                f"{way_of(rival.case).name}, {duration(rival.median)}" if rival else "not measured",
+                ratio(*standing.by_jax) if standing.by_jax else "",
+            ))  # fmt: skip
+    return rows
+
+
 def _scaling_sentences(found: Findings) -> list[str]:
     """For each kind and family: the best curve on the most devices, beside the median of all curves that reach them."""
     families: dict[tuple, list[Curve]] = {}
     for curve in found.curves:
-        if curve.points[-1].devices > 1 and curve.points[-1].speedup is not None:
+        last = curve.points[-1]
+        if last.devices > 1 and last.speedup is not None and curve.case.engine == "jax" and curve.case.workload != CEILING:
             families.setdefault((curve.kind, curve.environment, *analysis.family(curve.case)), []).append(curve)
     told = []
     for of in families.values():
@@ -153,7 +211,8 @@ def _scaling_sentences(found: Findings) -> list[str]:
         speedup = ratio(last.speedup, last.speedup_low, last.speedup_high)
         efficiency = ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
         text = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {counted(most, 'device')}: "
-        text += f"the best {word} is {speedup}, efficiency {efficiency}, with {way_of(best.case)} at {size_name(best.case)}"
+        text += f"the best {word} is {speedup}, efficiency {efficiency}, with {way_of(best.case).name}, {call_of(best.case)}"
+        text += f" at {size_name(best.case)}"
         text += " for each device" if best.kind == "weak" else ""
         if len(rivals) > 1:
             middle = statistics.median(curve.points[-1].speedup or 0 for curve in rivals)
@@ -200,9 +259,9 @@ def table_rows(source: Path | Findings) -> list[tuple[str, ...]]:
         rows.append((
             f"{family_name(case)} {size_name(case)}{marks(found, row.first.environment, row.first.honest)}",
             str(case.devices),
-            mode_name(case.mode, case.batch),
+            way_of(case).name,
             time_of(row.first),
-            f"{mode_name(second.case.mode, second.case.batch)}, {duration(second.median)}" if second else "",
+            f"{way_of(second.case).name}, {duration(second.median)}" if second else "",
             factor if row.sure or second is None else f"not distinguished: {factor}",
         ))  # fmt: skip
     return rows

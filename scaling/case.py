@@ -134,6 +134,8 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
             words.append(f"{name}={value}")
         elif name == "jit":
             words.append("eager")
+        elif name == "engine" and case.jit:
+            words.append(f"{value} compiled")
         else:
             words.append(str(value))
     return " ".join(words)

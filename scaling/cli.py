@@ -118,7 +118,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
         names = {case.key: label(case) for case in cases}
         with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
             launch.run(made, settings, folder, lock, listen)
-    found = _conclude(folder, console, {where["digest"] for where in made.environments.values()})
+    found = _conclude(folder, console, {where["setting"] for where in made.environments.values()})
     if tracking is not None:
         _publish(folder, tracking, console)
     return FAILED if any(record.status == "failed" and record.key in names for record in found) else OK

@@ -8,8 +8,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from scaling.case import WHOLE, Case, label
+from scaling.case import ANALYTIC, WHOLE, Case, label
 from scaling.intervals import median_interval, ratio_interval
 from scaling.record import Record
 from scaling.store import latest
@@ -35,8 +36,8 @@ class Timing:
 
     @property
     def environment(self) -> str:
-        """The digest of the environment."""
-        return str(self.records[0].environment["digest"])
+        """The digest of what may be compared."""
+        return self.records[0].setting
 
     @property
     def honest(self) -> bool:
@@ -100,7 +101,7 @@ class Panel:
     honest: bool
     swept: str  # such as "m", or "points = m" where both move together
     held: str  # the other sizes, such as "points=6 o=2"
-    lines: Mapping[tuple[str, str], tuple[tuple[int, Timing], ...]]  # (mode, batch) -> (size, timing), sorted by size
+    lines: Mapping["Way", tuple[tuple[int, Timing], ...]]  # way -> (size, timing), sorted by size
 
 
 def pooled(records: Iterable[Record]) -> list[Timing]:
@@ -108,7 +109,7 @@ def pooled(records: Iterable[Record]) -> list[Timing]:
     groups: dict[tuple[str, str, bool], list[Record]] = {}
     for record in latest(records):
         if record.status == "ok":
-            groups.setdefault((record.environment["digest"], record.key, record.honest), []).append(record)
+            groups.setdefault((record.setting, record.key, record.honest), []).append(record)
     timings = []
     for group in groups.values():
         seconds = tuple(second for record in group for second in record.seconds)
@@ -118,9 +119,9 @@ def pooled(records: Iterable[Record]) -> list[Timing]:
 
 def _order(timing: Timing) -> tuple:
     case = timing.case
-    words = [value or "" for value in (case.workload, case.target, case.variant, case.wrt, case.dtype)]
-    way = (case.mode, case.batch, case.split, case.api, case.precision, case.jit)
-    return (timing.environment, words, list(case.sizes.items()), case.points, case.data_seed, way, case.devices, timing.honest)
+    words = [value or "" for value in (case.workload, case.target, case.variant, case.wrt, case.dtype, case.formulation)]
+    how = (case.engine, case.mode, case.batch, case.split, case.api, case.precision, case.jit, case.chunk or 0)
+    return (timing.environment, words, list(case.sizes.items()), case.points, case.data_seed, how, case.devices, timing.honest)
 
 
 def problem(case: Case) -> tuple:
@@ -138,9 +139,30 @@ def volume(case: Case) -> int:
     return case.points * math.prod(case.sizes.values())
 
 
-def mode_name(mode: str, batch: str) -> str:
-    """A mode in words; those that return the derivative themselves take the batch as they like."""
-    return mode if mode in WHOLE and batch == "vmap" else f"{mode} ({batch})"
+class Way(NamedTuple):
+    """How a derivative is taken, apart from where: what the lines of a figure differ in."""
+
+    mode: str
+    batch: str
+    engine: str = "jax"
+    formulation: str | None = None
+    jit: bool = True
+    chunk: int | None = None
+
+    @property
+    def name(self) -> str:
+        """In words; modes that return the derivative themselves take the batch as they like."""
+        mode = self.mode if self.mode in WHOLE and self.batch == "vmap" else f"{self.mode} ({self.batch})"
+        words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
+        if (self.engine == "jax") != self.jit:  # JAX compiles unless told not to, most peers when told to
+            words.append("compiled" if self.jit else "eager")
+        if self.chunk:
+            words.append(f"{self.chunk} seeds at a time")
+        return ", ".join(word for word in words if word)
+
+
+def way_of(case: Case) -> Way:
+    return Way(case.mode, case.batch, case.engine, case.formulation, case.jit, case.chunk)
 
 
 def family_name(case: Case) -> str:
@@ -213,7 +235,8 @@ def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
     best: dict[tuple, Timing] = {}
     for timing in timings:
         where = (timing.environment, problem(timing.case))
-        if timing.case.api == "jit" and timing.case.devices == 1 and timing.case.mode != "analytic":
+        case = timing.case
+        if case.api == "jit" and case.devices == 1 and case.mode not in ANALYTIC and case.engine == "jax":
             best[where] = min(best.get(where, timing), timing, key=lambda t: t.median)
     return best
 
@@ -261,20 +284,20 @@ def ratio_of(top: Timing, bottom: Timing) -> tuple[float, float | None, float | 
 
 
 def fastest(records: Iterable[Record]) -> list[Fastest]:
-    """The fastest way to each problem on each number of devices, in each environment; the hand-written one does not compete."""
+    """JAX's fastest way to each problem on each number of devices, in each environment; the hand-written one does not compete."""
     groups: dict[tuple, list[Timing]] = {}
     for timing in pooled(records):
-        if timing.case.mode != "value":
+        if timing.case.mode != "value" and timing.case.engine == "jax":
             where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
             groups.setdefault(where, []).append(timing)
-    return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if t.case.mode != "analytic"])]
+    return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if t.case.mode not in ANALYTIC])]
 
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
     first = min(rivals, key=lambda t: t.median)
-    others = [t for t in rivals if (t.case.mode, t.case.batch) != (first.case.mode, first.case.batch)]
+    others = [t for t in rivals if way_of(t.case) != way_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
-    hand = min((t.median for t in group if t.case.mode == "analytic"), default=None)
+    hand = min((t.median for t in group if t.case.mode in ANALYTIC), default=None)
     ratio, low, high = ratio_of(second, first) if second else (None, None, None)
     return Fastest(first, second, ratio, low, high, by_hand=first.median / hand if hand else None)
 
@@ -283,7 +306,7 @@ def panels(records: Iterable[Record]) -> list[Panel]:
     """Time against size, for everything that was measured at two sizes or more."""
     groups: dict[tuple[str, bool, Case], list[Timing]] = {}
     for timing in pooled(records):
-        like = dataclasses.replace(timing.case, mode="jacfwd", batch="vmap", points=1, sizes={})
+        like = dataclasses.replace(timing.case, **Way("jacfwd", "vmap")._asdict(), points=1, sizes={})
         groups.setdefault((timing.environment, timing.honest, like), []).append(timing)
     return [panel for group in groups.values() for panel in _panels(group)]
 
@@ -336,8 +359,8 @@ def _swept_name(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
     return " = ".join([first, *same]) + (f" ({', '.join(along)} with it)" if along else "")
 
 
-def _lines(timings: Sequence[Timing], name: str) -> dict[tuple[str, str], tuple[tuple[int, Timing], ...]]:
-    modes: dict[tuple[str, str], list[tuple[int, Timing]]] = {}
+def _lines(timings: Sequence[Timing], name: str) -> dict[Way, tuple[tuple[int, Timing], ...]]:
+    ways: dict[Way, list[tuple[int, Timing]]] = {}
     for timing in sorted(timings, key=lambda t: _numbers(t.case)[name]):
-        modes.setdefault((timing.case.mode, timing.case.batch), []).append((_numbers(timing.case)[name], timing))
-    return {mode: tuple(rows) for mode, rows in sorted(modes.items())}
+        ways.setdefault(way_of(timing.case), []).append((_numbers(timing.case)[name], timing))
+    return {way: tuple(rows) for way, rows in sorted(ways.items(), key=lambda line: line[0].name)}

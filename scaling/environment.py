@@ -138,7 +138,7 @@ def _digest(matters: Mapping[str, Any]) -> str:
 def _source() -> str:
     """A hash of this package's source, which tells two dirty trees, or two installed copies, apart."""
     whole = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
+    for path in sorted(p for p in _PACKAGE.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         whole.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
     return whole.hexdigest()[:12]
 

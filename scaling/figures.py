@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from scaling.case import Case
-from scaling.curves import Curve, Panel, Point, family, family_name, mode_name, problem, size_name, volume
+from scaling.curves import Curve, Panel, Point, Way, family, family_name, problem, size_name, volume, way_of
 
 MOST_ROWS = 6  # of scaling: two axes each
 MOST_PANELS = 8  # of time against size
@@ -33,11 +33,26 @@ _COLOURS = {
     "linearize": "#009E73",
     "finite_difference": "#CC79A7",
     "vmap_grad": "#E69F00",
+    "grad_of_sum": "#F0E442",
     "analytic": "#000000",
+    "analytic_vmap": "#000000",
     "value": "#7F7F7F",
+    "fwd_over_rev": "#0072B2",
+    "rev_over_fwd": "#D55E00",
+    "rev_over_rev": "#009E73",
+    "fwd_over_fwd": "#E69F00",
+}
+_ENGINES = {
+    "torch": "#882255",
+    "autograd": "#117733",
+    "numpy": "#999933",
+    "casadi": "#332288",
+    "enzyme": "#661100",
+    "julia": "#AA4499",
 }
 _DASHES = {"vmap": "-", "whole": "--"}
 _SHAPES = {"jacfwd": "o", "jacrev": "s", "linearize": "^", "finite_difference": "D", "vmap_grad": "v", "analytic": "P"}
+_SHAPES |= {"analytic_vmap": "X", "fwd_over_rev": "o", "rev_over_fwd": "s", "rev_over_rev": "^", "fwd_over_fwd": "D"}
 _MARKERS = {("shard_map", "points"): "o", ("shard_map", "seeds"): "s", ("pmap", "points"): "^", ("pmap", "seeds"): "D"}
 _IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": ":"}
 # Names come from studies, so that a dollar sign is a dollar sign and no formula.
@@ -111,15 +126,15 @@ def _fewer(curves: Sequence[Curve]) -> list[Curve]:
     """All of them, or, when they are too many to tell apart, for each mode the one that is fastest on the most devices."""
     if len(curves) <= MOST_LINES:
         return list(curves)
-    best: dict[tuple[str, str], Curve] = {}
+    best: dict[Way, Curve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault((curve.case.mode, curve.case.batch), curve)
+        best.setdefault(way_of(curve.case), curve)
     return list(best.values())
 
 
 def _draw_curve(left: Axes, right: Axes, curve: Curve, above: int) -> None:
     case = curve.case
-    name = f"{mode_name(case.mode, case.batch)}, {case.api}, {case.split} split"
+    name = f"{way_of(case).name}, {case.api}, {case.split} split"
     known = [p for p in curve.points if p.speedup is not None]
     devices = [p.devices for p in known]
     bars: list[tuple[Axes, Callable[[Point], Any]]] = [
@@ -128,12 +143,10 @@ def _draw_curve(left: Axes, right: Axes, curve: Curve, above: int) -> None:
     ]
     for axis, of in bars:
         marker = _MARKERS.get((case.api, case.split), "x")
-        _bars(axis, devices, [of(p) for p in known], name, case.mode, case.batch, marker, above)
+        _bars(axis, devices, [of(p) for p in known], name, way_of(case), marker, above)
 
 
-def _bars(
-    axis: Axes, at: Sequence[int], rows: Sequence[tuple], name: str, mode: str, batch: str, marker: str, above: int
-) -> None:
+def _bars(axis: Axes, at: Sequence[int], rows: Sequence[tuple], name: str, way: Way, marker: str, above: int) -> None:
     """A line through (middle, low, high), with a bar where the interval is known.
 
     A line under others (`above` counts them) is wider than they are, so that two that fall together are both seen.
@@ -142,10 +155,21 @@ def _bars(
     below = [0.0 if row[1] is None else max(0.0, row[0] - row[1]) for row in rows]
     over = [0.0 if row[2] is None else max(0.0, row[2] - row[0]) for row in rows]
     axis.errorbar(
-        at, middle, yerr=[below, over], label=name, color=_COLOURS.get(mode, "#56B4E9"), linestyle=_DASHES.get(batch, "-"),
+        at, middle, yerr=[below, over], label=name, color=_colour(way), linestyle=_dashes(way),
         marker=marker, markerfacecolor="none", markersize=min(9, 5 + above), linewidth=min(3, 1.4 + 0.4 * above),
         elinewidth=1, capsize=3, zorder=3 - 0.1 * above,
     )  # fmt: skip
+
+
+def _colour(way: Way) -> str:
+    """That of the mode; that of the engine for all modes of a peer."""
+    return _COLOURS.get(way.mode, "#56B4E9") if way.engine == "jax" else _ENGINES.get(way.engine.split("/")[0], "#999933")
+
+
+def _dashes(way: Way) -> str:
+    if way.formulation or (way.engine != "jax" and way.jit):
+        return "-."
+    return ":" if way.engine == "jax" and not way.jit else _DASHES[way.batch]
 
 
 def _finish_row(left: Axes, right: Axes, curves: Sequence[Curve], title: str) -> None:
@@ -221,9 +245,9 @@ def _draw_panel(axis: Axes, panel: Panel, several: bool) -> None:
     sizes = sorted({size for line in panel.lines.values() for size, _ in line})
     axis.set_xscale("log")
     axis.set_yscale("log")
-    for above, ((mode, batch), line) in enumerate(panel.lines.items()):
+    for above, (way, line) in enumerate(panel.lines.items()):
         rows = [(timing.median, *(timing.interval or (None, None))) for _, timing in line]
-        _bars(axis, [size for size, _ in line], rows, mode_name(mode, batch), mode, batch, _SHAPES.get(mode, "x"), above)
+        _bars(axis, [size for size, _ in line], rows, way.name, way, _SHAPES.get(way.mode, "x"), above)
     _ticks(axis, sizes, logarithmic=True)
     times = [timing.median for line in panel.lines.values() for _, timing in line]
     narrow = max(times) / min(times) < 30

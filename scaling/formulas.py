@@ -27,7 +27,7 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
     if case.workload == "residual":
         dot = _dot if case.formulation == "dot" else _dot_as_sum
         return partial(_residual_scalar if case.variant == "scalar" else _residual, np, dot)
-    rest: dict[str, Callable] = {"linear": _linear, "poisson": partial(_poisson, np, log_gamma)}
+    rest: dict[str, Callable] = {"linear": partial(_linear, np), "poisson": partial(_poisson, np, log_gamma)}
     return rest.get(case.workload)
 
 
@@ -52,9 +52,9 @@ def _rbf_squared_product(np, x, support):
     return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
 
 
-def _linear(X, W):
+def _linear(np, X, W):
     """(..., p), (p, o) or (..., p, o) -> (..., o)."""
-    return (X[..., None, :] @ W)[..., 0, :]
+    return X @ W if len(W.shape) == 2 else np.einsum("...p,...po->...o", X, W)
 
 
 def _dot_as_sum(np, a, b):

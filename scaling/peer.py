@@ -20,6 +20,7 @@ anything is timed.
 """
 
 import functools
+import hashlib
 import importlib
 import importlib.metadata
 import math
@@ -68,7 +69,7 @@ def module(engine: str) -> ModuleType:
         found = importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
-            words = unknown("engine", engine, [JAX, *_engines()])
+            words = unknown("engine", engine, [JAX, *engines()])
             raise Refusal(f"{words}, or give the import path of a peer of your own") from None
         raise Refusal(f"engine {engine!r} cannot be imported: {error}") from None
     except Exception as error:
@@ -82,7 +83,7 @@ def module(engine: str) -> ModuleType:
     return found
 
 
-def _engines() -> list[str]:
+def engines() -> list[str]:
     """Every engine that comes with the package, by the name that a case gives it."""
     names = []
     for name in built_in():
@@ -93,13 +94,17 @@ def _engines() -> list[str]:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """What a peer runs on, by name; None for what is not installed. Nothing for JAX, whose versions every record holds."""
+    """What a peer runs on, by name; None for what is not installed. Nothing for JAX, whose versions every record holds.
+
+    A peer of one's own is told by a hash of its source too.
+    """
     if engine == JAX:
         return {}
     of = module(engine)
-    if callable(getattr(of, "versions", None)):
-        return dict(of.versions())
-    return {name: _version(name) for name in getattr(of, "PACKAGES", ())}
+    found = of.versions() if callable(getattr(of, "versions", None)) else {n: _version(n) for n in getattr(of, "PACKAGES", ())}
+    if engine.partition("/")[0] in built_in():
+        return dict(found)
+    return {**found, of.__name__: hashlib.sha256(Path(str(of.__file__)).read_bytes()).hexdigest()[:16]}
 
 
 def _version(distribution: str) -> str | None:

@@ -17,7 +17,7 @@ SCHEMA = 1
 STATUSES = ("ok", "skipped", "failed")
 SKIPPED = {
     "not_defined": "the combination has no meaning",
-    "not_offered": "the workload does not offer it",
+    "not_offered": "the workload, or the other system, does not offer it",
     "not_installed": "the other system is not on this machine",
     "indivisible": "the axis does not share out over the devices",
     "no_digits": "a finite difference with no correct digit",
@@ -77,6 +77,11 @@ class Record:
     def key(self) -> str:
         """The case's key."""
         return self.case.key
+
+    @property
+    def setting(self) -> str:
+        """What may be compared: the digest of the environment without the versions of a peer, which JAX does not have."""
+        return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:

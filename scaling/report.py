@@ -17,35 +17,38 @@ import jinja2
 from markupsafe import Markup
 
 from scaling import curves as analysis
-from scaling import figures
-from scaling.answer import COLUMNS, Findings, marks, read, sentences, table_rows, time_of
+from scaling import figures, published
+from scaling.answer import COLUMNS, PEER_COLUMNS, Findings, first_call, marks, peer_rows, read, sentences, table_rows, time_of
 from scaling.case import Case, label, to_dict
-from scaling.curves import Point, Timing, family_name, size_name
+from scaling.curves import Point, Timing, family_name, size_name, way_of
 from scaling.record import REASONS, Record
-from scaling.words import counted, ratio
+from scaling.words import counted, duration, ratio
 
 _ENDINGS = ("svg", "png")
 _SEVERAL = ("case", "environment", "seconds", "seconds_min", "collectives")  # fields of a record that are not one value
 _MEASURED = (
-    "workload", "problem", "mode", "batch", "split", "api", "devices",
-    "time", "samples", "stopped by", "error", "tolerance", "speed-up", "remarks",
+    "workload", "problem", "mode", "split", "api", "devices",
+    "time", "samples", "stopped by", "first call", "by hand", "of the roof", "error", "tolerance", "speed-up", "remarks",
 )  # fmt: skip
 
 
 def _measured_rows(found: Findings) -> list[tuple[str, ...]]:
     """Every case that was measured, replicates pooled, under _MEASURED."""
-    scaled = _scaled(found)
+    scaled, standings = _scaled(found), {(s.timing.environment, s.timing.case): s for s in found.standings}
     rows: list[tuple[str, ...]] = []
     for timing in found.timings:
+        standing = standings.get((timing.environment, timing.case))
         case = timing.case
         points = scaled.get((timing.environment, case), []) if timing.honest else []
         speedups = [f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}" for kind, p in points if p.speedup is not None]
         remarks = [marks(found, timing.environment, timing.honest).strip(" []")]
         remarks += [] if case.precision == "highest" else [f"{case.precision} precision"]
-        remarks += [] if case.jit else ["eager"]
         row = (
-            family_name(case), size_name(case), case.mode, case.batch, "" if case.api == "jit" else case.split, case.api,
+            family_name(case), size_name(case), way_of(case).name, "" if case.api == "jit" else case.split, case.api,
             str(case.devices), time_of(timing), str(len(timing.seconds)), ", ".join(sorted(set(_known(timing, "stop_reason")))),
+            duration(first) if (first := first_call(timing)) else "",
+            ratio(standing.by_hand[0]) if standing and standing.by_hand else "",
+            f"{standing.of_roof:.0%}" if standing and standing.of_roof else "",
             *(f"{max(known):.2g}" if (known := _known(timing, name)) else "" for name in ("error", "tolerance")),
             ", ".join(speedups), ", ".join(word for word in remarks if word),
         )  # fmt: skip
@@ -101,7 +104,7 @@ def _environments(found: Findings) -> list[dict[str, Any]]:
     """Where it was measured: a digest, how many cases, when, and what is the same or not in all of its records."""
     told = []
     for digest in found.environments:
-        records = [r for r in found.records if r.environment["digest"] == digest]
+        records = [r for r in found.records if r.setting == digest]
         started = sorted(r.started_at for r in records if r.started_at)
         values: dict[str, dict[str, None]] = {}
         for record in records:
@@ -125,7 +128,7 @@ def _unmeasured(found: Findings) -> list[dict[str, Any]]:
             "reason": reason,
             "meaning": REASONS.get(reason, ""),
             "count": counted(len(records), "case"),
-            "items": [(label(r.case) + marks(found, r.environment["digest"]), r.text or "") for r in records],
+            "items": [(label(r.case) + marks(found, r.setting), r.text or "") for r in records],
         }
         for (status, reason), records in groups.items()
     ]
@@ -169,7 +172,7 @@ def _html(found: Findings, drawings: Iterable[figures.Drawing]) -> str:
         name=found.name,
         sentences=sentences(found),
         drawings=[(d.name, d.title, d.caption, Markup(d.svg)) for d in drawings],  # ours, and escaped by matplotlib
-        tables=[("Fastest mode", COLUMNS, table_rows(found)), ("Every measured case", _MEASURED, _measured_rows(found))],
+        tables=[(title, columns, rows) for title, columns, rows in _tables(found) if rows],
         unmeasured=_unmeasured(found),
         environments=_environments(found),
         missing=found.missing,
@@ -180,8 +183,7 @@ def _html(found: Findings, drawings: Iterable[figures.Drawing]) -> str:
 def _markdown(found: Findings) -> str:
     parts = [f"# {_cell(found.name)}", *map(_cell, sentences(found))]
     for title, columns, rows in (
-        ("Fastest mode", COLUMNS, table_rows(found)),
-        ("Every measured case", _MEASURED, _measured_rows(found)),
+        *_tables(found),
         (
             "Skipped and failed",
             ("status", "reason", "case", "text"),
@@ -192,6 +194,16 @@ def _markdown(found: Findings) -> str:
             lines = [columns, ["---"] * len(columns), *([_cell(text) for text in row] for row in rows)]
             parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def _tables(found: Findings) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Every table of numbers: its title, its columns and its rows."""
+    return [
+        ("Fastest mode", COLUMNS, table_rows(found)),
+        ("Published and measured", published.COLUMNS, published.rows(found)),
+        ("Other systems", PEER_COLUMNS, peer_rows(found)),
+        ("Every measured case", _MEASURED, _measured_rows(found)),
+    ]
 
 
 def _cell(text: str) -> str:

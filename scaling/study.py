@@ -14,7 +14,8 @@ from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
 
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
-_STUDY = ("title", "grids")
+_STUDY = ("title", "grids", "parts", "ceilings")
+_COPIED = 2**25  # numbers that a copy copies: many more than fit into any cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +33,36 @@ class Cell:
 
 
 def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]:
-    """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides."""
+    """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides.
+
+    A study may have others as `parts`, by name; their cells come first. With `ceilings`, the speed of memory is measured on as
+    many devices as its cases have.
+    """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
-    grids = study.get("grids") or [{}]
+    parts = study.get("parts") or {}
+    if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
+        raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
+    grids = study.get("grids") or ([] if parts else [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
         raise Refusal(f"grids must be a list of mappings, not {grids!r}")
     given = {k: v for k, v in overrides.items() if v is not None and v != {}}
     cells: dict[Cell, None] = {}
+    for part in parts.values():
+        cells |= dict.fromkeys(expand(part, overrides))
     for grid in grids:
         cells |= dict.fromkeys(_grid(_merge(_unaliased(_merge(shared, grid), given), given)))
+    if study.get("ceilings") not in (None, True, False):
+        raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
+    if study.get("ceilings"):
+        cells |= dict.fromkeys(_copy(devices) for devices in sorted({cell.case.devices for cell in cells}))
     if not cells:
         raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
     return list(cells)
+
+
+def _copy(devices: int) -> Cell:
+    api = "jit" if devices == 1 else "shard_map"
+    return Cell(Case("ceiling", mode="value", points=_COPIED // devices * devices, api=api, devices=devices))
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

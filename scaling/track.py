@@ -130,7 +130,7 @@ def plan(folder: Path) -> list[Run]:
     if not everything:
         return []
     records = store.latest(everything)
-    told = {record.environment["digest"]: record.environment for record in records}
+    told = {record.setting: record.environment for record in records}
     drawn = curves(records, scaling=tuple(study.get("scaling") or ("strong",)))
     runs = [_curve_run(name, curve, told.get(curve.environment, {})) for curve in drawn]
     return [*runs, _study_run(name, folder, everything, records)]
@@ -161,7 +161,7 @@ def _study_run(study: str, folder: Path, everything: Sequence[Record], records: 
     table = _table(everything)
     series = _digest([study, "study"])
     shown = _digest([table, whole])
-    environments = {record.environment["digest"]: record.environment for record in records}
+    environments = {record.setting: record.environment for record in records}
     config = {"study": study, "kind": "study", "rows": shown, "environment": sorted(environments)}
     config |= {key: _each(environment.get(key) for environment in environments.values()) for key in _ENVIRONMENT}
     counts = Counter(record.status for record in records)

@@ -130,6 +130,7 @@ def complete(case: Case) -> Case:
     written = getattr(of, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
     formulation = _chosen(case, "formulation", written, peer.formulations(case))
+    formulation = None if formulation in written[:1] else formulation  # its own first choice goes without saying
     dtypes = tuple(getattr(of, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown(f"dtype for {case.workload}", case.dtype, dtypes)

@@ -162,7 +162,7 @@ def test_sizes_that_move_together_count_as_one():
     rows = [record(sizes={"m": n, "d": 1}, points=n, mode=mode) for n in (4, 8, 16) for mode in ("jacfwd", "jacrev")]
     panel = only(curves.panels(rows))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines["jacrev", "vmap"]] == [4, 8, 16] and len(panel.lines) == 2
+    assert [size for size, _ in panel.lines[curves.Way("jacrev", "vmap")]] == [4, 8, 16] and len(panel.lines) == 2
 
 
 def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_apart():

@@ -12,11 +12,11 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd", "inputs",
     "differences", "check", "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves",
-    "answer", "figures", "report", "handover", "track", "progress", "compose", "cli",
+    "standing", "answer", "published", "figures", "report", "handover", "track", "progress", "compose", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
     "case", "study", "store", "record", "curves", "answer", "figures", "report", "handover", "track", "launch", "preflight",
-    "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas",
+    "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas", "standing", "published",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

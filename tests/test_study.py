@@ -178,11 +178,36 @@ def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fie
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_that_comes_with_the_package_expands(name):
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / "study" / f"{name}.yaml"))
+    plain = study_of(name)
     cells = expand({"workload": "my.module"} | plain, {})  # a study of one's own function leaves that to the command line
     assert all(isinstance(cell, Cell) for cell in cells)
     assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
     assert isinstance(plain.get("title"), str), "a study says what it asks"
+
+
+def test_the_cells_of_a_studys_parts_come_first_and_each_once():
+    part = {"workload": "my.module", "points": [6, 8]}
+    found = expand(
+        {"parts": {"one": part, "other": part | {"points": [8, 10]}}, "grids": [{"workload": "mine", "points": 2}]}, {}
+    )
+    assert [(cell.case.workload, cell.case.points) for cell in found] == [
+        ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
+    ]  # fmt: skip
+    assert {cell.case.devices for cell in expand({"parts": {"one": part}}, {"devices": 4})} == {4}
+    with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
+        expand({"parts": ["one"]}, {})
+
+
+def test_with_ceilings_the_speed_of_memory_is_measured_on_as_many_devices_whatever_is_overridden():
+    plain = {"workload": "mine", "devices": [1, 3], "api": "shard_map", "points": 6, "ceilings": True}
+    found = [cell.case for cell in expand(plain, {"mode": "jacrev", "target": "other", "sizes": {"p": 8}})]
+    copies = [case for case in found if case.workload == "ceiling"]
+    assert [(case.devices, case.api, case.mode, case.points % case.devices) for case in copies] == [
+        (1, "jit", "value", 0), (3, "shard_map", "value", 0),
+    ]  # fmt: skip
+    assert all(case.mode == "jacrev" for case in found if case not in copies)
+    with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
+        expand(plain | {"ceilings": 3}, {})
 
 
 def test_there_is_an_override_to_try_for_every_field():
@@ -196,16 +221,30 @@ def test_every_field_of_a_case_stands_at_the_root_as_null():
 
 
 OTHERS = {  # no study has any of these
-    "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other", "engine": "my.peer", "chunk": 24,
-    "formulation": "other",
+    "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other",
+    "engine": "my.peer", "chunk": 24, "formulation": "other",
     "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
     "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9,
 }  # fmt: skip
 
 
-def compose(*words):
+def configuration(*words):
     with hydra.initialize_config_dir(str(CONF), version_base=None):
-        config = OmegaConf.to_container(hydra.compose("config", overrides=list(words)), resolve=False)
+        return OmegaConf.to_container(hydra.compose("config", overrides=list(words)), resolve=False)
+
+
+def study_of(name):
+    return configuration(f"study={name}")["study"]
+
+
+def without_ceilings(study):
+    """A study that measures its own cases alone, and so do its parts."""
+    parts = {name: without_ceilings(part) for name, part in study.get("parts", {}).items()}
+    return study | {"ceilings": False} | ({"parts": parts} if parts else {})
+
+
+def compose(*words):
+    config = configuration(*words)
     return expand(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
 
 
@@ -218,16 +257,16 @@ def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_override_is_never_without_effect_in_any_study(name):
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / "study" / f"{name}.yaml"))
+    plain = without_ceilings(study_of(name))
     for field, value in OTHERS.items():
         given = {"workload": "my.module", "where": "True", field: value}
         assert set(values(plain, field, **given)) == {value}, field
 
 
 def test_a_size_set_at_the_root_replaces_it_in_every_grid():
-    cells = compose("study=linear", "++sizes.p=[11,13]", "where=True")
-    assert {cell.case.sizes["p"] for cell in cells} == {11, 13}
-    assert {cell.case.sizes["o"] for cell in cells} == {cell.case.sizes["o"] for cell in compose("study=linear")}
+    cases = [cell.case for cell in compose("study=linear", "++sizes.p=[11,13]", "where=True") if cell.case.workload == "linear"]
+    assert {case.sizes["p"] for case in cases} == {11, 13}
+    assert {case.sizes["o"] for case in cases} == {2, 5}
 
 
 def test_scaling_and_devices_set_at_the_root_hold_in_every_grid():

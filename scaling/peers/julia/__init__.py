@@ -1,0 +1,208 @@
+"""Julia: ForwardDiff, ReverseDiff, Zygote, Enzyme and DifferentiationInterface, on the formulas of the Julia threads.
+
+`engine: julia/ForwardDiff` and so on. `measure.jl` runs as a child of the worker and computes; this module hands it the numbers,
+asks for the derivative and for BenchmarkTools' samples, a line of JSON each. WRITTEN FROM THE PACKAGES' DOCUMENTATION AND
+SOURCES, AND NOT YET RUN ON A MACHINE WITH JULIA: until somebody has, a failed record may be our mistake. What it answers is
+checked like everybody's, so a time on record is that of a right answer.
+
+`install()` puts Project.toml beside the person's other Julia environments, as `environments/ad-scaling` in the depot, and has
+Julia fetch the packages; nothing is written into this package. `julia` must be on the PATH.
+
+`compile_seconds` is what Julia took to make a case ready (configurations, tapes) and for its first call, which compiles; starting
+Julia and loading packages are not in it, nor is a call after it. `seconds` are the samples of BenchmarkTools, in order: it warms
+up, repeats what is short, and stops at a number of samples or a time, not at an interval.
+
+`jit` matters to ReverseDiff alone (its own, or through DifferentiationInterface): true is a compiled tape for every point, false
+a tape recorded at each call. poisson with batch=whole has the `formulation`s of the thread; without one, it is `broadcast`. The
+value of rbf as the source writes it is the matrix of all points at once, on one thread. Threads share out the points.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import tomllib
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaling.case import Case
+from scaling.formulas import KNOWN
+from scaling.peer import Prepared
+from scaling.sampling import Samples, Sampling
+
+MODES = {
+    "ForwardDiff": ("jacfwd",),
+    "ReverseDiff": ("jacrev",),
+    "Zygote": ("jacrev",),
+    "Enzyme": ("jacfwd", "jacrev"),
+    "DifferentiationInterface": ("jacfwd", "jacrev"),
+}
+SYSTEMS = tuple(MODES)
+THREADS = True
+JIT = (True, False)
+FORMULATIONS = {"poisson": ("type_broadcast", "generator", "loop", "forward_inside", "broadcast")}
+INSTALL = "see https://julialang.org/install, then: python -c 'from scaling.peers.julia import install; install()'"
+
+_HERE = Path(__file__).parent
+_ENVIRONMENT = Path("environments", "ad-scaling")
+_NANOSECOND = 1e-9
+
+
+def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Why a system of Julia does not offer a case; None if it does."""
+    system = case.engine.partition("/")[2]
+    offered = (*MODES[system], "finite_difference", "value")
+    if case.workload not in KNOWN:
+        return f"julia is written for {', '.join(KNOWN)}"
+    if case.mode not in offered:
+        return f"{case.engine} offers {', '.join(offered)}"
+    if case.dtype not in ("float32", "float64"):
+        return "julia is written for float32 and float64"
+    if case.mode == "finite_difference" and case.dtype != "float64":
+        return "the thread's step of 1e-6 is one for float64"
+    if case.chunk is not None:
+        return f"{case.engine} chooses its own chunks of seeds"
+    if not case.jit and not (case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")):
+        return "jit=false records a tape at each call, which ReverseDiff does; everything else in Julia is compiled"
+    if case.batch == "whole" and case.devices > 1:
+        return "a batch taken at once runs on one thread"
+    if case.formulation in FORMULATIONS["poisson"] and case.batch != "whole":
+        return f"formulation={case.formulation} is a way to add up terms; batch=whole adds them up"
+    if case.formulation == "forward_inside" and system != "ReverseDiff":
+        return "forward_inside is a feature of ReverseDiff"
+    return None
+
+
+def versions() -> dict[str, str | None]:
+    """Julia and the packages of its environment; None for what is not there."""
+    found = re.search(r"(\d+\.\d+\.\S+)", _output("julia", "--version"))
+    return {"julia": found.group(1), **_packages()} if found else {"julia": None}
+
+
+def _output(*words: str) -> str:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _packages() -> dict[str, str | None]:
+    """The version of each package of ours that the environment holds; Julia's own have none."""
+    locked: dict[str, Any] = {}
+    for manifest in sorted(_environment().glob("Manifest*.toml")):
+        locked = tomllib.loads(manifest.read_text())
+    entries = locked.get("deps", {})
+    names = tomllib.loads((_HERE / "Project.toml").read_text())["compat"]
+    return {name: entries[name][0].get("version") if name in entries else None for name in names if name != "julia"}
+
+
+def _environment() -> Path:
+    """The folder of the environment: the first depot's, as Julia would take it."""
+    depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
+    return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
+
+
+def install() -> None:
+    """Make the environment, or bring it up to date with Project.toml."""
+    _environment().mkdir(parents=True, exist_ok=True)
+    shutil.copy(_HERE / "Project.toml", _environment())
+    subprocess.run(["julia", f"--project={_environment()}", "-e", "using Pkg; Pkg.resolve(); Pkg.instantiate()"], check=True)
+
+
+def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
+    """A Julia process that holds the case ready; it ends with what is returned here."""
+    julia = _Julia(case.engine.partition("/")[2], threads)
+    value = case.mode == "value"
+    summed = bool(workload.reduce) and not value
+    points = 1 if value and sizes.summed else case.points
+    due = points, 1 if summed else sizes.outputs, 1 if value else sizes.inputs
+    at_once = threads == 1 and value and case.workload == "rbf" and case.variant == "source" and case.formulation is None
+    ready = julia.ask(
+        "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation, names=workload.names,
+        mode=case.mode, dtype=case.dtype, jit=case.jit, whole=case.batch == "whole" or at_once, summed=summed,
+        outputs=sizes.outputs, due=due,
+        arrays=[julia.hand_over(name, array) for name, array in arrays.items()],
+    )  # fmt: skip
+
+    def call() -> None:
+        julia.ask("call")
+
+    def collect(_: None) -> np.ndarray:
+        file = julia.folder / "result"
+        julia.ask("result", file=str(file))
+        return np.fromfile(file, case.dtype).reshape(due)
+
+    def sample(sampling: Sampling) -> Samples:
+        return _samples(julia.ask("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most), sampling)
+
+    return Prepared(call, collect, compile_seconds=float(ready["seconds"]), passes=sizes.passes or None, sample=sample)
+
+
+def _samples(answer: Mapping[str, Any], sampling: Sampling) -> Samples:
+    """BenchmarkTools' times of an evaluation, in seconds."""
+    seconds = [_NANOSECOND * time for time in answer["times"]]
+    return Samples(seconds, answer["evaluations"], "most" if len(seconds) >= sampling.most else "seconds")
+
+
+class _Julia:
+    """A process that answers each line of JSON with one. Killed when nothing refers to it any more."""
+
+    def __init__(self, system: str, threads: int) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
+        self.folder = Path(folder.name)
+        options = "--startup-file=no", f"--project={_environment()}", f"--threads={threads}"
+        with (self.folder / "errors").open("w") as errors:
+            self._process = subprocess.Popen(
+                ["julia", *options, str(_HERE / "measure.jl"), system],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
+            )  # fmt: skip
+        weakref.finalize(self, _end, self._process, folder)
+
+    def hand_over(self, name: str, array: np.ndarray) -> dict[str, Any]:
+        """An input as a raw file, and what stands in it."""
+        file = self.folder / f"{name}.bin"
+        np.ascontiguousarray(array).tofile(file)
+        return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
+
+    def ask(self, what: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a request; RuntimeError with Julia's words if it has none."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            print(json.dumps({"do": what, **fields}), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise RuntimeError(self._epitaph()) from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(self._epitaph())
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RuntimeError(f"Julia answered {line.strip()[:100]!r}, which is no JSON object")
+        if "error" in answer:
+            raise RuntimeError(f"Julia: {answer['error']}")
+        return answer
+
+    def _epitaph(self) -> str:
+        status = self._process.wait()
+        said = (self.folder / "errors").read_text(errors="replace").strip().splitlines()
+        why = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "nothing")
+        return f"Julia ended with status {status} and said: {why}"
+
+
+def _end(process: subprocess.Popen, folder: tempfile.TemporaryDirectory) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # of what it did not read any more
+                pipe.close()
+    process.kill()
+    process.wait()
+    folder.cleanup()

@@ -1,0 +1,371 @@
+# A case in Julia: answers each line of JSON on standard input with one on standard output, until the input ends.
+#
+#     julia --project=ENVIRONMENT --threads=N measure.jl SYSTEM
+#
+#     {"do": "prepare", ...}   makes the derivative ready and computes it once  -> {"seconds": ...}, compilation included
+#     {"do": "call"}           computes it once                                 -> {}
+#     {"do": "result", "file"} writes what the last call computed               -> {}
+#     {"do": "sample", ...}    -> {"times": nanoseconds of an evaluation, "evaluations": of a sample}
+#
+# or {"error": its first line}. An array is a raw file; read in Julia's order, its axes are those of NumPy reversed, so that the
+# points come last. A result is (inputs, outputs, points), which NumPy reads as (points, outputs, inputs).
+
+if Sys.islinux()  # PR_SET_PDEATHSIG, SIGKILL: an orphan would disturb the next measurement
+    ccall(:prctl, Cint, (Cint, Culong, Culong, Culong, Culong), 1, 9, 0, 0, 0)
+end
+
+using ADTypes: AutoForwardDiff, AutoReverseDiff
+using BenchmarkTools
+using Distributions: Poisson, logpdf
+import JSON
+import LinearAlgebra
+import SpecialFunctions  # loaded, it gives Enzyme a rule for the logarithm of the gamma function
+
+const SYSTEM = Symbol(ARGS[1])
+const PACKAGES = Dict(
+    :ForwardDiff => [:ForwardDiff],
+    :ReverseDiff => [:ReverseDiff],
+    :Zygote => [:Zygote],
+    :Enzyme => [:Enzyme],
+    :DifferentiationInterface => [:DifferentiationInterface, :ForwardDiff, :ReverseDiff],
+)
+for package in PACKAGES[SYSTEM]
+    @eval import $package
+end
+
+# Workloads. `point` gives the function of point i by a vector of the inputs asked for, and that vector; `whole` those of the
+# batch. Numbers in a formula have the type of the data, for a Float64 would make Float64 of everything.
+
+square(x) = x * x
+
+"(n,), (m,) -> (n, m): exp(-(x + y - 2xy) / 2), by a matrix product."
+function kernel(x, y, half)
+    row, column = reshape(x, length(x), 1), reshape(y, 1, length(y))
+    return exp.(-half .* (-2 .* (row * column) .+ (row .+ column)))
+end
+
+"(1,), (m,) -> (m,): the same numbers without the product."
+rowwise(x, y, half) = exp.(-half .* (-2 .* x .* y .+ (x .+ y)))
+
+"(d,), (d, m), (1, d) -> (m,). Adds up with a product by ones, since not every version of ReverseDiff knows sum(...; dims)."
+squared(x, support, ones, half) = vec(exp.(-half .* (ones * square.(x .- support))))
+
+"(d,), (d, m), (m, d) -> (m,): the same numbers by a matrix product."
+squared_product(x, support, rows, half) = exp.(rows * x .- half .* (sum(square.(x)) .+ vec(sum(square.(support); dims=1))))
+
+function point(::Val{:rbf}, case, inputs, i)
+    x, support = inputs["x"][:, i], inputs["support"]
+    half, y, rows, row = oftype(x[1], 0.5), vec(support), permutedims(support), ones(eltype(x), 1, length(x))
+    if case.variant == "squared"
+        case.formulation == "product" && return (z -> squared_product(z, support, rows, half), x)
+        return (z -> squared(z, support, row, half), x)
+    end
+    case.formulation == "rowwise" && return (z -> rowwise(z, y, half), x)
+    return (z -> vec(kernel(z, y, half)), x)
+end
+
+function point(::Val{:linear}, case, inputs, i)
+    W, x = inputs["W"], inputs["X"][:, i]  # (o, p), (p,)
+    (o, p), w = size(W), length(W)
+    case.names == ["W"] && return (z -> reshape(z, o, p) * x, vec(W))
+    case.names == ["X"] && return (z -> W * z, x)
+    case.names == ["W", "X"] && return (z -> reshape(z[1:w], o, p) * z[(w + 1):(w + p)], vcat(vec(W), x))
+    return (z -> reshape(z[(p + 1):(p + w)], o, p) * z[1:p], vcat(x, vec(W)))
+end
+
+"(21,), (1,) -> (21,): what is left of a profile after fitting one of known shape. inner: the product of two vectors."
+function residual(d, m, grid, width, inner)
+    f = exp.(-width .* square.(grid .- m))
+    return d .- (inner(d, f) / inner(f, f)) .* f
+end
+
+dot_as_sum(a, b) = sum(a .* b)
+
+function point(::Val{:residual}, case, inputs, i)
+    d, m = inputs["d"][:, i], inputs["m"][i:i]
+    grid, width, n = collect(eltype(d), -10:10), oftype(d[1], 1.5), length(d)
+    inner = case.formulation == "dot" ? LinearAlgebra.dot : dot_as_sum
+    left(d, m) = residual(d, m, grid, width, inner)
+    rest = case.variant == "scalar" ? (d, m) -> sum(square.(left(d, m))) : left
+    case.names == ["m"] && return (z -> rest(d, z), m)
+    case.names == ["d"] && return (z -> rest(z, m), d)
+    case.names == ["d", "m"] && return (z -> rest(z[1:n], z[(n + 1):(n + 1)]), vcat(d, m))
+    return (z -> rest(z[2:(n + 1)], z[1:1]), vcat(m, d))
+end
+
+"log pmf(c; rate). A function of its own: broadcasting the type's constructor instead is what `type_broadcast` measures."
+term(c, rate) = logpdf(Poisson(rate; check_args=false), c)
+
+function loop(c, rates)
+    total = zero(eltype(rates))
+    for i in eachindex(c, rates)
+        @inbounds total += term(c[i], rates[i])
+    end
+    return total
+end
+
+broadcasted(c, rates) = sum(term.(c, rates))
+type_broadcast(c, rates) = sum(logpdf.(Poisson.(rates), c))
+generator(c, rates) = sum(pair -> logpdf(Poisson(pair[2]), pair[1]), zip(c, rates))
+# ReverseDiff.@forward(term) where it is called, written as what the macro makes of it, for the macro needs the package to be read
+forward_inside(c, rates) = mapreduce(ReverseDiff.ForwardOptimize(term), +, c, rates)
+
+function point(::Val{:poisson}, case, inputs, i)
+    c = Int(inputs["c"][i])
+    return (z -> term(c, z[1]), inputs["lam"][i:i])
+end
+
+function whole(::Val{:poisson}, case, inputs)
+    c = Int.(inputs["c"])
+    case.formulation == "loop" && return (z -> loop(c, z), inputs["lam"])
+    case.formulation == "type_broadcast" && return (z -> type_broadcast(c, z), inputs["lam"])
+    case.formulation == "generator" && return (z -> generator(c, z), inputs["lam"])
+    case.formulation == "forward_inside" && return (z -> forward_inside(c, z), inputs["lam"])
+    return (z -> broadcasted(c, z), inputs["lam"])
+end
+
+function whole(::Val{:linear}, case, inputs)
+    W, X = inputs["W"], inputs["X"]  # (o, p), (p, points)
+    o, p = size(W)
+    return (z -> vec(reshape(z, o, p) * X), vec(W))
+end
+
+"The kernel of every point at once, as the thread computes it; only its value is asked for this way."
+function whole(::Val{:rbf}, case, inputs)
+    x, y = vec(inputs["x"]), vec(inputs["support"])
+    half = oftype(x[1], 0.5)
+    return (z -> vec(kernel(y, z, half)), x)
+end
+
+# Ways to differentiate. `ready` makes f at x ready, where y is f(x): a function without arguments that returns the derivative,
+# (outputs, inputs), or a vector or number where one of them, or both, is 1.
+
+ready(::Val, ::Val{:value}, f, x, y, jit) = () -> f(x)
+
+function ready(::Val, ::Val{:finite_difference}, f, x, y, jit)
+    out, step = similar(x, length(y), length(x)), oftype(x[1], 1e-6)
+    function differences()
+        here = f(x)
+        for k in eachindex(x)
+            there = copy(x)
+            there[k] += step
+            out[:, k] .= (f(there) .- here) ./ step
+        end
+        return out
+    end
+    return differences
+end
+
+function ready(::Val{:ForwardDiff}, ::Val{:jacfwd}, f, x, y, jit)
+    length(x) == 1 && return () -> ForwardDiff.derivative(t -> f([t]), x[1])
+    return forward_chunks(f, x, y)
+end
+
+function forward_chunks(f, x, y::Number)
+    out, settings = similar(x), ForwardDiff.GradientConfig(f, x)
+    return () -> ForwardDiff.gradient!(out, f, x, settings)
+end
+
+function forward_chunks(f, x, y)
+    out, settings = similar(x, length(y), length(x)), ForwardDiff.JacobianConfig(f, x)
+    return () -> ForwardDiff.jacobian!(out, f, x, settings)
+end
+
+function ready(::Val{:ReverseDiff}, ::Val{:jacrev}, f, x, y::Number, jit)
+    out = similar(x)
+    if jit
+        tape = ReverseDiff.compile(ReverseDiff.GradientTape(f, x))
+        return () -> ReverseDiff.gradient!(out, tape, x)
+    end
+    settings = ReverseDiff.GradientConfig(x)
+    return () -> ReverseDiff.gradient!(out, f, x, settings)
+end
+
+function ready(::Val{:ReverseDiff}, ::Val{:jacrev}, f, x, y, jit)
+    out = similar(x, length(y), length(x))
+    if jit
+        tape = ReverseDiff.compile(ReverseDiff.JacobianTape(f, x))
+        return () -> ReverseDiff.jacobian!(out, tape, x)
+    end
+    settings = ReverseDiff.JacobianConfig(x)
+    return () -> ReverseDiff.jacobian!(out, f, x, settings)
+end
+
+ready(::Val{:Zygote}, ::Val{:jacrev}, f, x, y::Number, jit) = () -> Zygote.gradient(f, x)[1]
+ready(::Val{:Zygote}, ::Val{:jacrev}, f, x, y, jit) = () -> Zygote.jacobian(f, x)[1]
+
+"One column at a time. Enzyme's own jacobian unrolls all of them, which at some hundred is hardly to be compiled."
+function ready(::Val{:Enzyme}, ::Val{:jacfwd}, f, x, y, jit)
+    out, seed = similar(x, length(y), length(x)), zero(x)
+    mode = Enzyme.set_runtime_activity(Enzyme.Forward)
+    function columns()
+        for k in eachindex(x)
+            seed[k] = 1
+            out[:, k] .= Enzyme.autodiff(mode, Enzyme.Const(f), Enzyme.Duplicated, Enzyme.Duplicated(x, seed))[1]
+            seed[k] = 0
+        end
+        return out
+    end
+    return columns
+end
+
+function ready(::Val{:Enzyme}, ::Val{:jacrev}, f, x, y::Number, jit)
+    out, mode = similar(x), Enzyme.set_runtime_activity(Enzyme.Reverse)
+    function gradient()
+        fill!(out, 0)
+        Enzyme.autodiff(mode, Enzyme.Const(f), Enzyme.Active, Enzyme.Duplicated(x, out))
+        return out
+    end
+    return gradient
+end
+
+"Writes f(x) into y: in reverse mode Enzyme takes the seed of an array from where the array is written."
+into!(y, f, x) = (copyto!(y, f(x)); nothing)
+
+function ready(::Val{:Enzyme}, ::Val{:jacrev}, f, x, y, jit)
+    out, value, seed, row = similar(x, length(y), length(x)), similar(y), zero(y), zero(x)
+    mode = Enzyme.set_runtime_activity(Enzyme.Reverse)
+    function rows()
+        for o in eachindex(y)
+            fill!(row, 0)
+            fill!(seed, 0)
+            seed[o] = 1
+            Enzyme.autodiff(
+                mode, Enzyme.Const(into!), Enzyme.Const,
+                Enzyme.Duplicated(value, seed), Enzyme.Const(f), Enzyme.Duplicated(x, row),
+            )
+            out[o, :] .= row
+        end
+        return out
+    end
+    return rows
+end
+
+backend(::Val{:jacfwd}, jit) = AutoForwardDiff()
+backend(::Val{:jacrev}, jit) = AutoReverseDiff(; compile=jit)
+
+function ready(::Val{:DifferentiationInterface}, mode::Union{Val{:jacfwd},Val{:jacrev}}, f, x, y::Number, jit)
+    out, by = similar(x), backend(mode, jit)
+    prepared = DifferentiationInterface.prepare_gradient(f, by, x)
+    return () -> DifferentiationInterface.gradient!(f, out, prepared, by, x)
+end
+
+function ready(::Val{:DifferentiationInterface}, mode::Union{Val{:jacfwd},Val{:jacrev}}, f, x, y, jit)
+    out, by = similar(x, length(y), length(x)), backend(mode, jit)
+    prepared = DifferentiationInterface.prepare_jacobian(f, by, x)
+    return () -> DifferentiationInterface.jacobian!(f, out, prepared, by, x)
+end
+
+# From the derivative of a point to the result.
+
+"Point i's derivative into the result (inputs, outputs, points), summed over the outputs if asked."
+store!(result, i, slope::Number, outputs, summed) = (result[1, 1, i] = slope; nothing)
+
+function store!(result, i, slope, outputs, summed)
+    rows = reshape(slope, outputs, :)
+    for k in axes(rows, 2)
+        if summed
+            result[k, 1, i] = sum(view(rows, :, k))
+        else
+            result[k, :, i] .= view(rows, :, k)
+        end
+    end
+    return nothing
+end
+
+"The derivative of a whole batch: summed, (points * outputs, inputs), outputs next to each other; else in the result's order."
+function store_whole!(result, slope, outputs, summed)
+    if summed
+        for i in axes(result, 3), k in axes(result, 1)
+            result[k, 1, i] = sum(view(slope, ((i - 1) * outputs + 1):(i * outputs), k))
+        end
+    else
+        result[:] .= slope isa Number ? slope : vec(slope)
+    end
+    return nothing
+end
+
+function points!(result, jobs, outputs, summed)
+    if Threads.nthreads() > 1
+        Threads.@threads for i in eachindex(jobs)
+            store!(result, i, jobs[i](), outputs, summed)
+        end
+    else
+        for i in eachindex(jobs)
+            store!(result, i, jobs[i](), outputs, summed)
+        end
+    end
+    return nothing
+end
+
+function job(request, f, x)
+    return ready(Val(SYSTEM), Val(Symbol(request["mode"])), f, x, f(x), request["jit"])
+end
+
+"A function without arguments that computes the result, and the result."
+function prepare(request)
+    inputs = Dict(array["name"] => load(array) for array in request["arrays"])
+    case = (; names=String.(request["names"]), variant=request["variant"], formulation=request["formulation"])
+    kind = Val(Symbol(request["workload"]))
+    result = zeros(request["dtype"] == "float32" ? Float32 : Float64, reverse(Int.(request["due"]))...)
+    outputs, summed = Int(request["outputs"]), request["summed"]
+    if request["whole"]
+        one = job(request, whole(kind, case, inputs)...)
+        return (() -> store_whole!(result, one(), outputs, summed), result)
+    end
+    # A configuration or tape for every point: it holds what is constant at that point, and threads do not share it.
+    jobs = [job(request, point(kind, case, inputs, i)...) for i in 1:size(result, 3)]
+    return (() -> points!(result, jobs, outputs, summed), result)
+end
+
+const TYPES = Dict("float32" => Float32, "float64" => Float64, "int32" => Int32)
+
+function load(array)
+    shape = reverse(Int.(array["shape"]))
+    return read!(array["file"], Array{TYPES[array["type"]]}(undef, shape...))
+end
+
+"BenchmarkTools' own samples: tuned, so that a short evaluation is repeated within a sample; at least as many as asked for."
+function sample(compute, request)
+    benchmark = @benchmarkable $compute()
+    benchmark.params.samples = Int(request["most"])
+    benchmark.params.seconds = max(Float64(request["seconds"]), 1e-3)
+    tune!(benchmark)
+    times = run(benchmark).times
+    least = Int(request["least"])
+    while length(times) < least
+        append!(times, run(benchmark; samples=least - length(times), seconds=1e6).times)
+    end
+    return Dict("times" => times, "evaluations" => benchmark.params.evals)
+end
+
+function answer(request, state)
+    what = request["do"]
+    if what == "prepare"
+        began = time_ns()
+        state[] = prepare(request)
+        state[][1]()
+        return Dict("seconds" => (time_ns() - began) / 1e9)
+    end
+    compute, result = state[]
+    what == "sample" && return sample(compute, request)
+    what == "result" ? write(request["file"], result) : compute()
+    return Dict{String,Any}()
+end
+
+function main()
+    LinearAlgebra.BLAS.set_num_threads(1)  # the threads have the points
+    state = Ref{Any}()
+    for line in eachline(stdin)
+        given = try
+            answer(JSON.parse(line), state)
+        catch error
+            Dict("error" => first(split(sprint(showerror, error), '\n')))
+        end
+        println(stdout, JSON.json(given))
+        flush(stdout)
+    end
+    return nothing
+end
+
+main()

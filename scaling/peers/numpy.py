@@ -1,0 +1,91 @@
+"""numpy: NumPy alone, on one core: the function, its finite differences, and its derivative written by hand.
+
+What a person does who has no differentiation system, and the yardstick for what a system costs beside it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from scaling.case import Case
+from scaling.peer import Prepared
+from scaling.peers import _seeds
+
+PACKAGES = ("numpy", "scipy")
+MODES = ("value", "finite_difference", "analytic")
+
+
+def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Why NumPy does not offer a case."""
+    return _seeds.unfit(case, workload, sizes, MODES)
+
+
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
+    """Nothing is compiled."""
+    from scipy.special import gammaln
+
+    batch = _seeds.batch(case, workload, sizes, arrays, np, gammaln)
+    if case.mode == "value":
+        return Prepared(lambda: batch.function(*batch.x), np.asarray)
+    if case.mode == "finite_difference":
+        return Prepared(lambda: _differences(batch), batch.collect, passes=sizes.passes)
+    named = {name: array.astype(case.dtype) for name, array in arrays.items()}
+    return Prepared(lambda: _by_hand(case, workload, named), np.asarray)
+
+
+def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
+    """(f(x + h e) - f(x)) / h: the shift of one input at a time, the same one at every point."""
+    from scaling.modes import STEPS
+
+    step, x = STEPS[batch.case.dtype], batch.x
+    y = batch.function(*x)
+
+    def push(place: int, shift: np.ndarray) -> np.ndarray:
+        return (batch.function(*x[:place], x[place] + shift, *x[place + 1 :]) - y) / step
+
+    return batch.columns(push, step)
+
+
+def _by_hand(case: Case, workload: Any, named: dict[str, np.ndarray]) -> np.ndarray:
+    """(points, outputs, inputs), or (points, inputs) where the derivative asked for is the sum over the outputs."""
+    if case.workload == "rbf":
+        return _rbf(case.variant, workload.reduce is not None, **named)
+    if case.workload == "poisson":
+        return named["c"] / named["lam"] - 1
+    blocks = _linear(**named) if case.workload == "linear" else _residual(case.variant, **named)
+    parts = [blocks[name] for name in workload.names]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def _rbf(variant: str | None, added: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
+    """By x; the sum over the support is a product with it."""
+    if variant == "squared":
+        value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
+        if added:
+            return value @ support - x * np.sum(value, axis=1, keepdims=True)
+        return (support - x[:, None, :]) * value[:, :, None]
+    y = support[:, 0]
+    value = np.exp(-0.5 * (x + y - 2 * x * y))
+    return value @ (y - 0.5) if added else (y - 0.5) * value
+
+
+def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
+    """Summed over the outputs: by W X_ij in every column, by X the sums of the rows of W."""
+    return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
+
+
+def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
+    """rs = d - a f with f = exp(-1.5 (x - m)^2) and a = (d f) / (f f); the scalar is (rs rs), and rs is orthogonal to f."""
+    away = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
+    f = np.exp(-1.5 * away**2)
+    slope = 3 * away * f
+    dot = lambda u, v: np.einsum("ni,ni->n", u, v)[:, None]  # noqa: E731
+    ff = dot(f, f)
+    a = dot(d, f) / ff
+    rs = d - a * f
+    if variant == "scalar":
+        return {"d": 2 * rs, "m": -2 * a * dot(rs, slope)}
+    by_m = -(dot(d, slope) - 2 * a * dot(f, slope)) / ff * f - a * slope
+    by_d = f[:, :, None] * (-f / ff)[:, None, :]
+    np.einsum("nii->ni", by_d)[...] += 1  # a view of the diagonals
+    return {"d": by_d, "m": by_m[:, :, None]}

@@ -1,0 +1,228 @@
+"""PyTorch: forward mode by `torch.func.jvp`, reverse mode by `torch.autograd.grad`, many seeds at once by `torch.func.vmap`.
+
+The points ride along as a leading axis of the function, which needs no `vmap` of its own: the same numbers as vmap(jacfwd(f))
+and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed is not batched. `chunk` is the chunk_size of the `vmap`
+over seeds. `jit: false` is eager; `jit: true` is `torch.compile`, which takes torch.func alone: there reverse mode is
+`torch.func.vjp`. On the CPU only. `compile_seconds` is the first call, compiled afresh by a compiler that is warm.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scaling import formulas
+from scaling.case import HESSIAN, SECOND, Case
+from scaling.environment import memory_bytes
+from scaling.peer import Prepared
+
+PACKAGES = ("torch",)
+THREADS = True
+JIT = (False, True)
+
+_REVERSE = ("jacrev", "grad_of_sum")
+_MODES = ("value", "jacfwd", *_REVERSE, *HESSIAN)
+_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+_ALIVE = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates of a seed that are there at once, as measured
+_ALIVE_TWICE = 36  # of a seed of a Hessian
+
+Arrays = tuple[Any, ...]
+LinearMap = Callable[[Arrays], Arrays]
+
+
+def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Why PyTorch does not offer a case; None if it does."""
+    if case.workload not in formulas.KNOWN:
+        return f"torch is given the functions {', '.join(formulas.KNOWN)}; it cannot take one that is written in JAX"
+    if case.mode not in _MODES:
+        return f"torch offers {', '.join(_MODES)}"
+    if case.target in SECOND and case.workload not in ("residual", "poisson"):
+        return "torch takes the Hessians of residual (variant scalar) and poisson"
+    if case.jit and case.mode == "fwd_over_fwd":
+        return "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"
+    if case.jit and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
+    needs, has = _needs(case, workload, sizes), memory_bytes()
+    if has is not None and needs > has:
+        return f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
+    return None
+
+
+def _needs(case: Case, workload: Any, sizes: Any) -> int:
+    """Bytes of the function's graph, of the seeds, of the intermediates of so many seeds at a time, and of all slices.
+
+    As eager execution needs them; torch.compile often needs less, but not always.
+    """
+    size = {name: math.prod(draw.shape) for name, draw in {**workload.points, **workload.shared}.items()}
+    by, reverse, second = sum(size[name] for name in workload.names), case.mode in _REVERSE, case.mode in HESSIAN
+    wide = max(sizes.values, size.get("d", 0), size.get("support", 0) if case.formulation == "rowwise" else 0)  # of one point
+    rows = by * (1 if case.batch == "whole" and not sizes.summed else case.points)
+    slices = rows if reverse or second else case.points * (1 if workload.reduce else sizes.values)
+    at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
+    alive = _ALIVE_TWICE if second and case.mode != "fwd_over_fwd" else _ALIVE[case.workload]
+    numbers = 8 * case.points * wide + alive * at_once * case.points * wide + sizes.seeds**2 + sizes.seeds * slices
+    return _BYTES[case.dtype] * numbers
+
+
+def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
+    """The derivative as a function of tensors that are there already, compiled if the case asks for it."""
+    import torch
+
+    from scaling.derivative import due
+
+    torch.set_num_threads(threads)
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    named = {name: _tensor(torch, array) for name, array in arrays.items()}
+    x = tuple(_differentiated(case, workload, name, named[name]) for name in workload.names)
+    derivative, seconds = _derivative(torch, case, workload, sizes, named, x), None
+    if case.jit:
+        derivative, seconds = _compiled(torch, derivative, x)
+    points, rows, columns = due(case, workload, sizes)
+    reverse = case.mode in _REVERSE
+
+    def collect(result: Arrays) -> np.ndarray:  # slices lead: rows in reverse mode, columns elsewhere
+        parts = [part.detach().to(torch.promote_types(part.dtype, torch.float32)).numpy() for part in result]
+        whole = np.concatenate([part.reshape(rows if reverse else columns, points, -1) for part in parts], axis=2)
+        return whole.transpose((1, 0, 2) if reverse else (1, 2, 0))
+
+    return Prepared(lambda: derivative(*x), collect, seconds, sizes.passes or None)
+
+
+def _tensor(torch: Any, array: np.ndarray) -> Any:
+    if array.dtype.name == "bfloat16":  # a dtype of NumPy's that torch does not read
+        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
+    """An input as it is differentiated by. Each point's own rows by a shared input need the input once for each point."""
+    if name in workload.shared and case.batch == "vmap" and case.mode in _REVERSE:
+        tensor = tensor.expand(case.points, *tensor.shape)
+    by_autograd = not case.jit and case.mode in (*_REVERSE, "rev_over_rev")
+    return tensor.detach().requires_grad_(by_autograd)
+
+
+def _compiled(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
+    """The derivative compiled, and the seconds of its first call. No cache helps, nor does another process."""
+    import torch._inductor.config
+    import torch.compiler.config
+
+    torch._inductor.config.compile_threads = 1
+    torch.compiler.config.force_disable_caches = True
+    torch.compiler.reset()  # what it knows of other cases is not of this one
+    torch.compile(lambda a: a + 1)(torch.ones(1))  # starts the compiler
+    compiled = torch.compile(derivative, fullgraph=True, dynamic=False)
+    began = time.perf_counter()
+    compiled(*x)
+    return compiled, time.perf_counter() - began
+
+
+def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any], x: Arrays) -> Callable[..., Arrays]:
+    """x -> the slices of the derivative, an array or one for each input: (seeds, points, ...), seeds left out where it is one.
+
+    The seeds are there before the call: made inside, a compiled derivative takes up to thirty times as long.
+    """
+    f = _function(torch, case, workload, sizes, named)
+    ride = case.batch == "vmap"  # the points ride along: each has the same seed
+    if case.mode == "value":
+        return lambda *x: (f(*x),)
+    if case.mode in _REVERSE:
+        y = f(*x).detach()
+        cotangents = (torch.ones_like(y)[None],) if case.mode == "grad_of_sum" else _identity(torch, (y,), [ride])
+        return lambda *x: _rows(torch, case, workload, f, x, cotangents)
+    tangents = _identity(torch, x, [ride and name in workload.points for name in workload.names])
+    if case.mode == "jacfwd":
+        return lambda *x: _columns(torch, case, workload, f, x, tangents)
+    if case.target == "hvp":
+        return lambda *x: _hessian(torch, case, f, x, tangents)(x)
+    return lambda *x: _over_seeds(torch, case, _hessian(torch, case, f, x, tangents), tangents)
+
+
+def _function(torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function of the batch by what it is differentiated by: (points, outputs), (points,) or, of a summed batch, ()."""
+    dtype = getattr(torch, case.dtype)
+    log_gamma = (lambda k: torch.special.gammaln(k.to(dtype))) if case.mode == "value" else None  # of integers it is a float32
+    of = _linear if case.workload == "linear" else formulas.function(case, torch, log_gamma)
+    assert of is not None
+
+    def function(*x: Any) -> Any:
+        y = of(**{**named, **dict(zip(workload.names, x, strict=True))})
+        return y.sum() if sizes.summed else y
+
+    return function
+
+
+def _linear(X: Any, W: Any) -> Any:
+    """(points, p), (p, o) or (points, p, o) -> (points, o). One product of two matrices is faster than one for each point."""
+    return X @ W if W.dim() == 2 else (X[:, None, :] @ W)[:, 0, :]
+
+
+def _identity(torch: Any, like: Arrays, ride: list[bool]) -> Arrays:
+    """The rows of an identity matrix as seeds, (seeds, *shape) for each array; where points ride along, the same for each."""
+    shapes = [a.shape[1:] if rides else a.shape for a, rides in zip(like, ride, strict=True)]
+    rows = torch.eye(sum(map(math.prod, shapes)), dtype=like[0].dtype).split([math.prod(shape) for shape in shapes], dim=1)
+    rows = [row.reshape(len(row), *[1] * rides, *shape) for row, rides, shape in zip(rows, ride, shapes, strict=True)]
+    return tuple(row.expand(len(row), *a.shape) for row, a in zip(rows, like, strict=True))
+
+
+def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
+    """A linear map applied to every seed, the slices stacked in front; one seed alone is not batched."""
+    if len(seeds[0]) == 1:
+        return linear_map(tuple(seed[0].contiguous() for seed in seeds))
+    return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
+
+
+def _columns(torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> Arrays:
+    """One JVP per seed. Eager and with one seed, dual numbers without torch.func take 0.7 of its time."""
+    from torch.autograd import forward_ad
+
+    def jvp(v: Arrays) -> Any:
+        if case.jit or len(tangents[0]) > 1:
+            return torch.func.jvp(f, x, v)[1]
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(f(*map(forward_ad.make_dual, x, v))).tangent
+
+    return _over_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
+
+
+def _rows(torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays) -> Arrays:
+    """One VJP per seed, after one forward pass that they share; added up where the outputs are."""
+    rows = _over_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
+    if not workload.reduce or len(cotangents[0]) == 1:
+        return rows
+    if case.batch == "whole":
+        return tuple(row.reshape(case.points, -1, *row.shape[1:]).sum(1) for row in rows)
+    return tuple(row.sum(0) for row in rows)
+
+
+def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
+    """Cotangents of f(x) -> cotangents of x."""
+    if case.jit:
+        return torch.func.vjp(f, *x)[1]
+    y = f(*x)
+    return lambda v: torch.autograd.grad(y, x, v, retain_graph=True)
+
+
+def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
+    """Seed -> column of the Hessian of each point, an array or one for each input: (points, ...)."""
+    every = tuple(range(len(x)))
+    total = lambda *z: f(*z).sum()  # noqa: E731 the points do not know of each other, so that the gradient of their sum is theirs
+    if case.mode == "rev_over_rev" and not case.jit:
+        return _pullback(torch, case, lambda *z: torch.autograd.grad(total(*z), z, create_graph=True), x)
+    if case.mode == "rev_over_rev":
+        return _pullback(torch, case, torch.func.grad(total, every), x)
+    if case.mode == "fwd_over_rev":
+        return lambda v: torch.func.jvp(torch.func.grad(total, every), x, v)[1]
+    if case.mode == "rev_over_fwd":
+        return lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x)
+
+    def gradient(*z: Any) -> Any:  # as forward mode has it: a JVP for each input
+        columns = _over_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
+        return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
+
+    return lambda v: (torch.func.jvp(gradient, x, v)[1],)

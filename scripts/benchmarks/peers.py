@@ -1,0 +1,48 @@
+"""JAX beside each installed peer: for each workload and size, how many times as long the peer's fastest way takes as JAX's.
+
+Runs the study `peers` three times over, each case in its system's own process, and prints the ratio of medians with its interval.
+"""
+
+import dataclasses
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scaling.answer import time_of
+from scaling.curves import Timing, family_name, pooled, size_name, way_of
+from scaling.standing import Standing, standings
+from scaling.store import load
+from scaling.words import ratio
+
+ROUNDS = 3
+
+
+def timings() -> list[Timing]:
+    """Every case of the study, the samples of all rounds together."""
+    records = []
+    for turn in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["run", "study=peers", "devices=1", f"results={folder}", f"order_seed={turn}", "sampling.seconds=0.3"]
+            command = [str(Path(sys.executable).parent / "scaling"), *words, *sys.argv[1:]]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            records += [dataclasses.replace(record, replicate=turn) for record in load(Path(folder)).records]
+    return pooled(records)
+
+
+def main() -> None:
+    """Print a line for each problem and system."""
+    best: dict[tuple[str, str, str], Standing] = {}
+    for standing in standings(timings()):
+        case = standing.timing.case
+        if standing.by_jax and standing.rival:
+            of = (family_name(case), size_name(case), case.engine)
+            best[of] = min(best.get(of, standing), standing, key=lambda s: s.timing.median)
+    for (family, size, _), standing in sorted(best.items()):
+        assert standing.rival and standing.by_jax
+        ours = f"{way_of(standing.rival.case).name} in JAX: {time_of(standing.rival)}"
+        print(f"{family} {size}: {way_of(standing.timing.case).name} takes {ratio(*standing.by_jax)} as long as {ours}")
+
+
+if __name__ == "__main__":
+    main()

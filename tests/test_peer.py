@@ -1,0 +1,149 @@
+"""A peer is one file, runs in a process of its own under the same check, and costs at most its own record."""
+
+import textwrap
+
+import pytest
+
+from scaling import environment, peer
+from scaling.case import Case, Refusal, from_dict, to_dict
+from scaling.store import latest, load
+
+RIGHT = """
+    x, y = arrays["x"], arrays["support"][:, 0]
+    return Prepared(lambda: ((y - 0.5) * np.exp((x - 0.5) * y - 0.5 * x)).sum(axis=1), np.asarray, passes=1)
+"""
+
+
+@pytest.fixture
+def write_peer(tmp_path):
+    """A user's own peer in the test's folder: the body of `prepare`, which knows rbf."""
+
+    def write(body=RIGHT, head="", name="other"):
+        text = f"""\
+import os
+import numpy as np
+from scaling.peer import Prepared
+{textwrap.dedent(head)}
+
+def unfit(case, workload, sizes):
+    return None if case.workload == "rbf" else "other knows rbf"
+
+
+def prepare(case, workload, sizes, arrays, threads):
+{textwrap.indent(textwrap.dedent(body), "    ")}
+"""
+        (tmp_path / f"{name}.py").write_text(text)
+
+    return write
+
+
+@pytest.fixture
+def run(scaling_command, write_study, tmp_path):
+    """Runs JAX and the peer on two sizes of rbf; the records, JAX's first."""
+
+    def call(engines="jax, other", more="", status=0):
+        words = write_study(f"""
+            devices: 1
+            dtype: float64
+            api: jit
+            grids:
+              - {{workload: rbf, points: [12, 20], mode: jacfwd, engine: [{engines}]{more}}}
+            """)
+        done = scaling_command(words, env={"PYTHONPATH": str(tmp_path)})
+        assert done.returncode == status, done.stdout + done.stderr
+        records = latest(load(tmp_path / "results" / "mine").records)
+        return sorted(records, key=lambda r: (r.case.engine != "jax", r.case.points)), done
+
+    return call
+
+
+def test_a_peer_of_ones_own_is_measured_beside_jax(write_peer, run, tmp_path):
+    write_peer()
+    records, done = run()
+    assert [r.status for r in records] == ["ok"] * 4
+    assert [r.case.engine for r in records] == ["jax", "jax", "other", "other"]
+    assert all(r.error < 1e-13 and r.seconds for r in records)
+    assert records[2].passes == 1 and not records[2].case.jit
+    assert "other takes" in done.stdout
+    assert "Other systems" in (tmp_path / "results" / "mine" / "report" / "table.md").read_text()
+
+
+def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compared_in(write_peer, run):
+    write_peer(head="PACKAGES = ('pytest',)")
+    records, _ = run()
+    assert len({r.setting for r in records}) == 1
+    assert len({r.environment["digest"] for r in records}) == 2
+    told = records[-1].environment["engine"]
+    assert told["pytest"] == pytest.__version__ and set(told) == {"pytest", "other"}  # and a hash of its source
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "words"),
+    [
+        (RIGHT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
+        (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is due"),
+        ("os.abort()", "killed", "signal 6"),
+        ("raise MemoryError('no room')", "out_of_memory", "no room"),
+        ("import nowhere", "error", "nowhere"),
+        ("return 7", "error", "AttributeError"),
+    ],
+    ids=["wrong", "of another shape", "aborts", "out of memory", "cannot be imported", "no peer"],
+)
+def test_what_goes_wrong_in_a_peer_costs_its_own_records(body, reason, words, write_peer, run):
+    write_peer(body)
+    records, _ = run(status=1)
+    assert [r.status for r in records] == ["ok", "ok", "failed", "failed"]
+    assert {r.reason for r in records[2:]} == {reason}
+    assert words in records[2].text
+
+
+def test_what_a_peer_does_not_offer_or_lacks_is_skipped_with_the_words(write_peer, run):
+    write_peer(head="PACKAGES = ('numpy', 'surely-not-there')")
+    records, done = run()
+    assert [(r.status, r.reason) for r in records[2:]] == [("skipped", "not_installed")] * 2
+    assert records[2].text == "surely-not-there is not installed; pip install 'ad-scaling[peers]'"
+    assert done.stdout.count("not_installed") >= 1
+
+
+def test_a_peer_that_was_missing_runs_when_it_is_there(write_peer, run):
+    write_peer(head="PACKAGES = ('surely-not-there',)")
+    assert [r.status for r in run()[0]] == ["ok", "ok", "skipped", "skipped"]
+    write_peer()
+    records, done = run()
+    assert [r.status for r in records] == ["ok"] * 4
+    assert "2 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
+
+
+def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
+    write_peer()
+    records, _ = run(more=", devices: [1, 2], api: [jit]")
+    assert {(r.case.devices, r.status) for r in records if r.case.engine == "other"} == {(1, "ok"), (2, "skipped")}
+    assert {r.text for r in records if r.case.engine == "other" and r.status == "skipped"} == {"other uses one core"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("trch", "unknown engine 'trch': choose from jax, .*did you mean 'torch'.*import path of a peer of your own"),
+        ("torch/fast", "unknown engine 'torch/fast': choose from torch"),
+        ("julia/Forward", "unknown engine 'julia/Forward': choose from .*did you mean 'julia/ForwardDiff'"),
+        ("json", "engine 'json' has no function unfit; see docs/adding_a_peer.md"),
+        ("my.own.peer", "unknown engine 'my.own.peer'"),
+    ],
+)
+def test_an_engine_that_is_none_is_refused_in_one_line(engine, words):
+    with pytest.raises(Refusal, match=words) as refused:
+        peer.module(engine)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_setting_differs_from_the_digest_by_the_versions_of_the_engine_alone():
+    plain, one, other = (
+        environment.describe("cpu", "cpu", {}, None, [0], engine) for engine in (None, {"torch": "2.13.0"}, {"torch": "2.14.0"})
+    )
+    assert plain["digest"] == plain["setting"] == one["setting"] == other["setting"]
+    assert len({plain["digest"], one["digest"], other["digest"]}) == 3
+
+
+def test_a_default_engine_does_not_change_a_key():
+    assert from_dict(to_dict(Case("rbf")) | {"engine": "jax", "chunk": None, "formulation": None}).key == Case("rbf").key

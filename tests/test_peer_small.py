@@ -1,0 +1,202 @@
+"""The peers `numpy`, `autograd` and `enzyme`: whatever they offer is right, and what they do not offer they say beforehand."""
+
+import dataclasses
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+
+from scaling import derivative, peer, worker, workload
+from scaling.case import BATCHES, HESSIAN, SECOND, Case
+from scaling.peers import _seeds, enzyme
+from scaling.record import Record
+from scaling.sampling import Sampling
+
+jax.config.update("jax_enable_x64", True)
+
+ONCE = Sampling(least=1, most=1, warm_up=0.0)
+NEEDS = {"numpy": "numpy", "autograd": "autograd", "enzyme": "enzyme_ad"}
+DTYPES = {"numpy": ("float64", "float32"), "autograd": ("float64", "float32"), "enzyme": ("float64", "float32", "bfloat16")}
+RBF = {"workload": "rbf", "points": 7, "sizes": {"m": 5}}
+CUBE = {"workload": "rbf", "variant": "squared", "points": 5, "sizes": {"m": 11, "d": 3}}
+LINEAR = {"workload": "linear", "points": 7, "sizes": {"p": 3, "o": 2}}
+SCALAR = {"workload": "residual", "points": 5, "variant": "scalar"}
+PROBLEMS = {
+    "rbf": RBF,
+    "rbf rowwise": RBF | {"formulation": "rowwise"},
+    "rbf in three dimensions": CUBE,
+    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
+    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
+    "rbf grad in three dimensions": CUBE | {"target": "grad"},
+    "linear by W": LINEAR,
+    "linear of many outputs": {"workload": "linear", "points": 3, "sizes": {"p": 4, "o": 20}},
+    "linear by X": LINEAR | {"wrt": "X"},
+    "linear by both": LINEAR | {"wrt": "X+W"},
+    "residual by m": {"workload": "residual", "points": 300},
+    "residual by both": {"workload": "residual", "points": 5, "wrt": "d+m"},
+    "residual with dot": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
+    "residual scalar": SCALAR | {"wrt": "m+d"},
+    "poisson": {"workload": "poisson", "points": 9},
+}
+TWICE = {
+    "residual scalar": SCALAR | {"wrt": "m+d"},
+    "residual scalar with dot": SCALAR | {"formulation": "dot"},
+    "poisson": PROBLEMS["poisson"],
+    "linear of one output": {"workload": "linear", "points": 4, "sizes": {"p": 3, "o": 1}, "wrt": "W+X"},
+}
+
+
+def refusal(case):
+    built = workload.build(case)
+    return derivative.unfit(case, built, derivative.shape(case, built))
+
+
+def offered(engine, problem, modes):
+    """The cases of a problem that an engine offers; the dtypes take turns."""
+    found, turn = {}, itertools.cycle(DTYPES[engine])
+    for mode, batch in itertools.product(modes, BATCHES):
+        case = workload.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
+        if refusal(case) is None and case not in found:
+            found[case] = dataclasses.replace(case, dtype=next(turn))
+    return list(found.values())
+
+
+def run(case):
+    pytest.importorskip(NEEDS[case.engine], reason="scripts/peers installs it")
+    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+
+
+def is_right(record):
+    if record.reason == "no_digits":
+        assert (record.case.mode, record.case.dtype) == ("finite_difference", "float32")
+        return
+    assert record.status == "ok", (record.case, record.text)
+    assert record.error <= record.tolerance
+    if record.case.dtype == "float64" and record.case.mode != "finite_difference":
+        assert record.error < 1e-10
+    assert (record.compile_seconds is not None) == (record.case.engine == "enzyme")
+
+
+def why_not(**fields):
+    """Why an engine does not offer a case, in words."""
+    case = workload.complete(Case(**fields))
+    built = workload.build(case)
+    return peer.module(case.engine).unfit(case, built, derivative.shape(case, built))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("engine", NEEDS)
+def test_every_way_that_is_offered_gives_the_reference_at_every_point(engine, name):
+    cases = offered(engine, PROBLEMS[name], peer.module(engine).MODES)
+    assert {"value", "finite_difference" if engine == "numpy" else "jacfwd"} <= {case.mode for case in cases}
+    for case in cases:
+        is_right(run(case))
+
+
+@pytest.mark.parametrize("target", SECOND)
+@pytest.mark.parametrize("name", TWICE)
+def test_autograd_gives_every_hessian_in_every_nesting(name, target):
+    cases = offered("autograd", TWICE[name] | {"target": target}, HESSIAN)
+    assert [case.mode for case in cases] == list(HESSIAN)
+    for case in cases:
+        is_right(run(case))
+
+
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
+def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkeypatch, mode):
+    write_workload("springs")
+    monkeypatch.syspath_prepend(tmp_path)
+    is_right(run(workload.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))))
+
+
+def test_enzyme_says_that_it_cannot_sort_instead_of_ending_the_process(tmp_path, monkeypatch):
+    text = "from scaling.workload import *\nimport jax.numpy as jnp\n"
+    text += "def workload(case):\n    return Workload(lambda x: jnp.sort(x), points={'x': normal(4)})\n"
+    (tmp_path / "sorting.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(workload.complete(Case(workload="sorting", mode="value", engine="enzyme"))).status == "ok"
+    record = run(workload.complete(Case(workload="sorting", mode="jacrev", engine="enzyme")))
+    assert record.reason == "error" and "sort ends the process" in record.text
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear by both", "linear by W", "residual by both", "poisson"])
+@pytest.mark.parametrize(("engine", "mode"), [
+    ("numpy", "finite_difference"), ("autograd", "jacfwd"), ("autograd", "linearize"), ("autograd", "jacrev"),
+    ("enzyme", "jacfwd"), ("enzyme", "jacrev"),
+])  # fmt: skip
+def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(engine, mode, name, monkeypatch):
+    seeds, seed = _seeds.seeds, enzyme._seed
+    monkeypatch.setattr(_seeds, "seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
+    monkeypatch.setattr(enzyme, "_seed", lambda *words: 1.001 * seed(*words))
+    record = run(workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"})))
+    assert (record.status, record.reason) == ("failed", "wrong_answer")
+    assert not record.seconds
+
+
+@pytest.mark.parametrize("engine", ["numpy", "autograd"])
+def test_a_function_written_in_jax_is_not_offered_by_what_has_no_jax(engine, write_workload, tmp_path, monkeypatch):
+    write_workload("springs")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = f"{engine} is given the functions rbf, linear, residual, poisson; it cannot take one that is written in JAX"
+    assert why_not(workload="springs", engine=engine) == words
+
+
+@pytest.mark.parametrize(("engine", "mode", "words"), [
+    ("numpy", "jacfwd", "numpy offers value, finite_difference, analytic"),
+    ("autograd", "finite_difference", "autograd offers value, jacfwd, linearize, jacrev, grad_of_sum, fwd_over_rev"),
+    ("enzyme", "linearize", "enzyme offers value, jacfwd, jacrev, grad_of_sum"),
+])  # fmt: skip
+def test_modes_that_it_does_not_have_are_not_offered(engine, mode, words):
+    assert why_not(**RBF, engine=engine, mode=mode).startswith(words)
+
+
+def test_a_hessian_by_hand_is_not_offered():
+    assert why_not(**SCALAR, engine="numpy", mode="analytic", target="hvp") == "numpy offers no analytic of target=hvp"
+
+
+@pytest.mark.parametrize("engine", ["numpy", "autograd"])
+def test_bfloat16_is_not_offered_by_what_has_none(engine):
+    assert why_not(**RBF, engine=engine, mode="value", dtype="bfloat16") == f"{engine} has no bfloat16"
+
+
+@pytest.mark.parametrize(("engine", "mode"), [("numpy", "finite_difference"), ("autograd", "jacrev"), ("enzyme", "jacrev")])
+def test_seeds_in_chunks_are_not_offered(engine, mode):
+    assert why_not(**RBF, engine=engine, mode=mode, chunk=2) == f"{engine} takes one seed after another; leave chunk out"
+
+
+@pytest.mark.parametrize("engine", NEEDS)
+def test_more_than_one_core_is_not_offered(engine):
+    case = workload.complete(Case(**RBF, engine=engine, mode="value", devices=7))
+    assert refusal(case) == ("not_offered", f"{engine} uses one core")
+
+
+@pytest.mark.parametrize("engine", NEEDS)
+def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(engine, monkeypatch):
+    monkeypatch.setattr(_seeds, "memory_bytes", lambda: 10**9)
+    much = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
+    words = why_not(workload="residual", wrt="d", points=300_000, **much)
+    assert words == "needs about 1.26 GB, has 1 GB"
+    assert why_not(workload="residual", wrt="d", points=100_000, **much) is None
+
+
+@pytest.mark.parametrize("engine", NEEDS)
+def test_asking_what_is_offered_loads_no_library(engine):
+    code = f"import sys, importlib\nimportlib.import_module('scaling.peers.{engine}')\n"
+    code += "assert not {'jax', 'autograd', 'enzyme_ad', 'scipy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("engine", NEEDS)
+def test_what_is_not_installed_is_told_with_the_command_that_installs_it(engine):
+    if importlib.util.find_spec(NEEDS[engine]):
+        assert peer.missing(engine) is None
+    else:
+        assert NEEDS[engine] in peer.missing(engine)

@@ -1,0 +1,176 @@
+"""The peer `torch`: whatever it offers is right, and what it does not offer it says before anything runs."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scaling import environment
+
+pytest.importorskip("torch", reason="scripts/peers installs it")
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+
+from scaling import derivative, formulas, inputs, worker, workload
+from scaling.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
+from scaling.peers import torch as peer
+from scaling.record import Record
+from scaling.sampling import Sampling
+
+jax.config.update("jax_enable_x64", True)
+
+ONCE = Sampling(least=1, most=1, warm_up=0.0)
+RBF = {"workload": "rbf", "points": 7, "sizes": {"m": 5}}
+CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
+LINEAR = {"workload": "linear", "points": 4, "sizes": {"p": 5, "o": 3}}
+SCALAR = {"workload": "residual", "points": 5, "variant": "scalar"}
+PROBLEMS = {
+    "rbf": RBF,
+    "rbf rowwise": RBF | {"formulation": "rowwise"},
+    "rbf in three dimensions": CUBE,
+    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
+    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
+    "linear by W": LINEAR,
+    "linear by X": LINEAR | {"wrt": "X"},
+    "linear by both": LINEAR | {"wrt": "W+X"},
+    "residual by m": {"workload": "residual", "points": 5},
+    "residual by both": {"workload": "residual", "points": 5, "wrt": "d+m"},
+    "residual with dot": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
+    "residual scalar": SCALAR | {"wrt": "m+d"},
+    "poisson": {"workload": "poisson", "points": 6},
+}
+TWICE = {
+    f"{name}: {target}": problem | {"target": target}
+    for (name, problem), target in itertools.product(
+        {"residual scalar": SCALAR | {"wrt": "m+d"}, "residual scalar by m": SCALAR, "poisson": PROBLEMS["poisson"]}.items(),
+        SECOND,
+    )
+}
+ONCE_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
+
+
+def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
+    """The cases of these problems that are offered, by what a person calls them."""
+    found = {}
+    for name, mode, batch, dtype, chunk in itertools.product(problems, modes, BATCHES, dtypes, chunks):
+        rest = {"mode": mode, "batch": batch, "dtype": dtype, "chunk": chunk, "engine": "torch", "jit": False}
+        case = workload.complete(Case(**problems[name] | rest | fields))
+        if refusal(case) is None:
+            found.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
+    return [pytest.param(case, id=name) for case, name in found.items()]
+
+
+def refusal(case):
+    built = workload.build(case)
+    return derivative.unfit(case, built, derivative.shape(case, built))
+
+
+def why_not(**fields):
+    """Why torch does not offer a case, in words."""
+    case = workload.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
+    built = workload.build(case)
+    return peer.unfit(case, built, derivative.shape(case, built))
+
+
+def run(case):
+    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+
+
+def is_right(record):
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance
+    if record.case.dtype == "float64":
+        assert record.error < 1e-10
+
+
+EAGER = [
+    *cases(PROBLEMS, ONCE_MODES, chunks=[None, 2]),
+    *cases(TWICE, HESSIAN, chunks=[None, 3]),
+    *cases({name: PROBLEMS[name] for name in ("rbf", "linear by both", "residual by both", "poisson")}, ONCE_MODES, DTYPES[::2]),
+    *cases({"residual scalar: hvp": TWICE["residual scalar: hvp"]}, HESSIAN, DTYPES[::2]),
+]
+
+
+@pytest.mark.parametrize("case", EAGER)
+def test_every_way_that_is_offered_gives_the_reference_at_every_point(case):
+    record = run(case)
+    is_right(record)
+    assert record.compile_seconds is None
+    assert (record.passes is None) == (case.mode == "value")
+
+
+COMPILED = [
+    *cases({"rbf": RBF}, ["jacfwd", "jacrev"], ["float32"], [2], jit=True),
+    *cases({"residual scalar: hessian": TWICE["residual scalar: hessian"]}, ["rev_over_fwd"], ["bfloat16"], jit=True),
+    *cases({"poisson": PROBLEMS["poisson"]}, ["grad_of_sum"], jit=True),
+]
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_what_is_compiled_is_right_as_well_and_says_what_compiling_took(case):
+    record = run(case)
+    is_right(record)
+    assert record.compile_seconds > 0
+
+
+def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
+    right = formulas.function
+    monkeypatch.setattr(formulas, "function", lambda *words: lambda **x: right(*words)(**x) * 1.001)
+    for mode in ("jacfwd", "jacrev"):
+        record = run(workload.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
+        assert (record.status, record.reason) == ("failed", "wrong_answer")
+        assert not record.seconds
+
+
+def test_it_uses_as_many_threads_as_jax_has_devices():
+    import torch
+
+    case = workload.complete(Case(**RBF | {"engine": "torch", "jit": False}))
+    built = workload.build(case)
+    sizes = derivative.shape(case, built)
+    for threads in (2, 1):
+        peer.prepare(case, built, sizes, inputs.arrays(case, built), threads)
+        assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (threads, 1)
+
+
+def test_a_function_written_in_jax_is_not_offered(write_workload, tmp_path, monkeypatch):
+    write_workload("springs")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert why_not(workload="springs") == (
+        "torch is given the functions rbf, linear, residual, poisson; it cannot take one that is written in JAX"
+    )
+
+
+def test_modes_that_it_does_not_have_are_not_offered():
+    for mode in ("linearize", "finite_difference", "analytic"):
+        assert "torch offers value, jacfwd, jacrev" in why_not(**RBF, mode=mode)
+
+
+def test_hessians_are_offered_of_the_functions_that_have_one():
+    assert "Hessians of residual" in why_not(workload="rbf", sizes={"m": 1}, mode="fwd_over_rev")
+
+
+def test_forward_over_forward_is_not_compiled():
+    assert "torch.compile crashes" in why_not(**TWICE["poisson: hessian"], mode="fwd_over_fwd", jit=True)
+
+
+def test_compiling_without_a_compiler_is_not_offered(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "needs a C++ compiler" in why_not(**RBF, jit=True)
+    assert why_not(**RBF, jit=False) is None
+
+
+def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(monkeypatch):
+    monkeypatch.setattr(peer, "memory_bytes", lambda: 10**9)
+    much = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
+    assert why_not(**much).startswith("needs about 8") and "has 1 GB" in why_not(**much)
+    assert why_not(**much, chunk=8) is None
+    assert why_not(**much | {"mode": "jacfwd"}) is None
+    assert why_not(**much | {"mode": "grad_of_sum"}) is None
+
+
+def test_asking_what_is_offered_does_not_load_torch():
+    code = f"import sys; sys.path.insert(0, {os.getcwd()!r})\nimport scaling.peers.torch\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

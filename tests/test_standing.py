@@ -1,0 +1,135 @@
+"""Where a timing stands: against the hand-written derivative, the speed of memory, JAX, and the figures that were published."""
+
+import pytest
+
+from scaling import curves, preflight, published, standing
+from scaling.answer import first_call, read
+from scaling.case import FIELDS, MODES, to_dict
+from scaling.store import Writer
+from tests.test_curves import record
+from tests.test_study import compose
+
+
+def standings(*records):
+    found = standing.standings(curves.pooled(records))
+    return {(s.timing.case.engine, s.timing.case.mode, s.timing.case.devices): s for s in found}
+
+
+def test_every_mode_is_compared_with_the_faster_of_two_that_are_written_by_hand():
+    found = standings(record(seconds=6.0), record(seconds=3.0, mode="analytic"), record(seconds=2.0, mode="analytic_vmap"))
+    assert [found["jax", mode, 1].by_hand[0] for mode in ("jacfwd", "analytic", "analytic_vmap")] == [3, 1.5, 1]
+
+
+@pytest.mark.parametrize("other", [{"devices": 2}, {"points": 24}, {"digest": "two"}, {"cores": [0, 1]}])
+def test_what_is_written_by_hand_elsewhere_is_no_floor(other):
+    found = standings(record(seconds=6.0), record(mode="analytic", **({"seconds": 3.0} | other)))
+    assert found["jax", "jacfwd", 1].by_hand is None
+
+
+def test_the_roof_is_the_time_in_which_memory_moves_what_must_move():
+    copy = record(seconds=2.0, workload="ceiling", target="copy", mode="value", sizes={}, argument_bytes=400, output_bytes=400)
+    found = standings(copy, record(seconds=1.0, argument_bytes=20, output_bytes=180), record(seconds=1.0, mode="jacrev"))
+    assert found["jax", "jacfwd", 1].of_roof == 0.5  # 200 bytes at 400 bytes a second, in one
+    assert found["jax", "jacrev", 1].of_roof is None
+    assert ("jax", "value", 1) not in found
+
+
+def test_a_peer_is_compared_with_the_fastest_of_jax_that_is_not_written_by_hand():
+    jax = [record(seconds=4.0), record(seconds=2.0, mode="jacrev"), record(seconds=0.1, mode="analytic")]
+    found = standings(*jax, record(seconds=10.0, mode="jacrev", engine="torch"), record(2, 5.0, engine="torch"))
+    assert found["torch", "jacrev", 1].by_jax[0] == 5 and found["torch", "jacrev", 1].rival.case.mode == "jacrev"
+    assert found["torch", "jacfwd", 2].by_jax is None
+    assert all(s.by_jax is None for (engine, *_), s in found.items() if engine == "jax")
+
+
+def test_peers_do_not_compete_for_jaxs_fastest_mode_nor_are_they_its_baseline():
+    records = [record(seconds=4.0, api="jit"), record(seconds=1.0, api="jit", engine="torch", mode="jacrev"), record(2, 2.0)]
+    (one, two) = curves.fastest(records)
+    assert {one.first.case.engine, two.first.case.engine} == {"jax"}
+    on_two = next(c for c in curves.curves(records) if c.points[-1].devices == 2)
+    assert on_two.points[-1].against_jit == 2
+
+
+def test_two_formulations_are_two_ways_to_one_problem():
+    (found,) = curves.fastest([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
+    assert found.first.case.formulation == "rowwise" and found.ratio == 2
+    rows = [record(seconds=1.0, points=n, formulation=f) for n in (4, 8) for f in (None, "rowwise")]
+    (panel,) = curves.panels(rows)
+    assert {way.name for way in panel.lines} == {"jacfwd (vmap)", "jacfwd (vmap), rowwise"}
+
+
+def test_the_first_call_counts_every_stage_before_it():
+    (timing,) = curves.pooled([record(trace_seconds=1.0, lower_seconds=2.0, compile_seconds=3.0, first_seconds=0.5)])
+    assert first_call(timing) == 6.5
+    (pmapped,) = curves.pooled([record(lower_seconds=2.0, first_seconds=0.5)])
+    assert first_call(pmapped) == 2.5
+    assert first_call(curves.pooled([record()])[0]) is None
+
+
+# What was published.
+
+
+def poisson(**fields):
+    case = {
+        "workload": "poisson",
+        "target": "gradient",
+        "wrt": "lam",
+        "points": 1000,
+        "sizes": {},
+        "batch": "whole",
+        "api": "jit",
+    }
+    return record(**case | {"mode": "jacrev", "dtype": "float32"} | fields)
+
+
+def table(tmp_path, *records):
+    writer = Writer(tmp_path)
+    for each in records:
+        writer.append(each)
+    return {(row[0], row[1], row[2]): row[3:] for row in published.rows(read(tmp_path))}
+
+
+def test_a_published_figure_stands_beside_what_was_measured(tmp_path):
+    rows = table(tmp_path, poisson(seconds=18.02e-6), poisson(seconds=0.0119, jit=False))
+    assert rows["poisson, N = 1000", "gradient", "JAX compiled"] == ("9.01 µs", "18.0 µs", "2.00x")
+    assert rows["poisson, N = 1000", "gradient", "JAX eager"] == ("11.9 ms", "11.9 ms", "1.00x")
+
+
+def test_a_ratio_is_measured_as_a_ratio_and_a_first_call_with_its_stages(tmp_path):
+    loss = poisson(seconds=4e-6, target="loss", mode="value", wrt=None)
+    rbf = record(
+        seconds=1e-4, workload="rbf", variant="source", target="grad", wrt="x", points=1, sizes={"m": 100, "d": 1}, api="jit",
+        compile_seconds=0.05, first_seconds=0.000636,
+    )  # fmt: skip
+    rows = table(tmp_path, poisson(seconds=2e-6), loss, rbf)
+    assert rows["poisson, N = 1000", "gradient", "JAX over the loss"][1] == "0.50x"
+    assert rows["rbf, n = 100", "grad, first call", "JAX jacfwd"] == ("50.6 ms", "50.6 ms", "1.00x")
+
+
+def test_what_has_no_time_says_why(tmp_path):
+    zygote = poisson(status="skipped", reason="not_installed", text="julia is not installed; get it", engine="julia/Zygote")
+    rows = table(tmp_path, poisson(seconds=1e-5), zygote)
+    assert rows["poisson, N = 1000", "gradient", "Zygote, broadcast"][1] == "skipped: julia is not installed; get it"
+    assert rows["rbf, n = 100", "kernel", "JAX"][1] == "not in this study"
+
+
+def test_a_study_of_something_else_has_no_such_table(tmp_path):
+    assert table(tmp_path, record(), record(mode="jacrev")) == {}
+
+
+def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
+    for group in published._groups():
+        for row in group["rows"]:
+            for fields in (group["case"] | row["case"], group["case"] | row.get("over", {})):
+                assert set(fields) <= set(FIELDS)
+                assert fields.get("mode", "value") in MODES
+            assert bool(row.get("times")) == ("over" in row)
+            assert row.get("times") or row["published"]
+
+
+def test_every_published_row_has_a_case_in_the_study_of_the_sources():
+    cases = [to_dict(answer.case) for answer in preflight.ask(compose("study=sources"))]
+    for group in published._groups():
+        for row in group["rows"]:
+            for fields in (group["case"] | row["case"], group["case"] | row.get("over", row["case"])):
+                assert any(published._fits(case, fields) for case in cases), (group["problem"], row)
