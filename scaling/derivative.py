@@ -145,7 +145,10 @@ def _jacobian(case: Case, workload: Workload, sizes: Shape, function: Callable, 
             return jnp.sum(slice_.reshape(slice_.shape[0], -1), axis=1) if batch else jnp.sum(slice_)
 
         return _over_seeds(case, column, x, sizes.seeds, first_seed, here, -1)
-    rows = _over_seeds(case, linear_map, (jax.eval_shape(f, *x),), sizes.seeds, first_seed, here, 0)
+    like = (jax.eval_shape(f, *x),)
+    if workload.reduce and case.chunk and not batch:
+        return list(_sum_over_seeds(linear_map, like, first_seed, here, case.chunk))
+    rows = _over_seeds(case, linear_map, like, sizes.seeds, first_seed, here, 0)
     if workload.reduce is None:
         return rows
     if batch:
@@ -158,6 +161,16 @@ def _over_seeds(case: Case, linear_map: Callable, like: tuple, total: int, first
     if total == 1:  # a batch of one seed costs up to four times the one call that it stands for
         slices = linear_map(*[jnp.ones(a.shape, a.dtype) for a in like])
         return jax.tree.map(lambda slice_: jnp.expand_dims(slice_, axis), slices)
+    at = _at_row(linear_map, like)
+    rows = first + jnp.arange(count)
+    if case.chunk is None or case.chunk >= count:
+        return jax.vmap(at, out_axes=axis)(rows)
+    slices = jax.lax.map(at, rows, batch_size=case.chunk)
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), slices)
+
+
+def _at_row(linear_map: Callable, like: tuple) -> Callable[[Any], Any]:
+    """The linear map by the number of a row of the identity."""
 
     def at(row: Any) -> Any:
         seed, start = [], 0
@@ -166,11 +179,23 @@ def _over_seeds(case: Case, linear_map: Callable, like: tuple, total: int, first
             start += a.size
         return linear_map(*seed)
 
-    rows = first + jnp.arange(count)
-    if case.chunk is None or case.chunk >= count:
-        return jax.vmap(at, out_axes=axis)(rows)
-    slices = jax.lax.map(at, rows, batch_size=case.chunk)
-    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), slices)
+    return at
+
+
+def _sum_over_seeds(linear_map: Callable, like: tuple, first: Any, count: int, chunk: int) -> Any:
+    """The sum of the slices of rows `first` to `first + count`, of which no more than `chunk` are there at a time."""
+    some = jax.vmap(_at_row(linear_map, like))
+
+    def summed(start: Any, length: int) -> Any:
+        return jax.tree.map(lambda a: jnp.sum(a, axis=0), some(start + jnp.arange(length)))
+
+    chunk = min(chunk, count)
+    whole, rest = divmod(count, chunk)
+    total = summed(first, chunk)
+    if whole > 1:
+        add = lambda k, total: jax.tree.map(jnp.add, total, summed(first + k * chunk, chunk))  # noqa: E731
+        total = jax.lax.fori_loop(1, whole, add, total)
+    return jax.tree.map(jnp.add, total, summed(first + whole * chunk, rest)) if rest else total
 
 
 def cut_axis(case: Case, workload: Workload, sizes: Shape) -> int:

@@ -88,6 +88,9 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
     skips, done = [], 0
     for order, answer in enumerate(shuffled):
         identity = (answer.case.key, environments[answer.around]["digest"], 0)
+        if platform != "cpu" and answer.case.engine != "jax" and not answer.unfit:
+            unfit = "not_offered", f"{answer.case.engine} runs on a CPU here, and so does JAX beside it with JAX_PLATFORMS=cpu"
+            answer = dataclasses.replace(answer, unfit=unfit)
         item = Item(answer, order, attempts[identity] + 1)
         if identity in good:
             done += 1

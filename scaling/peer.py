@@ -125,7 +125,7 @@ def missing(engine: str) -> str | None:
 def complete(case: Case) -> dict[str, Any]:
     """The fields of a peer's case that leave no choice: it takes the whole batch on so many threads."""
     known = getattr(module(case.engine), "JIT", (False,))
-    return {"api": "jit", "split": "points", "jit": case.jit if case.jit in known else known[0]}
+    return {"api": "jit", "split": "points", "precision": "highest", "jit": case.jit if case.jit in known else known[0]}
 
 
 def formulations(case: Case) -> tuple[str, ...]:
