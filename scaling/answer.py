@@ -18,6 +18,7 @@ from scaling.standing import CEILING, Standing, standings
 from scaling.store import latest, load, read_json
 from scaling.words import counted, duration, ratio
 
+_MOST_ROWS = 20  # on a screen
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 
 
@@ -152,17 +153,22 @@ def _beside(standing: Standing, row: Fastest) -> bool:
 
 
 def _peer_sentences(found: Findings) -> list[str]:
-    """For each other system: how long it takes beside JAX's fastest way, over all that both did."""
-    systems: dict[tuple[str, str], list[Standing]] = {}
+    """For each other system: how long its fastest way takes beside JAX's fastest, over all that both did."""
+    fastest: dict[tuple, Standing] = {}
     for standing in found.standings:
         if standing.by_jax:
-            systems.setdefault((standing.timing.environment, standing.timing.case.engine), []).append(standing)
+            timing = standing.timing
+            of = (timing.environment, timing.case.engine, timing.honest, timing.case.devices, analysis.problem(timing.case))
+            fastest[of] = min(fastest.get(of, standing), standing, key=lambda s: s.timing.median)
+    systems: dict[tuple[str, str], list[Standing]] = {}
+    for (environment, engine, *_), standing in fastest.items():
+        systems.setdefault((environment, engine), []).append(standing)
     told = []
     for (environment, engine), rows in systems.items():
         factors = sorted((row.by_jax[0], index) for index, row in enumerate(rows) if row.by_jax)
         (least, least_at), (most, most_at) = factors[0], factors[-1]
         middle = statistics.median(factor for factor, _ in factors)
-        text = f"{engine} takes {ratio(middle)} as long as JAX's fastest way, in the median over {counted(len(rows), 'case')}"
+        text = f"{engine} takes {ratio(middle)} as long as JAX, each its fastest way, in the median of {counted(len(rows), 'problem')}"
         if len(rows) > 1:
             text += f": from {ratio(least)} ({_problem_of(rows[least_at])}) to {ratio(most)} ({_problem_of(rows[most_at])})"
         told.append(f"{text}.{marks(found, environment)}")
@@ -249,11 +255,23 @@ def _trouble(found: Findings) -> list[str]:
     return told
 
 
-def table_rows(source: Path | Findings) -> list[tuple[str, ...]]:
-    """The fastest mode of each problem on each number of devices, under COLUMNS."""
+def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Rows and sentences for a screen: of many problems the largest of each family, and no sentence on what the rows say."""
+    if len(found.fastest) <= _MOST_ROWS:
+        return table_rows(found), sentences(found)
+    largest: dict[tuple, Fastest] = {}
+    for row in found.fastest:
+        first = row.first
+        of = (first.environment, first.honest, first.case.devices, *analysis.family(first.case))
+        largest[of] = max(largest.get(of, row), row, key=lambda row: volume(row.first.case))
+    return table_rows(found, list(largest.values())), [*_scaling_sentences(found), *_peer_sentences(found), *_trouble(found)]
+
+
+def table_rows(source: Path | Findings, some: list[Fastest] | None = None) -> list[tuple[str, ...]]:
+    """The fastest mode of each problem on each number of devices, or of some of them, under COLUMNS."""
     found = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []
-    for row in found.fastest:
+    for row in found.fastest if some is None else some:
         case, second = row.first.case, row.second
         factor = ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other mode"
         rows.append((

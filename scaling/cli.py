@@ -263,11 +263,14 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
 
     index, found = pages.write(folder), answer.read(folder, only)
     table = Table(*answer.COLUMNS)
-    for row in answer.table_rows(found):
+    rows, said = answer.brief(found)
+    for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     if table.row_count:
         console.print(table)
-    for sentence in answer.sentences(found):
+    if len(rows) < len(found.fastest):
+        console.print(f"- The largest problem of each kind; the report has all {len(found.fastest)}.")
+    for sentence in said:
         console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
     if elsewhere := len(store.latest(store.load(folder).records)) - len(found.records):
         console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")

@@ -149,7 +149,7 @@ def _jacobian(case: Case, workload: Workload, sizes: Shape, function: Callable, 
     if workload.reduce and case.chunk and not batch:
         return list(_sum_over_seeds(linear_map, like, first_seed, here, case.chunk))
     rows = _over_seeds(case, linear_map, like, sizes.seeds, first_seed, here, 0)
-    if workload.reduce is None:
+    if workload.reduce is None or (sizes.seeds == 1 and not batch):
         return rows
     if batch:
         return [jnp.sum(row.reshape(-1, sizes.outputs, *row.shape[1:]), axis=1) for row in rows]
@@ -160,7 +160,8 @@ def _over_seeds(case: Case, linear_map: Callable, like: tuple, total: int, first
     """The linear map applied to rows `first` to `first + count` of the identity, its slices stacked along `axis`."""
     if total == 1:  # a batch of one seed costs up to four times the one call that it stands for
         slices = linear_map(*[jnp.ones(a.shape, a.dtype) for a in like])
-        return jax.tree.map(lambda slice_: jnp.expand_dims(slice_, axis), slices)
+        # Even an axis of one costs a copy of the result, where XLA puts it in another order.
+        return slices if case.batch == "vmap" else jax.tree.map(lambda slice_: jnp.expand_dims(slice_, axis), slices)
     at = _at_row(linear_map, like)
     rows = first + jnp.arange(count)
     if case.chunk is None or case.chunk >= count:
@@ -200,7 +201,7 @@ def _sum_over_seeds(linear_map: Callable, like: tuple, first: Any, count: int, c
 
 def cut_axis(case: Case, workload: Workload, sizes: Shape) -> int:
     """The axis, in every array of the result, along which the devices' parts follow each other."""
-    if case.split == "points":
+    if case.split == "points" or sizes.seeds == 1:
         return 0
     leading = 1 if case.batch == "vmap" else 0
     if case.mode in _COLUMNS:

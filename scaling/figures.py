@@ -156,7 +156,7 @@ def _bars(axis: Axes, at: Sequence[int], rows: Sequence[tuple], name: str, way: 
     over = [0.0 if row[2] is None else max(0.0, row[2] - row[0]) for row in rows]
     axis.errorbar(
         at, middle, yerr=[below, over], label=name, color=_colour(way), linestyle=_dashes(way),
-        marker=marker, markerfacecolor="none", markersize=min(9, 5 + above), linewidth=min(3, 1.4 + 0.4 * above),
+        marker=marker, markerfacecolor="none", markersize=min(9, 5 + above), linewidth=min(2.4, 1.2 + 0.2 * above),
         elinewidth=1, capsize=3, zorder=3 - 0.1 * above,
     )  # fmt: skip
 
@@ -288,7 +288,12 @@ def _ticks(axis: Axes, values: Sequence[int], logarithmic: bool) -> None:
             kept.append(value)
     axis.xaxis.set_major_locator(FixedLocator(sorted(kept)))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value):,}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _whole(value)))
+
+
+def _whole(value: float) -> str:
+    """A size in few letters: 8,192, 100 k, 10 M."""
+    return f"{round(value):,}" if value < 1e5 else EngFormatter(sep=" ")(value)
 
 
 def _legend(figure: Figure, axes: Iterable[Axes]) -> None:

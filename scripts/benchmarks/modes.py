@@ -1,0 +1,84 @@
+"""The modes at their best: each workload's modes beside the derivative written by hand, at its largest size, on one core.
+
+Calls are interleaved in one process; prints, as a Markdown table, the fastest mode of each problem and the ratio of its median to
+that of the faster of `analytic` and `analytic_vmap`, with its interval.
+"""
+
+import itertools
+import os
+import sys
+
+from scaling import environment
+
+environment.bind(1, True)
+if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"})
+
+import jax
+
+from scaling import inputs, measure, spmd, workload
+from scaling.case import ANALYTIC, Case
+from scaling.curves import way_of
+from scaling.intervals import ratio_interval
+from scaling.words import duration, ratio
+
+ROUNDS = 15
+VMAP, WHOLE = {"batch": "vmap"}, {"batch": "whole"}
+PROBLEMS = {
+    "rbf grad_map, source, by a product, n = 10,000": (
+        {"workload": "rbf", "points": 10000}, [{"mode": m} for m in ("jacfwd", "linearize", "grad_of_sum")]
+    ),
+    "rbf grad_map, source, row by row, n = 10,000": (
+        {"workload": "rbf", "points": 10000, "formulation": "rowwise"},
+        [{"mode": m} for m in ("jacfwd", "linearize", "grad_of_sum")],
+    ),
+    "linear, n = 10, p = 8,192, o = 5": (
+        {"workload": "linear", "points": 10, "sizes": {"p": 8192, "o": 5}},
+        [{"mode": "vmap_grad"}, {"mode": "jacrev"}, {"mode": "jacrev", **WHOLE}, {"mode": "grad_of_sum"}],
+    ),
+    "residual by m, 1,000,000 pairs": (
+        {"workload": "residual", "points": 10**6}, [{"mode": m} for m in ("jacfwd", "jacrev", "linearize")]
+    ),
+    "residual by d+m, 1,000,000 pairs": (
+        {"workload": "residual", "points": 10**6, "wrt": "d+m"}, [{"mode": m} for m in ("jacfwd", "jacrev")]
+    ),
+    "residual, scalar, by d+m, 1,000,000 pairs": (
+        {"workload": "residual", "points": 10**6, "wrt": "d+m", "variant": "scalar"}, [{"mode": "jacrev"}]
+    ),
+    "poisson gradient, N = 100,000,000": (
+        {"workload": "poisson", "points": 10**8}, [{"mode": "jacfwd"}, {"mode": "jacrev"}, {"mode": "jacrev", **WHOLE}]
+    ),
+}  # fmt: skip
+
+
+def ready(fields: dict) -> tuple:
+    """A case compiled, with its inputs in place: (case, call)."""
+    case = workload.complete(Case(api="jit", **fields))
+    program = spmd.program(case, workload.build(case), jax.devices()[:1])
+    arguments = inputs.place(case, workload.build(case), program)
+    compiled = measure.stages(program.function, arguments).compiled
+    return case, lambda: jax.block_until_ready(compiled(*arguments))
+
+
+def main() -> None:
+    """Print a row for each problem."""
+    print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
+    for name, (problem, ways) in PROBLEMS.items():
+        cases = [ready({**problem, **way}) for way in itertools.chain(ways, [{"mode": mode} for mode in ANALYTIC])]
+        seconds: list[list[float]] = [[] for _ in cases]
+        for turn in range(ROUNDS + 1):
+            for (_, call), taken in zip(cases, seconds, strict=True):
+                calls = 1 if not taken else max(1, int(0.01 / taken[0]))
+                total = sum(measure.once(call)[0] for _ in range(calls))
+                if turn:  # the first warms up
+                    taken.append(total / calls)
+        timed = sorted(zip(cases, seconds, strict=True), key=lambda row: sorted(row[1])[ROUNDS // 2])
+        hand = next(taken for (case, _), taken in timed if case.mode in ANALYTIC)
+        case, best = next((case, taken) for (case, _), taken in timed if case.mode not in ANALYTIC)
+        over = ratio_interval(best, hand)
+        assert over is not None
+        print(f"| {name} | {way_of(case).name} | {duration(sorted(best)[ROUNDS // 2])} | {ratio(*over)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
