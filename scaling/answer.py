@@ -168,7 +168,8 @@ def _peer_sentences(found: Findings) -> list[str]:
         factors = sorted((row.by_jax[0], index) for index, row in enumerate(rows) if row.by_jax)
         (least, least_at), (most, most_at) = factors[0], factors[-1]
         middle = statistics.median(factor for factor, _ in factors)
-        text = f"{engine} takes {ratio(middle)} as long as JAX, each its fastest way, in the median of {counted(len(rows), 'problem')}"
+        over = counted(len(rows), "problem")
+        text = f"{engine} takes {ratio(middle)} as long as JAX, each its fastest way, in the median of {over}"
         if len(rows) > 1:
             text += f": from {ratio(least)} ({_problem_of(rows[least_at])}) to {ratio(most)} ({_problem_of(rows[most_at])})"
         told.append(f"{text}.{marks(found, environment)}")
