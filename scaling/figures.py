@@ -224,14 +224,23 @@ def _sizes(panels: Sequence[Panel], several: bool) -> Drawing | None:
             axis.set_axis_off()
         _legend(figure, axes[: len(shown)])
         told = "Median time of one call; bars are 95 % intervals; both axes are logarithmic."
-        if len(ranked) > len(shown):
-            told += f" {len(shown)} of {len(ranked)} panels are drawn, of each workload those with the most modes and sizes;"
+        if len(panels) > len(shown):
+            told += f" {len(shown)} of {len(panels)} panels are drawn, of each workload those with the most modes and sizes;"
             told += " the others stand in the tables."
         return _drawing(figure, "size", "Time against size", told)
 
 
 def _varied(panels: Sequence[Panel]) -> list[Panel]:
-    """The fullest panels first, in turn from each family, so that no workload crowds the others out."""
+    """The fullest panels first, in turn from each family, so that no workload crowds the others out.
+
+    Two sizes make no curve: a panel of them is left out where its family has a panel of more.
+    """
+    counts = {id(panel): len({size for line in panel.lines.values() for size, _ in line}) for panel in panels}
+    most: dict[tuple, int] = {}
+    for panel in panels:
+        of = (panel.environment, *family(panel.case))
+        most[of] = max(most.get(of, 0), counts[id(panel)])
+    panels = [p for p in panels if counts[id(p)] > 2 or most[(p.environment, *family(p.case))] <= 2]
     turn: dict[tuple, int] = {}
     ranked: list[tuple[bool, int, int, Panel]] = []
     for panel in sorted(panels, key=lambda p: (-len(p.lines), -sum(map(len, p.lines.values())), p.case.devices, -volume(p.case))):
