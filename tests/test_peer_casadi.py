@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 
 import pytest
 
@@ -18,6 +19,7 @@ from scaling.record import Record
 from scaling.sampling import Sampling
 
 jax.config.update("jax_enable_x64", True)
+compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
 CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
@@ -103,7 +105,7 @@ def test_every_mode_and_batch_is_offered_somewhere():
         ({"workload": "rbf", "points": 3, "sizes": {"m": 1_000_000}}, "too large"),
         ({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "mode": "jacrev"}, "sweeps"),
         ({"workload": "rbf", "points": 20_000, "sizes": {"m": 10_000}}, "copy of the shared"),
-        ({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True}, "to compile"),
+        pytest.param({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True}, "to compile", marks=compiles),
         ({"workload": "linear", "points": 3, "batch": "whole", "devices": 2}, "one core"),
         ({"workload": "scaling.workloads.ceiling", "points": 3}, "written for"),
     ],
@@ -119,7 +121,7 @@ def test_without_a_compiler_nothing_falls_back_to_the_virtual_machine(monkeypatc
     assert refusal(completed(workload="residual", points=3, jit=False)) is None
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=compiles)])
 def test_a_derivative_that_is_a_thousandth_off_is_a_wrong_answer(jit, monkeypatch):
     right = peer._jacobian
 
@@ -147,6 +149,7 @@ def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
     assert (of_sum["jacfwd"][1], of_sum["jacrev"][1]) == (22, 1)
 
 
+@compiles
 def test_the_folder_that_a_graph_is_compiled_in_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     record = run(completed(workload="poisson", points=4, jit=True), Sampling(least=7, most=7, warm_up=0.001))
