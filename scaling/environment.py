@@ -145,7 +145,7 @@ def _source() -> str:
 
 @functools.cache
 def _commit() -> tuple[str | None, bool | None]:
-    """The commit of this package and whether its files differ from it; None outside a checkout of it."""
+    """The last commit that changed this package, and whether its files differ from it; None outside a checkout of it."""
 
     def git(*words: str) -> str | None:
         try:
@@ -156,7 +156,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
     if git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+    return git("log", "-1", "--format=%H", "--", "."), bool(git("status", "--porcelain", "--", "."))
 
 
 def _processor() -> str:

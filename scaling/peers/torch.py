@@ -8,8 +8,10 @@ over seeds. `jit: false` is eager; `jit: true` is `torch.compile`, which takes t
 
 import math
 import shutil
+import sysconfig
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,8 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"
     if case.jit and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
+    if case.jit and not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"
     needs, has = _needs(case, workload, sizes), memory_bytes()
     if has is not None and needs > has:
         return f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
