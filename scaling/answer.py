@@ -16,9 +16,9 @@ from scaling.curves import Curve, Fastest, Panel, Timing, family_name, size_name
 from scaling.record import REASONS, Record
 from scaling.standing import CEILING, Standing, standings
 from scaling.store import latest, load, read_json
-from scaling.words import counted, duration, ratio
+from scaling.words import counted, duration, ratio, share
 
-_MOST_ROWS = 20  # on a screen
+_MOST_ROWS = 20  # at a glance
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 
 
@@ -136,7 +136,7 @@ def _fastest_sentences(found: Findings) -> list[str]:
         if row.by_hand:
             text += f". Written by hand it would take {ratio(1 / row.by_hand)} as long"
             roofs = [s.of_roof for s in found.standings if s.of_roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
-            text += f", {max(roofs):.0%} of the speed at which memory is copied" if roofs else ""
+            text += f", and move its data at {share(max(roofs))} of the speed at which memory is copied" if roofs else ""
         wins = Counter(way_of(r.first.case).name for r in rows if r.sure)
         if len(rows) > 1 and wins:
             counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
@@ -257,7 +257,7 @@ def _trouble(found: Findings) -> list[str]:
 
 
 def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Rows and sentences for a screen: of many problems the largest of each family, and no sentence on what the rows say."""
+    """Rows and sentences at a glance: of many problems the largest of each family, and no sentence on what the rows say."""
     if len(found.fastest) <= _MOST_ROWS:
         return table_rows(found), sentences(found)
     largest: dict[tuple, Fastest] = {}

@@ -18,11 +18,23 @@ from markupsafe import Markup
 
 from scaling import curves as analysis
 from scaling import figures, published
-from scaling.answer import COLUMNS, PEER_COLUMNS, Findings, first_call, marks, peer_rows, read, sentences, table_rows, time_of
+from scaling.answer import (
+    COLUMNS,
+    PEER_COLUMNS,
+    Findings,
+    brief,
+    first_call,
+    marks,
+    peer_rows,
+    read,
+    sentences,
+    table_rows,
+    time_of,
+)
 from scaling.case import Case, label, to_dict
 from scaling.curves import Point, Timing, family_name, size_name, way_of
 from scaling.record import REASONS, Record
-from scaling.words import counted, duration, ratio
+from scaling.words import counted, duration, ratio, share
 
 _ENDINGS = ("svg", "png")
 _SEVERAL = ("case", "environment", "seconds", "seconds_min", "collectives")  # fields of a record that are not one value
@@ -48,7 +60,7 @@ def _measured_rows(found: Findings) -> list[tuple[str, ...]]:
             str(case.devices), time_of(timing), str(len(timing.seconds)), ", ".join(sorted(set(_known(timing, "stop_reason")))),
             duration(first) if (first := first_call(timing)) else "",
             ratio(standing.by_hand[0]) if standing and standing.by_hand else "",
-            f"{standing.of_roof:.0%}" if standing and standing.of_roof else "",
+            share(standing.of_roof) if standing and standing.of_roof else "",
             *(f"{max(known):.2g}" if (known := _known(timing, name)) else "" for name in ("error", "tolerance")),
             ", ".join(speedups), ", ".join(word for word in remarks if word),
         )  # fmt: skip
@@ -170,7 +182,7 @@ def _html(found: Findings, drawings: Iterable[figures.Drawing]) -> str:
     source = Path(__file__).with_name("report.html.jinja").read_text()
     return page.from_string(source).render(
         name=found.name,
-        sentences=sentences(found),
+        sentences=brief(found)[1],
         drawings=[(d.name, d.title, d.caption, Markup(d.svg)) for d in drawings],  # ours, and escaped by matplotlib
         tables=[(title, columns, rows) for title, columns, rows in _tables(found) if rows],
         unmeasured=_unmeasured(found),
@@ -199,8 +211,8 @@ def _markdown(found: Findings) -> str:
 def _tables(found: Findings) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Every table of numbers: its title, its columns and its rows."""
     return [
-        ("Fastest mode", COLUMNS, table_rows(found)),
         ("Published and measured", published.COLUMNS, published.rows(found)),
+        ("Fastest mode", COLUMNS, table_rows(found)),
         ("Other systems", PEER_COLUMNS, peer_rows(found)),
         ("Every measured case", _MEASURED, _measured_rows(found)),
     ]

@@ -26,6 +26,11 @@ def ratio(value: float | None, low: float | None = None, high: float | None = No
     return f"{number(value)}{sign}" + ("" if low is None or high is None else f" ({number(low)} to {number(high)})")
 
 
+def share(value: float) -> str:
+    """A part of a whole in per cent: '83 %', 'under 1 %'."""
+    return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
+
+
 def waiting(seconds: float) -> str:
     """A span of waiting: '45 s', '3 min', '2 h 05 min'."""
     if seconds < 90:

@@ -6,6 +6,7 @@ over seeds. `jit: false` is eager; `jit: true` is `torch.compile`, which takes t
 `torch.func.vjp`. On the CPU only. `compile_seconds` is the first call, compiled afresh by a compiler that is warm.
 """
 
+import importlib
 import math
 import shutil
 import sysconfig
@@ -113,11 +114,8 @@ def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 def _compiled(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
     """The derivative compiled, and the seconds of its first call. No cache helps, nor does another process."""
-    import torch._inductor.config
-    import torch.compiler.config
-
-    torch._inductor.config.compile_threads = 1
-    torch.compiler.config.force_disable_caches = True
+    importlib.import_module("torch._inductor.config").compile_threads = 1
+    importlib.import_module("torch.compiler.config").force_disable_caches = True
     torch.compiler.reset()  # what it knows of other cases is not of this one
     torch.compile(lambda a: a + 1)(torch.ones(1))  # starts the compiler
     compiled = torch.compile(derivative, fullgraph=True, dynamic=False)
