@@ -114,8 +114,10 @@ def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 def _compiled(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
     """The derivative compiled, and the seconds of its first call. No cache helps, nor does another process."""
-    importlib.import_module("torch._inductor.config").compile_threads = 1
-    importlib.import_module("torch.compiler.config").force_disable_caches = True
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    compiler: Any = importlib.import_module("torch.compiler.config")
+    inductor.compile_threads = 1
+    compiler.force_disable_caches = True
     torch.compiler.reset()  # what it knows of other cases is not of this one
     torch.compile(lambda a: a + 1)(torch.ones(1))  # starts the compiler
     compiled = torch.compile(derivative, fullgraph=True, dynamic=False)
