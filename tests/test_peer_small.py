@@ -61,6 +61,7 @@ def refusal(case):
 
 def offered(engine, problem, modes):
     """The cases of a problem that an engine offers; the dtypes take turns."""
+    pytest.importorskip(NEEDS[engine], reason="scripts/peers installs it")
     found, turn = {}, itertools.cycle(DTYPES[engine])
     for mode, batch in itertools.product(modes, BATCHES):
         case = workload.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
