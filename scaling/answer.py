@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from scaling import curves as analysis
-from scaling.case import Case, from_dict, label
+from scaling.case import CEILING, Case, from_dict, label
 from scaling.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
 from scaling.record import REASONS, Record
-from scaling.standing import CEILING, Standing, standings
+from scaling.standing import Standing, standings
 from scaling.store import latest, load, read_json
 from scaling.words import counted, duration, ratio, share
 
@@ -160,25 +160,25 @@ def _peer_sentences(found: Findings) -> list[str]:
             timing = standing.timing
             of = (timing.environment, timing.case.engine, timing.honest, timing.case.devices, analysis.problem(timing.case))
             fastest[of] = min(fastest.get(of, standing), standing, key=lambda s: s.timing.median)
-    systems: dict[tuple[str, str], list[Standing]] = {}
-    for (environment, engine, *_), standing in fastest.items():
-        systems.setdefault((environment, engine), []).append(standing)
+    systems: dict[tuple[str, str, bool], list[Standing]] = {}
+    for (environment, engine, honest, *_), standing in fastest.items():
+        systems.setdefault((environment, engine, honest), []).append(standing)
     told = []
-    for (environment, engine), rows in systems.items():
+    for (environment, engine, honest), rows in systems.items():
         factors = sorted((row.by_jax[0], index) for index, row in enumerate(rows) if row.by_jax)
         (least, least_at), (most, most_at) = factors[0], factors[-1]
         middle = statistics.median(factor for factor, _ in factors)
-        over = counted(len(rows), "problem")
+        over = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
         text = f"{engine} takes {ratio(middle)} as long as JAX, each its fastest way, in the median of {over}"
         if len(rows) > 1:
             text += f": from {ratio(least)} ({_problem_of(rows[least_at])}) to {ratio(most)} ({_problem_of(rows[most_at])})"
-        told.append(f"{text}.{marks(found, environment)}")
+        told.append(f"{text}.{marks(found, environment, honest)}")
     return told
 
 
 def _problem_of(standing: Standing) -> str:
     case = standing.timing.case
-    return f"{family_name(case)}, {size_name(case)}, {way_of(case).name}"
+    return f"{family_name(case)}, {size_name(case)}, {counted(case.devices, 'device')}, {way_of(case).name}"
 
 
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")

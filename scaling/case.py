@@ -25,6 +25,8 @@ APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
 
+CEILING = "ceiling"  # the workload that measures what the machine can do at most
+
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import scaling
 from scaling import launch, preflight, progress, store, study
-from scaling.case import FIELDS, Case, Refusal, from_dict, label, unknown
+from scaling.case import CEILING, FIELDS, Case, Refusal, from_dict, label, unknown
 from scaling.compose import compose
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -112,7 +112,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
             console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
         made = launch.plan(answers, loaded.records, settings)
         cases = [answer.case for answer in answers]
-        scalings = [cell.scaling for cell in cells]
+        scalings = [cell.scaling for cell in cells if cell.case.workload != CEILING]
         store.write_json(folder / "study.json", launch.manifest(name, config["study"].get("title"), scalings, cases, settings))
         _say_plan(made, name, folder, console)
         names = {case.key: label(case) for case in cases}

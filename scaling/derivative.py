@@ -4,6 +4,7 @@
 order, whatever the mode, (points, outputs, inputs). Does not know meshes, devices or apis.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,12 @@ def shape(case: Case, workload: Workload) -> Shape:
     seeds = 1 if case.mode == "grad_of_sum" else seeds
     summed = case.batch == "whole" and differentiated.shape == () != (case.points, *out.shape)
     return Shape(out.size, columns, seeds, seeds, len(differentiated.shape), summed, out.size)
+
+
+def unchunked(case: Case, sizes: Shape) -> Case:
+    """The same case without `chunk` where it takes all of a device's seeds at once, which is the same program."""
+    here = sizes.seeds // (case.devices if case.split == "seeds" else 1)
+    return dataclasses.replace(case, chunk=None) if case.chunk is not None and case.chunk >= here else case
 
 
 def due(case: Case, workload: Workload, sizes: Shape) -> tuple[int, int, int]:

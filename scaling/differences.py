@@ -109,27 +109,35 @@ def compare(
         size = np.maximum(size, np.sqrt(np.mean(want**2)))
         return over(np.abs(got[:, :, 0] - want).max(axis=1), size), np.full(stop - start, 1e-12)
     bound = step_bound(case, workload, sizes, start, stop, terms) if case.mode == "finite_difference" else np.zeros((1, 1))
-    results = [_probe(case, workload, named, got, bound, generator) for _ in range(_PROBES)]
+    # A Hessian is the difference of gradients, whose rounding it inherits however small it is itself.
+    floor = np.abs(values(case, workload, named)).max(axis=1) / np.sqrt(terms) if case.target in SECOND else np.zeros(len(got))
+    results = [_probe(case, workload, named, got, bound, floor, generator) for _ in range(_PROBES)]
     if case.target in SECOND:  # differences of a gradient that is itself wrong would prove nothing
         gradient = _evaluate(workload, _gradient(workload.function, workload.names), named)[:, None, :]
         first = dataclasses.replace(case, target=None)
-        results += [_probe(first, workload, named, gradient, bound, generator) for _ in range(_PROBES)]
+        results += [_probe(first, workload, named, gradient, bound, 0 * floor, generator) for _ in range(_PROBES)]
     errors, extras = np.array([error for error, _ in results]), np.array([extra for _, extra in results])
     worst = np.argmax(errors - extras, axis=0)[None]
     return np.take_along_axis(errors, worst, 0)[0], np.take_along_axis(extras, worst, 0)[0]
 
 
 def _probe(
-    case: Case, workload: Workload, named: Exact, got: np.ndarray, bound: np.ndarray, generator: np.random.Generator
+    case: Case,
+    workload: Workload,
+    named: Exact,
+    got: np.ndarray,
+    bound: np.ndarray,
+    floor: np.ndarray,
+    generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compare along one random direction, at the step that suits each point best."""
+    """Compare along one random direction, at the step that suits each point best. floor: the least size of a point."""
     if case.target == "hvp":  # a Hessian times the point itself is a derivative along it
         direction, rows = named, np.ones((len(got), 1))
     else:
         direction = _direction(workload, named, generator)
         rows = flat(workload, direction, len(got))
     terms = got.astype(np.float64) * rows[:, None, :]
-    size = _size(case, workload, named, direction, generator, np.abs(terms).sum(axis=2).max(axis=1))
+    size = np.maximum(floor, _size(case, workload, named, direction, generator, np.abs(terms).sum(axis=2).max(axis=1)))
     value = np.abs(values(case, workload, named)).sum(axis=1)
     best, extra, least = np.full(len(got), np.inf), np.zeros(len(got)), np.full(len(got), np.inf)
     for step in _STEPS:

@@ -26,6 +26,7 @@ from scaling.preflight import Answer
 from scaling.record import Record
 from scaling.sampling import Sampling
 
+_AS_OF_NOW = ("not_offered", "not_installed")  # may end with what is installed on the machine
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 Listener = Callable[[dict[str, Any]], None]
 
@@ -80,7 +81,8 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
         (digest, engine): environment.describe(platform, kind, variables, digest, bound_to, dict(engine))
         for digest, engine in {answer.around for answer in answers}
     }
-    good = {record.identity for record in records if record.good}
+    good = {record.identity for record in records if record.good and record.reason not in _AS_OF_NOW}
+    told = {record.identity for record in records if record.reason in _AS_OF_NOW}
     attempts = Counter(record.identity for record in records)
     shuffled = list(answers)
     random.Random(settings.order_seed).shuffle(shuffled)
@@ -92,7 +94,7 @@ def plan(answers: Sequence[Answer], records: Sequence[Record], settings: Setting
             unfit = "not_offered", f"{answer.case.engine} runs on a CPU here, and so does JAX beside it with JAX_PLATFORMS=cpu"
             answer = dataclasses.replace(answer, unfit=unfit)
         item = Item(answer, order, attempts[identity] + 1)
-        if identity in good:
+        if identity in good or (answer.unfit and identity in told):
             done += 1
         elif answer.unfit:
             skips.append(item)

@@ -62,6 +62,7 @@ def _answer(cell: Cell) -> dict[str, Any]:
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
     built = workload.build(completed)
     sizes = derivative.shape(completed, built)
+    completed = derivative.unchunked(completed, sizes)
     unfit = derivative.unfit(completed, built, sizes)
     jax = completed.engine == peer.JAX
     if jax and unfit is None and completed.split == "points" and completed.points % completed.devices:

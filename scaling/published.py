@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from scaling.answer import Findings, first_call
+from scaling.answer import Findings, first_call, marks
 from scaling.case import to_dict
 from scaling.curves import Timing
 from scaling.words import duration, number, ratio
@@ -29,11 +29,15 @@ def rows(found: Findings) -> list[tuple[str, ...]]:
     for group in _groups():
         for row in group["rows"]:
             fields = {**group["case"], **row["case"]}
-            here = _measured(found, fields, row, {**group["case"], **row["over"]} if "over" in row else None)
+            over = {**group["case"], **row["over"]} if "over" in row else None
+            # The environment that was measured last speaks, if it has what the row needs.
+            each = ((place, _measured(found, place, fields, row, over)) for place in reversed(found.environments))
+            place, here = next((pair for pair in each if pair[1] is not None), ("", None))
             measured |= here is not None
             what = f"{row['what']}, first call" if row.get("first") else row["what"]
             told = [group["problem"], what, row["system"], _published(row)]
-            made.append((*told, *(_here(row, here) if here is not None else (_why_not(found, fields), ""))))
+            time, factor = _here(row, here) if here is not None else (_why_not(found, fields), "")
+            made.append((*told, time + (marks(found, place) if place else ""), factor))
     return made if measured else []
 
 
@@ -52,19 +56,22 @@ def _here(row: Mapping[str, Any], here: float) -> tuple[str, str]:
     return duration(here), ratio(here / nearest)
 
 
-def _measured(found: Findings, fields: Mapping[str, Any], row: Mapping[str, Any], over: Mapping[str, Any] | None) -> float | None:
-    """Seconds, or a ratio of seconds; None where one of them was not measured."""
-    timing = _timing(found, fields)
-    if timing is None or not row.get("first"):
-        below = _timing(found, over) if over else None
-        if timing is None or (over and below is None):
-            return None
-        return timing.median / below.median if below else timing.median
-    return first_call(timing)
+def _measured(
+    found: Findings, place: str, fields: Mapping[str, Any], row: Mapping[str, Any], over: Mapping[str, Any] | None
+) -> float | None:
+    """Seconds, or a ratio of seconds, in one environment; None where one of them was not measured."""
+    timing = _timing(found, place, fields)
+    if timing is None or row.get("first"):
+        return first_call(timing) if timing else None
+    if over is None:
+        return timing.median
+    below = _timing(found, place, over)
+    return timing.median / below.median if below else None
 
 
-def _timing(found: Findings, fields: Mapping[str, Any]) -> Timing | None:
-    return next((timing for timing in found.timings if _fits(to_dict(timing.case), fields)), None)
+def _timing(found: Findings, place: str, fields: Mapping[str, Any]) -> Timing | None:
+    there = (timing for timing in found.timings if timing.honest and timing.environment == place)
+    return next((timing for timing in there if _fits(to_dict(timing.case), fields)), None)
 
 
 def _fits(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:

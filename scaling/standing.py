@@ -3,13 +3,13 @@
 Takes timings and gives values, as curves.py does, whose words it uses. Compares within one environment and on as many devices.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaling.case import ANALYTIC
+from scaling.case import ANALYTIC, CEILING
 from scaling.curves import Timing, problem, ratio_of
 
-CEILING = "ceiling"  # the workload whose copy measures how fast memory is
 Ratio = tuple[float, float | None, float | None]  # with its 95 % interval
 
 
@@ -38,12 +38,19 @@ def _place(timing: Timing) -> tuple:
     return timing.environment, timing.honest, timing.case.devices
 
 
+def _machine(timing: Timing) -> tuple:
+    """Where a timing was taken, whichever function and system it is of."""
+    own = ("digest", "setting", "workload_digest", "engine", "hosts", "cores", "load")
+    rest = {name: value for name, value in timing.records[0].environment.items() if name not in own}
+    return json.dumps(rest, sort_keys=True), timing.honest, timing.case.devices
+
+
 def _standing(timing: Timing, group: Sequence[Timing], copied: Mapping[tuple, float]) -> Standing:
     value = timing.case.mode == "value"
     ours = [t for t in group if t.case.engine == "jax"]
     hand = _fastest(t for t in ours if t.case.mode in ANALYTIC)
     rival = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
-    moved, speed = _moved(timing), copied.get(_place(timing))
+    moved, speed = _moved(timing), copied.get(_machine(timing))
     return Standing(
         timing,
         by_hand=ratio_of(timing, hand) if hand and not value else None,
@@ -70,5 +77,5 @@ def _copied(timings: Iterable[Timing]) -> dict[tuple, float]:
     speeds: dict[tuple, float] = {}
     for timing in timings:
         if timing.case.workload == CEILING and (moved := _moved(timing)):
-            speeds[_place(timing)] = max(speeds.get(_place(timing), 0.0), moved / timing.median)
+            speeds[_machine(timing)] = max(speeds.get(_machine(timing), 0.0), moved / timing.median)
     return speeds

@@ -76,14 +76,15 @@ def load(folder: Path) -> Loaded:
 def latest(records: Iterable[Record]) -> list[Record]:
     """One record an identity: the last that is ok, or else the last that was skipped, or else the last failure.
 
-    Of a peer in several versions, the one that ran last; a peer that was not installed at first is one of them.
+    Of a peer in several versions, the one that ran last; that it was not installed counts only where it never was.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     worth = {"failed": 0, "skipped": 1, "ok": 2}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
         of = (record.key, record.setting, record.replicate)
         old = kept.get(of)
-        if old is None or old.identity != record.identity or worth[record.status] >= worth[old.status]:
+        another = old is not None and old.identity != record.identity  # version of the peer, or none
+        if old is None or (record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]):
             kept[of] = record
     return list(kept.values())
 

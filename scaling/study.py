@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
+from scaling.case import ALIASES, CEILING, FIELDS, Case, Refusal, from_dict, unknown
 
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
@@ -48,7 +48,7 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
     given = {k: v for k, v in overrides.items() if v is not None and v != {}}
     cells: dict[Cell, None] = {}
     for part in parts.values():
-        cells |= dict.fromkeys(expand(part, overrides))
+        cells |= dict.fromkeys(expand(shared | part, overrides))
     for grid in grids:
         cells |= dict.fromkeys(_grid(_merge(_unaliased(_merge(shared, grid), given), given)))
     if study.get("ceilings") not in (None, True, False):
@@ -62,7 +62,7 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
 
 def _copy(devices: int) -> Cell:
     api = "jit" if devices == 1 else "shard_map"
-    return Cell(Case("ceiling", mode="value", points=_COPIED // devices * devices, api=api, devices=devices))
+    return Cell(Case(CEILING, mode="value", points=_COPIED // devices * devices, api=api, devices=devices))
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _program(case: Case, built: Any, devices: list[Any], platform: str, found: d
     from scaling import inputs, measure, spmd
 
     program = spmd.program(case, built, devices)
-    found["passes"] = program.sizes.seeds or None
+    found["passes"] = program.sizes.passes or None
     arguments = inputs.place(case, built, program)
     stages = measure.stages(program.function, arguments)
     found |= {name: getattr(stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}

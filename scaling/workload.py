@@ -142,7 +142,8 @@ def complete(case: Case) -> Case:
     points = 1 if target in getattr(of, "SINGLE", ()) else case.points
     batch = "vmap" if case.mode in WHOLE and case.mode != "value" else case.batch  # they take the batch as they like
     split = "points" if case.api == "jit" else case.split  # nothing is cut
-    chunk = None if case.mode in WHOLE else case.chunk  # no seeds to take in chunks
+    chunk = None if case.mode in (*WHOLE, "grad_of_sum") or target == "hvp" else case.chunk  # there is at most one seed
+    formulation = None if case.mode in WHOLE and case.mode != "value" else formulation  # written by hand, as it is
     case = dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
     case = dataclasses.replace(case, batch=batch, split=split, chunk=chunk)
     if case.engine != peer.JAX:
@@ -160,7 +161,8 @@ def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] =
 
 def build(case: Case) -> Workload:
     """The workload of a case, with `wrt` settled and checked."""
-    made = module(case.workload).workload(case)
+    own = dataclasses.replace(case, formulation=None) if case.formulation in peer.formulations(case) else case
+    made = module(case.workload).workload(own)
     if not isinstance(made, Workload):
         raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
     if twice := set(made.points) & set(made.shared):
@@ -178,4 +180,7 @@ def build(case: Case) -> Workload:
         raise Refusal(f"wrt={wrt!r} names an input twice")
     if made.reduce not in (None, "outputs"):
         raise unknown("reduce", made.reduce, ["outputs"])
-    return dataclasses.replace(made, reference=made.second, reduce=None) if case.target in SECOND else made
+    if case.target not in SECOND:
+        return made
+    by_hand = made.whole_modes if made.second else {}  # of the first derivative, where nobody speaks of a second
+    return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None)

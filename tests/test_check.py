@@ -1,6 +1,7 @@
 """What the check must not be talked into: wrong derivatives of functions that make it hard, and references that prove nothing."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 from test_contract import HERE, ONCE, PROBLEMS
 
-from scaling import check, worker, workload
+from scaling import check, inputs, spmd, worker, workload
 from scaling.case import Case
 from scaling.draws import Draw
 from scaling.record import Record
-from scaling.workload import Reference, Workload, normal
+from scaling.workload import Reference, Workload, normal, uniform
 
 
 def with_rule(function, factor):
@@ -97,3 +98,27 @@ def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
         worked = worker.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
         assert worked.reason == reason
     check._whole.cache_clear()
+
+
+SECOND_OF = {  # functions of one number whose Hessian, or that times the point, cancels; and one with a wrong rule
+    "a norm": lambda x: jnp.sqrt(jnp.sum(x**2)),
+    "an identity in disguise": lambda x: jnp.sum(jnp.log(jnp.exp(x))),
+    "a line": lambda x: jnp.sum(3 * x),
+    "a product": lambda x: x[0] * x[1] * x[2] * x[3],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["hessian", "hvp"])
+@pytest.mark.parametrize("name", SECOND_OF)
+def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, target, dtype, monkeypatch):
+    made = Workload(SECOND_OF[name], {"x": uniform(4, low=0.5)}, wrt="x")
+    monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case: made))
+    case = workload.complete(Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype))
+    built = workload.build(case)
+    with jax.enable_x64(dtype == "float64"):
+        program = spmd.program(case, built, jax.devices()[:1])
+        got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+    assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
+    got[3].flat[0] += 1e-2
+    assert check.verdict(case, built, program.sizes, got, "cpu").reason == "wrong_answer"

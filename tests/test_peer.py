@@ -114,6 +114,36 @@ def test_a_peer_that_was_missing_runs_when_it_is_there(write_peer, run):
     assert "2 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
 
 
+def test_a_peer_that_is_gone_for_a_while_leaves_its_record(write_peer, run):
+    write_peer()
+    assert [r.status for r in run()[0]] == ["ok"] * 4
+    write_peer(head="PACKAGES = ('surely-not-there',)")
+    run()
+    write_peer()
+    records, done = run()
+    assert [r.status for r in records] == ["ok"] * 4
+    assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
+
+
+def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_path):
+    write_peer(head="OFFERED = os.path.exists('compiler')")
+    text = (tmp_path / "other.py").read_text().replace('return None if case.workload == "rbf"', "return None if OFFERED")
+    (tmp_path / "other.py").write_text(text)
+    assert [r.reason for r in run()[0][2:]] == ["not_offered"] * 2
+    (tmp_path / "compiler").touch()
+    assert [r.status for r in run()[0]] == ["ok"] * 4
+
+
+def test_what_nothing_is_said_of_is_written_alike_in_jax_and_in_the_formulas():
+    from scaling import formulas, workload
+    from scaling.workloads import rbf
+
+    for variant, names in rbf.FORMULATIONS.items():
+        said, unsaid = (Case("rbf", variant=variant, formulation=name) for name in (names[0], None))
+        assert workload.complete(said) == workload.complete(unsaid)
+        assert formulas.function(said, None).func is formulas.function(unsaid, None).func
+
+
 def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
     write_peer()
     records, _ = run(more=", devices: [1, 2], api: [jit]")

@@ -113,6 +113,23 @@ def test_what_has_no_time_says_why(tmp_path):
     assert rows["rbf, n = 100", "kernel", "JAX"][1] == "not in this study"
 
 
+def test_a_published_ratio_never_mixes_environments_nor_oversubscribed_runs_nor_other_sizes(tmp_path):
+    loss = {"target": "loss", "mode": "value", "wrt": None}
+    rows = table(
+        tmp_path, poisson(seconds=2e-6, digest="one"), poisson(seconds=4e-6, digest="two", **loss),
+        poisson(seconds=9e-6, digest="three", cores=[0, 1]), poisson(seconds=8e-6, digest="three", chunk=16),
+    )  # fmt: skip
+    assert rows["poisson, N = 1000", "gradient", "JAX over the loss"][1] == "not in this study"
+    assert rows["poisson, N = 1000", "gradient", "JAX compiled"][1].startswith("2.00 µs [environment one]")
+
+
+def test_the_speed_of_memory_counts_for_a_function_of_ones_own_too():
+    copy = record(seconds=2.0, workload="ceiling", target="copy", mode="value", sizes={}, argument_bytes=400, output_bytes=400)
+    mine = record(seconds=1.0, argument_bytes=20, output_bytes=180, digest="other")
+    mine.environment["workload_digest"] = "m" * 16
+    assert standings(copy, mine)["jax", "jacfwd", 1].of_roof == 0.5
+
+
 def test_a_study_of_something_else_has_no_such_table(tmp_path):
     assert table(tmp_path, record(), record(mode="jacrev")) == {}
 

@@ -194,6 +194,9 @@ def test_the_cells_of_a_studys_parts_come_first_and_each_once():
         ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
     ]  # fmt: skip
     assert {cell.case.devices for cell in expand({"parts": {"one": part}}, {"devices": 4})} == {4}
+    assert {cell.case.dtype for cell in expand({"parts": {"one": part}, "dtype": "float64"}, {})} == {"float64"}
+    with pytest.raises(Refusal, match="unknown study key 'celings'"):
+        expand({"parts": {"one": part}, "celings": True}, {})
     with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
         expand({"parts": ["one"]}, {})
 
