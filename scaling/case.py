@@ -25,7 +25,11 @@ APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
 
+CACHES = ("cold", "warm")  # of the persistent compilation cache: empty when the case compiles, or holding its program
+
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
+FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
+PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "data_seed")  # what is computed, not how
 
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
@@ -65,6 +69,7 @@ class Case:
     engine: str = "jax"  # or a peer: another system that differentiates
     chunk: int | None = None  # seeds at a time; None takes all at once
     formulation: str | None = None  # how the same function is written
+    cache: str | None = None  # the persistent compilation cache; None compiles without one
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -83,9 +88,16 @@ class Case:
         _natural("data_seed", self.data_seed, 0)
         if self.chunk is not None:
             _natural("chunk", self.chunk, 1)
+        if self.cache is not None and self.cache not in CACHES:
+            raise unknown("cache", self.cache, CACHES)
         for name, size in self.sizes.items():
             _natural(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
+
+    @property
+    def kind(self) -> str:
+        """What its record is: of a `case`, or of what the machine can do at most (`ceiling`) or at least (`floor`)."""
+        return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def key(self) -> str:
@@ -123,6 +135,11 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
     return Case(**fields)
 
 
+def problem(case: Case) -> tuple:
+    """What is computed, not how: equal for two cases whose results are the same numbers."""
+    return tuple(tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in PROBLEM)
+
+
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
     out = set(leave_out) | {"data_seed"}
@@ -134,6 +151,8 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
             words += [f"{k}={v}" for k, v in value.items()]
         elif name in ("points", "devices", "wrt", "split", "chunk"):
             words.append(f"{name}={value}")
+        elif name == "cache":
+            words.append(f"{value} cache")
         elif name == "jit":
             words.append("eager")
         elif name == "engine" and case.jit:

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.case import ANALYTIC, WHOLE, Case, label
+from scaling.case import ANALYTIC, WHOLE, Case, label, problem
 from scaling.intervals import median_interval, ratio_interval
 from scaling.record import Record
 from scaling.store import latest
 
 KINDS = ("strong", "weak")
-PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "data_seed")  # what is computed, not how
 _WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a weak series
 
 
@@ -122,11 +121,6 @@ def _order(timing: Timing) -> tuple:
     words = [value or "" for value in (case.workload, case.target, case.variant, case.wrt, case.dtype, case.formulation)]
     how = (case.engine, case.mode, case.batch, case.split, case.api, case.precision, case.jit, case.chunk or 0)
     return (timing.environment, words, list(case.sizes.items()), case.points, case.data_seed, how, case.devices, timing.honest)
-
-
-def problem(case: Case) -> tuple:
-    """What is computed, not how: equal for two cases whose results are the same numbers."""
-    return tuple(tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in PROBLEM)
 
 
 def family(case: Case) -> tuple:

@@ -22,6 +22,7 @@ SKIPPED = {
     "indivisible": "the axis does not share out over the devices",
     "no_digits": "a finite difference with no correct digit",
     "too_large": "the compiled program needs more memory than there is",
+    "dominated": "a smaller neighbour ran out of memory",
 }
 FAILED = {
     "wrong_answer": "the result differs from the reference",
@@ -55,8 +56,15 @@ class Record:
     first_seconds: float | None = None
     seconds: list[float] = field(default_factory=list)  # the maximum over processes
     seconds_min: list[float] = field(default_factory=list)  # the minimum over processes
-    slowest_rank: int | None = None
+    slowest_rank: int | None = None  # the process that most often took the maximum
     calls_per_sample: int | None = None
+    floor_seconds: float | None = None  # an empty call through the same api, on as many devices and processes
+    turns: list[int] = field(default_factory=list)  # how many samples each turn gave, in order
+    block: str | None = None  # shared by records whose turns alternated
+    compilations: list[dict[str, Any]] = field(default_factory=list)  # the further ones: their stages, and how many samples
+    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> samples, by their place
+    before: dict[str, Any] | None = None  # what the machine was doing when sampling began; see conditions.py
+    after: dict[str, Any] | None = None
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
@@ -67,10 +75,9 @@ class Record:
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
-    peak_bytes: int | None = None
-    collective_bytes: int | None = None
+    peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
+    collective_bytes: int | None = None  # per device, sent or received
     collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
-    kind: str = "case"
     schema: int = SCHEMA
 
     @property
@@ -104,7 +111,7 @@ def to_line(record: Record) -> str:
     """One line of strict JSON; a number that JSON cannot hold becomes null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
     fields["case"] = to_dict(record.case)
-    fields["key"] = record.key
+    fields |= {"key": record.key, "kind": record.case.kind}
     return json.dumps(_finite(fields), allow_nan=False)
 
 
@@ -115,7 +122,7 @@ def from_line(line: str) -> Record:
         raise ValueError("not a JSON object")
     if fields.get("schema") != SCHEMA:
         raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
-    key = fields.pop("key", None)
+    key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
         record = Record(**fields | {"case": from_dict(fields["case"])})
     except (TypeError, KeyError, AttributeError, Refusal) as error:

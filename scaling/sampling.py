@@ -12,6 +12,8 @@ class Sampling:
     most: int = 200  # samples
     seconds: float = 1.0  # of sampling, once there are `least`
     warm_up: float = 0.05  # seconds, at least; at most ten times that
+    turns: int = 3  # at least, in which cases that are to be compared take their samples by blocks
+    compilations: int = 1  # fresh ones, each sampled like this
 
 
 @dataclass(frozen=True)

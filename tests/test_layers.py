@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd", "inputs",
-    "differences", "check", "measure", "environment", "record", "store", "worker", "study", "preflight", "launch", "curves",
-    "standing", "answer", "published", "figures", "report", "handover", "track", "progress", "compose", "cli",
+    "differences", "check", "counts", "measure", "environment", "conditions", "record", "store", "worker", "study", "ceilings",
+    "preflight", "versus", "launch", "ratios", "curves", "standing", "compare", "answer", "lint", "published", "figures", "report", "handover", "track", "progress", "compose", "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
     "case", "study", "store", "record", "curves", "answer", "figures", "report", "handover", "track", "launch", "preflight",
     "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas", "standing", "published",
+    "conditions", "ceilings", "versus", "ratios", "compare", "lint",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 
