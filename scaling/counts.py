@@ -1,0 +1,242 @@
+"""Counts: the work of a program on one device, loops by their trips: operations from its jaxpr, traffic from its optimised HLO.
+
+Operations are those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here.
+Traffic is what each kernel reads and writes, as if no cache held anything between two of them. What depends on trips that only
+running can tell is None. Does not know cases, devices or clocks.
+"""
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.dtypes import issubdtype
+from jax.extend.core import Literal, jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations of one device, and evaluations of transcendental functions beside them; both None if unknown."""
+
+    flops: int | None
+    transcendentals: int | None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one device moves, in bytes; None where unknown."""
+
+    hbm_bytes: int | None  # read and written by kernels
+    collective_bytes: int | None  # of every collective, the larger of operand and result
+    collectives: dict[str, int]  # kind -> how many are in the text; an asynchronous start and its end are one
+
+
+_ALIKE = {  # a rule -> JAX's primitives that it counts
+    "nothing": """all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim concatenate
+        convert_element_type copy copy_p debug_callback debug_print device_put dynamic_slice dynamic_update_slice empty eq eq_to
+        gather ge get gt iota is_finite le le_to lt lt_to mesh_cast name ne optimization_barrier pad pbroadcast pmax pmin ppermute
+        psum psum_invariant pvary reduce_precision reduce_scatter reshape reshard rev scatter select_n sharding_constraint slice
+        sort split squeeze stack stop_gradient swap tile top_k transpose unstack zeros_like""",
+    "results": "abs add add_any ceil clamp div floor max min mul neg nextafter rem round sign square sub",
+    "transcendental": """acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp
+        exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p logistic polygamma pow regularized_incomplete_beta rsqrt sin sinh
+        sqrt tan tanh zeta""",
+    "operands": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
+    "updates": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
+}
+_RULE_OF = {name: rule for rule, names in _ALIKE.items() for name in names.split()}
+_RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters, inputs, outputs) -> operations
+    "results": lambda p, x, y: y[0].size,
+    "transcendental": lambda p, x, y: y[0].size,
+    "operands": lambda p, x, y: x[0].size if p.get("axes", True) else 0,
+    "updates": lambda p, x, y: x[2].size,
+    "integer_pow": lambda p, x, y: y[0].size * (abs(p["y"]).bit_length() + p["y"].bit_count() - 2 + (p["y"] < 0)),  # by squaring
+    "dot_general": lambda p, x, y: 2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0]),
+    "conv_general_dilated": lambda p, x, y: (  # with its padding, without the zeros between the numbers of a dilated input
+        2 * y[0].size * x[1].size // x[1].shape[p["dimension_numbers"].rhs_spec[0]] // math.prod(p["lhs_dilation"])
+    ),
+    "triangular_solve": lambda p, x, y: x[1].size * x[0].shape[-1],
+    "cholesky": lambda p, x, y: x[0].size * x[0].shape[-1] // 3,
+    "lu": lambda p, x, y: x[0].size * (n := min(x[0].shape[-2:])) * (3 * (m := max(x[0].shape[-2:])) - n) // (3 * m),
+}
+
+
+def operations(jaxpr: Any) -> Operations:
+    """The work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is one device's.
+
+    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a reduction or a
+    running sum one for each that goes in, a scatter one for each update. Transcendental functions, roots and powers are counted
+    apart, one each however long they take. Integers, comparisons, choices, moves and collectives are free. Of several branches,
+    the most expensive. Unknown: what has no rule above, such as most factorisations and one's own kernels; complex numbers;
+    loops whose trips are not numbers in the program.
+    """
+    try:
+        return Operations(*_sum(jaxpr))
+    except (KeyError, AttributeError):  # no rule, or a parameter that another version of JAX names otherwise
+        return Operations(None, None)
+
+
+def _sum(jaxpr: Any) -> tuple[int, int]:
+    """(flops, transcendentals) of a jaxpr, without the equations whose results nobody uses."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    each = [_one(equation) for equation in dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns]
+    return sum(flops for flops, _ in each), sum(transcendentals for _, transcendentals in each)
+
+
+def _one(equation: Any) -> tuple[int, int]:
+    """The same of one equation and what is inside it."""
+    name, p = equation.primitive.name, equation.params
+    if name in ("scan", "while"):
+        trips, body = (p["length"], p["jaxpr"]) if name == "scan" else (_trips(equation), p["body_jaxpr"])
+        flops, transcendentals = _sum(body)
+        return trips * flops, trips * transcendentals
+    if name == "cond":
+        return max(map(_sum, p["branches"]), key=sum)
+    if name == "custom_linear_solve":
+        return _sum(p["jaxprs"].solve)
+    rule = _RULE_OF.get(name, name)
+    if rule == "nothing":
+        return 0, 0
+    inner = [] if rule in _RULES else list(jaxprs_in_params(p))
+    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == (len(equation.invars), len(equation.outvars)):
+        return _sum(inner[0])  # a call
+    given, made = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
+    dtypes = [x.dtype for x in (*given, *made) if hasattr(x, "dtype")]
+    if not any(issubdtype(dtype, np.inexact) for dtype in dtypes):
+        return 0, 0
+    if any(issubdtype(dtype, np.complexfloating) for dtype in dtypes):
+        raise KeyError("complex numbers")
+    count = _RULES[rule](p, given, made)
+    return (0, count) if rule == "transcendental" else (count, 0)
+
+
+def _trips(equation: Any) -> int:
+    """The trips of `while counter < end: counter += step`, where beginning, end and step are whole numbers in the program."""
+    p = equation.params
+    test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr
+    begins = equation.invars[p["cond_nconsts"] + p["body_nconsts"] :]
+    carried = zip(begins, test.invars[p["cond_nconsts"] :], body.invars[p["body_nconsts"] :], body.outvars, strict=True)
+    for begin, tested, before, after in carried:
+        ends = [e.invars[1] for e in test.eqns if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, test.outvars)]
+        steps = [e.invars[1] for e in body.eqns if (e.primitive.name, e.invars[0], e.outvars) == ("add", before, [after])]
+        whole = [int(v.val) for v in (begin, *ends, *steps) if isinstance(v, Literal) and isinstance(v.val, int | np.integer)]
+        if len(ends) == len(steps) == 1 and len(whole) == 3 and whole[2] > 0:
+            return max(0, math.ceil((whole[1] - whole[0]) / whole[2]))
+    raise KeyError("trips")
+
+
+class _Line(NamedTuple):
+    """An instruction of HLO, in XLA's words."""
+
+    name: str
+    bytes: int  # of its result; of an asynchronous start, without the operands that it carries along
+    opcode: str
+    operands: list[str]
+    called: list[str]
+    trips: float
+    root: bool
+
+
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
+_LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)(.*)")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=\{?((?:%[\w.\-]+(?:, )?)+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")
+_SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works in comes last of its results
+_STILL = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier"}
+_SLICES = {"slice", "dynamic-slice", "gather"}  # read as much of their first operand as they give
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # write this operand into the first, in place where that is a parameter
+
+
+def traffic(text: str) -> Traffic:
+    """The traffic of an optimised HLO module, given as `compiled.as_text()` prints it.
+
+    A kernel, which is a fusion or a lone instruction, reads its operands and writes its results; of an operand that it only
+    slices it reads the slices, of one that it updates in place it writes the update. Of several branches, the largest. Unknown
+    where XLA gives a loop no `known_trip_count`; the bytes of collectives only where it holds some.
+    """
+    computations, entry = _parse(text)
+
+    @functools.cache
+    def moved(name: str) -> tuple[float, float]:
+        """(by kernels, by collectives) in one run of a computation; infinite where unknown."""
+        each = [(0.0, 0.0)]
+        for line in computations[name].values():
+            kind = line.opcode.removesuffix("-start")
+            if kind in ("while", "call", "async", "conditional"):
+                if kind == "while" and len(line.called) != 2:
+                    raise ValueError("a loop is a condition and a body")
+                merge = max if kind == "conditional" else sum
+                hbm, sent = (merge(part) for part in zip(*map(moved, line.called), strict=True))
+                each.append((hbm and hbm * line.trips, sent and sent * line.trips))
+            elif kind not in _STILL and not line.opcode.endswith(("-done", "-update")):
+                given = {x: computations[name][x]._replace(opcode="parameter", operands=[], root=False) for x in line.operands}
+                inside = computations[line.called[0]] if kind == "fusion" else given | {line.name: line._replace(root=True)}
+                sent = max(line.bytes, sum(x.bytes for x in given.values())) if kind in COLLECTIVES else 0
+                each.append((_kernel(inside), sent))
+        return sum(hbm for hbm, _ in each), sum(sent for _, sent in each)
+
+    opcodes = Counter(line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values())
+    try:
+        totals = moved(entry)
+    except (LookupError, ValueError):  # another version of XLA may write it otherwise
+        totals = math.inf, math.inf
+    hbm_bytes, collective_bytes = (None if math.isinf(total) else int(total) for total in totals)
+    return Traffic(hbm_bytes, collective_bytes, {kind: opcodes[kind] for kind in COLLECTIVES})
+
+
+def _parse(text: str) -> tuple[dict[str, dict[str, _Line]], str]:
+    """The computations of a module by name, their lines by name, and which is the entry."""
+    computations: dict[str, dict[str, _Line]] = {}
+    lines: dict[str, _Line] = {}
+    entry = ""
+    for row in text.splitlines():
+        if header := _HEADER.match(row):
+            lines = computations[header[2]] = {}
+            entry = header[2] if header[1] else entry
+        elif found := _LINE.match(row):
+            root, name, shape, opcode, given, attributes = found.groups()
+            operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(attributes)))
+            size = _bytes(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
+            carried = sum(lines[x].bytes for x in operands if x in lines) if opcode.endswith("-start") else 0
+            known = _TRIPS.search(attributes)
+            trips = float(known[1]) if known else math.inf if opcode == "while" else 1.0
+            lines[name] = _Line(name, size - carried if size > carried else size, opcode, operands, called, trips, bool(root))
+    assert entry, "not the text of an HLO module"
+    return computations, entry
+
+
+def _bytes(shape: str) -> int:
+    """Of an array or a tuple of them; a type without a width takes one a number."""
+    return sum(int(bits or 8) * math.prod(int(n) for n in dims.split(",") if n) // 8 for bits, dims in _ARRAY.findall(shape))
+
+
+def _kernel(lines: Mapping[str, _Line]) -> int:
+    """The bytes that a fusion reads of its parameters and writes of its results."""
+
+    def origin(name: str) -> _Line:
+        return origin(lines[name].operands[0]) if lines[name].opcode == "bitcast" else lines[name]
+
+    (root,) = (line for line in lines.values() if line.root)
+    results = [origin(name) for name in (root.operands if root.opcode == "tuple" else [root.name])]
+    placed = [x for x in results if x.opcode in _UPDATES and origin(x.operands[0]).opcode == "parameter"]
+    updates = {x.name: lines[x.operands[_UPDATES[x.opcode]]].bytes for x in placed}
+    reads: Counter[str] = Counter()
+    for line in lines.values():
+        for place, source in enumerate(map(origin, line.operands)):
+            if source.opcode == "parameter" and line.opcode != "bitcast":
+                part = source.bytes
+                if place == 0 and line.opcode in _SLICES:
+                    part = line.bytes
+                elif place == 0 and line.name in updates:
+                    part = updates[line.name] if line.opcode == "scatter" else 0  # which adds to what is there
+                reads[source.name] += part
+    return sum(updates.get(x.name, x.bytes) for x in results) + sum(min(n, lines[x].bytes) for x, n in reads.items())

@@ -1,0 +1,363 @@
+"""Counts: operations and traffic are those of a hand count, loops by their trips, and never a guess."""
+
+import os
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from scaling import counts, spmd, workload
+from scaling.case import Case
+from scaling.counts import Operations
+
+jax.config.update("jax_num_cpu_devices", 4)  # as test_contract.py wants it too
+jax.config.update("jax_enable_x64", True)
+
+
+def array(*shape: int, dtype="float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def operations(function, *arguments) -> Operations:
+    """What the worker asks of a function, traced and never run."""
+    return counts.operations(jax.jit(function).trace(*arguments).jaxpr)
+
+
+def traffic(function, *arguments):
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return counts.traffic(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
+
+
+def on_devices(function, devices=2):
+    """The function on every device's part of its first axis."""
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("shard",))
+    return jax.shard_map(function, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
+
+
+def twice_sine(x):
+    """For n numbers 2n operations and n sines."""
+    return jnp.sin(x) * x + x
+
+
+@jax.custom_vjp
+def by_hand(x):
+    return twice_sine(x)
+
+
+by_hand.defvjp(lambda x: (twice_sine(x), x), lambda x, g: (g * x,))
+
+x35, x3, x74, x64, kernel = array(3, 5), array(3), array(7, 4), array(64, 3), array(4, 2, 3, 3)
+HAND = {  # a function, its arguments, its operations, its transcendental functions
+    "a product": (lambda a, b: a @ b, [x35, array(5, 7)], 2 * 3 * 5 * 7, 0),
+    "products": (lambda a, b: jnp.einsum("bij,kjb->bki", a, b), [array(2, 3, 5), array(7, 5, 2)], 2 * 2 * 3 * 5 * 7, 0),
+    "elementwise": (twice_sine, [x35], 30, 15),
+    "whole powers": (lambda x: (x**2, x**3, x**7, x**-2), [x3], 3 * (1 + 2 + 4 + 2), 0),
+    "other powers": (lambda x: jnp.sqrt(x**1.5), [x3], 0, 6),
+    "sums": (lambda x: (jnp.sum(x), jnp.max(x, 0), jnp.cumsum(x, 1), jnp.sum(x, ())), [x35], 45, 0),
+    "integers": (lambda x: jnp.arange(9) * 2 + jnp.argsort(jnp.arange(9)), [x3], 0, 0),
+    "moves": (lambda x: (x.T[1:, None], jnp.where(x > 2, x, 1), x[jnp.array([0, 2])]), [x35], 0, 0),
+    "a scatter": (lambda x: x.at[jnp.array([1, 1, 2])].add(1.0), [array(20)], 3, 0),
+    "a convolution": (lambda x, k: lax.conv(x, k, (1, 1), "VALID"), [array(1, 2, 8, 9), kernel], 2 * 168 * 18, 0),
+    "its transpose": (jax.grad(lambda x, k: jnp.sum(lax.conv(x, k, (2, 2), "VALID"))), [array(1, 2, 9, 9), kernel], 2916, 0),
+    "factors": (lambda a: (lax.linalg.lu(a)[0], lax.linalg.cholesky(a, symmetrize_input=False)), [array(2, 6, 6)], 432, 0),
+    "a solution": (jnp.linalg.solve, [array(6, 6), array(6)], 144 + 36 + 36, 0),
+    "a call": (lambda x: jax.jit(jax.jit(twice_sine))(x) + by_hand(x), [x3], 5 * 3, 2 * 3),
+    "a rule": (lambda x: jax.nn.relu(x) + jax.checkpoint(twice_sine)(x), [x3], 4 * 3, 3),
+    "a scan": (lambda x: lax.scan(lambda c, row: (c + jnp.sum(row), twice_sine(row)), 0.0, x), [x74], 7 * (4 + 1 + 8), 28),
+    "loops in loops": (lambda x: lax.fori_loop(0, 9, lambda i, x: lax.fori_loop(2, 6, lambda j, x: -x, x), x), [x3], 108, 0),
+    "a map": (lambda x: lax.map(twice_sine, x), [x64], 64 * 6, 64 * 3),
+    "a map in chunks": (lambda x: lax.map(twice_sine, x, batch_size=5), [x64], 64 * 6, 64 * 3),
+    "until ten": (lambda x: lax.while_loop(lambda c: c[0] < 10, lambda c: (c[0] + 4, twice_sine(c[1])), (1, x)), [x3], 18, 9),
+    "the dearer branch": (lambda x: lax.cond(x[0] > 0, jnp.sin, lambda x: x * x + x * 3, x), [x3], 9, 0),
+    "dead code": (lambda x: (jnp.linalg.svd(x), jax.jit(lambda x: (jnp.exp(x), x * 2))(x)[1])[1], [x35], 15, 0),
+    "a dead primal": (lambda x, v: jax.jvp(lambda x: x @ v.T, (x,), (v,))[1], [x35, x35], 2 * 3 * 5 * 3, 0),
+    "a dead carry": (lambda x: lax.scan(lambda c, row: ((c[0] * 2, c[1] + row), -row), (x[0], x[0]), x)[0][1], [x74], 28, 0),
+    "a carry's carry": (lambda x: lax.scan(lambda c, _: ((c[1], -c[1]), None), (x, x), None, length=6)[0][0], [x3], 18, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_operations_are_those_of_a_hand_count(name):
+    function, arguments, flops, transcendentals = HAND[name]
+    found = operations(function, *arguments)
+    assert found == Operations(flops, transcendentals)
+    assert type(found.flops) is type(found.transcendentals) is int  # they go into JSON
+    assert counts.operations(jax.make_jaxpr(function)(*arguments)) == found
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lax.while_loop(lambda x: jnp.sum(x) > 0, lambda x: x - 1, x),
+        lambda x: lax.fori_loop(0, jnp.int32(x[0]), lambda i, x: x * 2, x),
+        lambda x: lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + jnp.int64(c[1][0]), c[1]), (0, x)),
+        lambda x: lax.scan(lambda c, _: (lax.while_loop(lambda c: c[0] < 1, lambda c: c * 2, c), None), x, None, length=3)[0],
+        lambda x: lax.while_loop(lambda c: c[0] < 9.0, lambda c: (c[0] + 1.5, c[1] * 2), (0.0, x)),
+        lambda x: jnp.abs(x + 1j),
+        lambda x: jnp.linalg.svd(x[:, None])[1],
+        lambda x: jax.pure_callback(np.sin, x, x) * 2,
+    ],
+)
+def test_what_cannot_be_counted_is_unknown_and_not_a_part_of_it(function):
+    assert operations(function, x3) == Operations(None, None)
+
+
+def program(**fields) -> spmd.Program:
+    case = workload.complete(Case(**{"api": "jit"} | fields))
+    return spmd.program(case, workload.build(case), jax.devices()[: case.devices])
+
+
+def work(**fields) -> Operations:
+    """Of a case, as the worker asks: `pmap` has no `trace`."""
+    made = program(**fields)
+    return counts.operations(jax.make_jaxpr(made.function)(*made.arguments.values()))
+
+
+N, LAYER = 8, {"workload": "linear", "sizes": {"p": 6, "o": 4}, "points": 8}
+ROWS = {"workload": "rbf", "formulation": "rowwise", "sizes": {"m": 12}, "points": 8}
+
+
+def test_a_jacobian_of_a_linear_layer_takes_the_products_of_its_seeds():
+    p, o = 6, 4
+    forward = N * (p * o) * (2 * p * o + o)  # each seed (p, o): x_i times it, the o numbers added up; x_i @ W itself is dead
+    assert work(**LAYER, mode="jacfwd") == Operations(forward, 0)
+    assert work(**LAYER, mode="jacrev") == Operations(N * o * (2 * p * o + p * o), 0)  # each row: an outer product, added up
+    for chunk in (5, 8):  # of 24 seeds, with a remainder and without
+        assert work(**LAYER, mode="jacfwd", chunk=chunk) == Operations(forward, 0)
+
+
+def test_a_row_of_a_kernel_costs_its_column_once_and_each_of_its_rows():
+    m = 12
+    value = 1 + 4 * m  # exp(-0.5 * (-2 x y + (x + y))), by hand
+    assert work(**ROWS, mode="value") == Operations(N * value, N * m)
+    assert work(**ROWS, mode="jacfwd") == Operations(
+        N * (value + 2 * m) + 3 * m + 1, N * m
+    )  # the seed is the same for all points
+    assert work(**ROWS, mode="jacrev") == Operations(N * (value + m * (5 * m + 2) + m), N * m)
+
+
+@pytest.mark.parametrize("api", ["shard_map", "pmap"])
+@pytest.mark.parametrize(("problem", "mode"), [(LAYER, "jacfwd"), (LAYER, "jacrev"), (ROWS, "jacrev")])
+def test_operations_are_those_of_one_device(problem, mode, api):
+    one, two = (work(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
+    assert one == work(**problem, mode=mode)
+    assert two == Operations(one.flops // 2, one.transcendentals // 2)
+    assert two == work(**problem | {"points": 4}, mode=mode)
+
+
+@pytest.mark.parametrize("api", ["shard_map", "pmap"])
+@pytest.mark.parametrize(
+    "problem", [LAYER, ROWS, {"workload": "residual", "points": 400}, {"workload": "poisson", "points": 800}]
+)
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "analytic"])
+def test_without_loops_traffic_is_what_the_compiler_says(problem, mode, api):
+    made = program(**problem, mode=mode, api=api, devices=2)
+    compiled = made.function.lower(*made.arguments.values()).compile()
+    said = compiled.cost_analysis()["bytes accessed"]  # counts a parameter of a fusion once more for each broadcast of it
+    found = counts.traffic(compiled.as_text())
+    assert 0.9 * said <= found.hbm_bytes <= said
+    assert type(found.hbm_bytes) is type(found.collective_bytes) is int
+    assert found.collective_bytes == 0 and not any(found.collectives.values())
+
+
+def test_a_map_over_blocks_moves_every_block():
+    found, said = traffic(lambda x: lax.map(lambda row: jnp.sin(row).sum(), x), array(64, 512))
+    assert 1 <= found.hbm_bytes / (4 * 64 * 512) < 4  # a row more than once, if it is left for another kernel
+    assert said < found.hbm_bytes / 30
+
+
+def test_a_jacobian_in_chunks_moves_its_result_and_its_seeds_whatever_the_chunk():
+    layer = LAYER | {"sizes": {"p": 64, "o": 4}}
+    moved = {}
+    for chunk in (16, 32):
+        made = program(**layer, mode="jacfwd", chunk=chunk)
+        compiled = made.function.lower(*made.arguments.values()).compile()
+        moved[chunk] = counts.traffic(compiled.as_text()).hbm_bytes
+        seeds = 4 * (64 * 4) ** 2  # float32, written once and read once
+        assert 2 * seeds < moved[chunk] < 3 * seeds
+        assert moved[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
+    assert moved[16] == pytest.approx(moved[32], rel=0.1)
+
+
+def test_a_scan_moves_in_proportion_to_its_trips():
+    ten, twenty, forty = (
+        traffic(lambda x, n=n: lax.scan(lambda c, _: (jnp.cumsum(c) * 2, None), x, None, length=n)[0], array(20))[0].hbm_bytes
+        for n in (10, 20, 40)
+    )
+    assert forty - twenty == 2 * (twenty - ten) > 0
+
+
+def test_a_collective_in_a_scan_sends_with_every_trip():
+    step = lambda c, _: (lax.psum(c, "shard") * 0.5, None)  # noqa: E731
+    found, _ = traffic(on_devices(lambda x: lax.scan(step, x, None, length=5)[0]), array(2048))
+    assert found.collectives["all-reduce"] == 1
+    assert found.collective_bytes == 5 * 1024 * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "send", "numbers"),
+    [
+        ("all-reduce", lambda x: lax.psum(x, "shard"), 12),
+        ("all-gather", lambda x: lax.all_gather(x, "shard").reshape(-1), 24),
+        ("reduce-scatter", lambda x: lax.psum_scatter(x, "shard", tiled=True), 12),
+        ("all-to-all", lambda x: lax.all_to_all(x.reshape(2, 6), "shard", 0, 0), 12),
+        ("collective-permute", lambda x: lax.ppermute(x, "shard", [(0, 1), (1, 0)]), 12),
+    ],
+)
+def test_a_collective_sends_the_larger_of_what_goes_in_and_what_comes_out(kind, send, numbers):
+    found, _ = traffic(on_devices(send), array(24))
+    assert found.collective_bytes == 4 * numbers
+    assert {name: n for name, n in found.collectives.items() if n} == {kind: 1}
+
+
+def test_a_loop_of_unknown_trips_leaves_unknown_what_is_inside():
+    until = lambda body: lambda x: lax.while_loop(lambda c: c[0] < 9, body, x)  # noqa: E731
+    alone, _ = traffic(until(lambda c: c * 2), array(20))
+    assert (alone.hbm_bytes, alone.collective_bytes) == (None, 0)
+    sending, _ = traffic(on_devices(until(lambda c: lax.psum(c, "shard"))), array(20))
+    assert (sending.hbm_bytes, sending.collective_bytes) == (None, None)
+    assert sending.collectives["all-reduce"] == 1
+
+
+# As XLA writes for a GPU: 64 trips that read a row of x, write a row of y, and reduce the row over devices.
+LOOP = """\
+HloModule written, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%take (all: f32[64,256], at: s32[]) -> f32[1,256] {
+  %all = f32[64,256]{1,0} parameter(0)
+  %seen = f32[64,1,256]{2,1,0} bitcast(%all)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %row = f32[1,1,256]{2,1,0} dynamic-slice(%seen, %at, %zero, %zero), dynamic_slice_sizes={1,1,256}
+  ROOT %sine = f32[1,1,256]{2,1,0} sine(%row), metadata={op_name="jit(f)/sin (calls=%add)"}
+}
+
+%put (all: f32[64,256], new: f32[1,256], at: s32[]) -> (f32[64,256], f32[1,256]) {
+  %all = f32[64,256]{1,0} parameter(0)
+  %new = f32[1,256]{1,0} parameter(1)
+  %at = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %placed = f32[64,256]{1,0} dynamic-update-slice(%all, %new, %at, %zero)
+  %half = f32[1,256]{1,0} negate(%new)
+  ROOT %both = (f32[64,256]{1,0}, f32[1,256]{1,0}) tuple(%placed, %half)
+}
+
+%body (state: (s32[], f32[64,256], f32[64,256])) -> (s32[], f32[64,256], f32[64,256]) {
+  %state = (s32[], f32[64,256]{1,0}, /*index=2*/f32[64,256]{1,0}) parameter(0)
+  %k = s32[] get-tuple-element(%state), index=0
+  %x = f32[64,256]{1,0} get-tuple-element(%state), index=1
+  %y = f32[64,256]{1,0} get-tuple-element(%state), index=2
+  %row = f32[1,256]{1,0} fusion(%x, %k), kind=kLoop, calls=%take, control-predecessors={%y}
+  %start = f32[1,256]{1,0} all-reduce-start(%row), channel_id=1, replica_groups={{0,1}}, to_apply=%add
+  %done = f32[1,256]{1,0} all-reduce-done(%start)
+  %gather = ((f32[1,256]{1,0}), f32[2,256]{1,0}) all-gather-start(%done), channel_id=2, dimensions={0}
+  %gathered = f32[2,256]{1,0} all-gather-done(%gather)
+  %put = (f32[64,256]{1,0}, f32[1,256]{1,0}) fusion(%y, %done, %k), kind=kLoop, calls=%put
+  %next = f32[64,256]{1,0} get-tuple-element(%put), index=0
+  ROOT %state.1 = (s32[], f32[64,256]{1,0}, f32[64,256]{1,0}) tuple(%k, %x, %next)
+}
+
+%more (state: (s32[], f32[64,256], f32[64,256])) -> pred[] {
+  %state = (s32[], f32[64,256]{1,0}, f32[64,256]{1,0}) parameter(0)
+  %k = s32[] get-tuple-element(%state), index=0
+  %end = s32[] constant(64)
+  ROOT %less = pred[] compare(%k, %end), direction=LT
+}
+
+ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
+  %x = f32[64,256]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %y = f32[64,256]{1,0} copy(%x)
+  %state = (s32[], f32[64,256]{1,0}, f32[64,256]{1,0}) tuple(%k, %x, %y)
+  %loop = (s32[], f32[64,256]{1,0}, f32[64,256]{1,0}) while(%state), condition=%more, body=%body, backend_config={TRIPS}
+  ROOT %result = f32[64,256]{1,0} get-tuple-element(%loop), index=2
+}
+"""
+
+
+def test_a_loop_that_slices_its_input_and_updates_its_output_moves_their_rows():
+    row = 4 * 256
+    found = counts.traffic(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
+    kernels = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
+    assert found.hbm_bytes == 2 * 64 * row + 64 * kernels
+    assert found.collective_bytes == 64 * (row + 2 * row)
+    assert {kind: n for kind, n in found.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
+    for unknown in (LOOP.replace("TRIPS", ""), LOOP.replace("body=", "corpus=")):
+        assert counts.traffic(unknown) == counts.Traffic(None, None, found.collectives)
+
+
+PARTS = """\
+HloModule written
+
+%small (s: (bf16[40])) -> bf16[40] {
+  %s = (bf16[40]{0}) parameter(0)
+  %x = bf16[40]{0} get-tuple-element(%s), index=0
+  ROOT %minus = bf16[40]{0} negate(%x)
+}
+
+%large (l: bf16[40]) -> bf16[40] {
+  %l = bf16[40]{0} parameter(0)
+  %once = bf16[40]{0} negate(%l)
+  ROOT %again = bf16[40]{0} multiply(%once, %once)
+}
+
+%outer (o: bf16[40]) -> bf16[40] {
+  %o = bf16[40]{0} parameter(0)
+  ROOT %chosen = bf16[40]{0} conditional(%o, %o, %o), branch_computations={%small, %large}
+}
+
+%count (x: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,16] {
+  %x = pred[9,16]{1,0} parameter(0)
+  %i = s32[3,1]{1,0} parameter(1)
+  %u = pred[3,16]{1,0} parameter(2)
+  ROOT %set = pred[9,16]{1,0} scatter(%x, %i, %u), to_apply=%small
+}
+
+%fresh (four: bf16[4], at: s32[]) -> bf16[40] {
+  %four = bf16[4]{0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = bf16[] constant(0)
+  %zeros = bf16[40]{0} broadcast(%zero), dimensions={}
+  ROOT %placed = bf16[40]{0} dynamic-update-slice(%zeros, %four, %at)
+}
+
+ENTRY %main (a: bf16[40], b: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,16] {
+  %a = bf16[40]{0} parameter(0)
+  %b = pred[9,16]{1,0} parameter(1)
+  %i = s32[3,1]{1,0} parameter(2)
+  %u = pred[3,16]{1,0} parameter(3)
+  %called = bf16[40]{0} call(%a), to_apply=%outer
+  %apart = ((bf16[40]{0}), bf16[40]{0}, s32[]) async-start(%called), calls=%large
+  %back = bf16[40]{0} async-done(%apart)
+  %product = (bf16[20]{0}, s8[4194304]{0}) custom-call(%back), custom_call_target="a library's"
+  %slice = bf16[4]{0} slice(%a), slice={[0:4]}
+  %two = s32[] constant(2)
+  %whole = bf16[40]{0} fusion(%slice, %two), kind=kLoop, calls=%fresh
+  ROOT %set = pred[9,16]{1,0} fusion(%b, %i, %u), kind=kInput, calls=%count
+}
+"""
+
+
+def test_calls_branches_scatters_and_a_librarys_scratch_are_counted_by_what_they_move():
+    large = (80 + 80) + (80 + 80)  # an operand that comes twice is read once
+    library, slices, fresh, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
+    assert counts.traffic(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
+
+
+def test_what_is_no_program_has_no_collectives_to_count():
+    with pytest.raises(AssertionError):
+        counts.traffic("")
