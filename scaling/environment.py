@@ -3,6 +3,7 @@
 Nothing secret and no path of anybody's machine gets out of here. Does not import JAX: a login node can ask.
 """
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -57,7 +58,7 @@ def cores() -> list[int]:
     rest: list[int] = []
     seen: set[str] = set()
     for core in allowed:
-        siblings = _read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
+        siblings = contents(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
         (rest if siblings in seen else first).append(core)
         seen.add(siblings)
     return (first + rest)[: _quota() or None]
@@ -65,7 +66,7 @@ def cores() -> list[int]:
 
 def _quota() -> int:
     """Whole cores that the control group's quota pays for; 0 where there is none."""
-    words = (_read("/sys/fs/cgroup/cpu.max") or "max").split()
+    words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 
 
@@ -96,17 +97,16 @@ def describe(
     workload_digest: str | None,
     bound_to: Sequence[int] | None,
     engine: Mapping[str, str | None] | None = None,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
 
     engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
     that they can be compared.
     """
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-    versions |= {"python": machine.python_version(), "ad_scaling": scaling.__version__}
     commit, dirty = _commit()
     matters: dict[str, Any] = {
-        "versions": versions,
+        "versions": _versions(),
         "platform": where,
         "device_kind": device_kind if where != "cpu" else _processor(),
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
@@ -116,7 +116,10 @@ def describe(
         "source": _source(),
         "workload_digest": workload_digest,
         "bound": bound_to is not None,
+        "driver": _driver() if where == "gpu" else None,
     }
+    if processes > 1:
+        matters["processes"] = processes
     setting = _digest(matters)
     if engine:
         matters["engine"] = dict(engine)
@@ -127,7 +130,15 @@ def describe(
         "hosts": [socket.gethostname()],
         "cores": list(bound_to) if bound_to else None,
         "load": round(load, 2),
+        "governor": governor(bound_to),
+        "kernel": machine.release(),
     }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    return installed | {"python": machine.python_version(), "ad_scaling": scaling.__version__}
 
 
 def _digest(matters: Mapping[str, Any]) -> str:
@@ -154,17 +165,49 @@ def _commit() -> tuple[str | None, bool | None]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    if commit := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py
+        return commit, False
     if git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     return git("log", "-1", "--format=%H", "--", "."), bool(git("status", "--porcelain", "--", "."))
 
 
 def _processor() -> str:
-    model = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
-def _read(path: str) -> str | None:
+def governor(bound_to: Sequence[int] | None) -> str | None:
+    """What steers the clocks of these cores, or of all that the process may use; None where that is not told."""
+    mine = bound_to or sorted(os.sched_getaffinity(0))
+    told = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
+    return "+".join(sorted(name for name in told if name)) or None
+
+
+def nvml(name: str, *arguments: Any) -> bool:
+    """Whether a function of NVIDIA's management library did as asked; no library, no such function and an error are all False."""
+    function = getattr(_nvml(), name, None)
+    return function is not None and function(*arguments) == 0
+
+
+@functools.cache
+def _nvml() -> Any:
+    """The library, started; None where there is none."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        return library if library.nvmlInit_v2() == 0 else None
+    except (OSError, AttributeError):
+        return None
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver."""
+    version = ctypes.create_string_buffer(80)  # the size that NVML asks for
+    return version.value.decode() if nvml("nvmlSystemGetDriverVersion", version, 80) else None
+
+
+def contents(path: str) -> str | None:
+    """A file's text without the white space around it; None where it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -182,9 +225,9 @@ def scrub(text: str) -> str:
 
 def memory_bytes() -> int | None:
     """Memory that can be had on this host now, in bytes."""
-    available = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo") or "", re.MULTILINE)
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(available.group(1)) * 1024] if available else []
-    most, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    most, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
     if most and most.isdigit() and used and used.isdigit():
         limits.append(int(most) - int(used))
     return min(limits, default=None)

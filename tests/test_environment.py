@@ -82,13 +82,33 @@ def test_the_digest_changes_with_the_code_the_versions_and_the_processor(monkeyp
     assert describe()["digest"] != before
 
 
-def test_the_digest_stays_whatever_the_load_the_host_and_the_cores(monkeypatch):
+def test_the_digest_of_a_gpu_changes_with_its_driver_and_that_of_a_cpu_does_not(monkeypatch):
+    before = describe("gpu", "H200"), describe()
+    monkeypatch.setattr(environment, "_driver", lambda: "580.1.2")
+    after = describe("gpu", "H200"), describe()
+    assert [then["digest"] == now["digest"] for then, now in zip(before, after, strict=True)] == [False, True]
+    assert [now["driver"] for now in after] == ["580.1.2", None]
+
+
+def test_the_digest_stays_whatever_the_load_the_host_the_kernel_the_governor_and_the_cores(monkeypatch):
     before = describe(bound=[0])
     monkeypatch.setattr(os, "getloadavg", lambda: (37.5, 1.0, 1.0))
+    monkeypatch.setattr(environment.machine, "release", lambda: "7.0")
+    monkeypatch.setattr(environment, "governor", lambda cores: "powersave")
     monkeypatch.setattr(environment.socket, "gethostname", lambda: "another-host")
     after = describe(bound=[1, 3])
     assert after["digest"] == before["digest"]
     assert (after["load"], after["hosts"], after["cores"]) == (37.5, ["another-host"], [1, 3])
+    assert (after["kernel"], after["governor"]) == ("7.0", "powersave")
+
+
+@pytest.mark.parametrize(
+    ("told", "governor"), [({1: "performance", 3: "performance"}, "performance"), ({1: "schedutil", 3: "performance"},
+    "performance+schedutil"), ({3: "powersave"}, "powersave"), ({0: "powersave"}, None), ({}, None)],
+)  # fmt: skip
+def test_the_governor_is_that_of_the_bound_cores(monkeypatch, told, governor):
+    monkeypatch.setattr(environment, "contents", lambda path: next((told[core] for core in told if f"cpu{core}/" in path), None))
+    assert environment.governor([1, 3]) == governor
 
 
 def test_a_plan_and_a_worker_describe_the_same_environment():
@@ -120,7 +140,7 @@ def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
     siblings = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
     told = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
-    monkeypatch.setattr(environment, "_read", told)
+    monkeypatch.setattr(environment, "contents", told)
     assert environment.cores() == [0, 1, 4, 5]
     siblings.update({0: "0-1", 1: "0-1", 4: "4-5", 5: "4-5"})
     assert environment.cores() == [0, 4, 1, 5]
@@ -131,7 +151,7 @@ def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
 )
 def test_a_container_has_no_more_cores_than_its_quota_pays_for(monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    monkeypatch.setattr(environment, "_read", lambda path: quota if path.endswith("cpu.max") else None)
+    monkeypatch.setattr(environment, "contents", lambda path: quota if path.endswith("cpu.max") else None)
     assert environment.cores() == [2, 3, 5, 7][:cores]
 
 
