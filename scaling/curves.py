@@ -5,13 +5,12 @@ Takes records and gives values. Does not know the disk, JAX, how a number is wri
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scaling import ratios
 from scaling.case import ANALYTIC, WHOLE, Case, label, problem
-from scaling.intervals import median_interval, ratio_interval
 from scaling.record import Record
 from scaling.store import latest
 
@@ -21,17 +20,31 @@ _WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a w
 
 @dataclass(frozen=True)
 class Timing:
-    """One case in one environment: every sample of its replicates, pooled."""
+    """One case in one environment, from its processes: samples of one are never taken for independent repeats."""
 
-    records: tuple[Record, ...]
-    seconds: tuple[float, ...]
-    median: float
-    interval: tuple[float, float] | None  # 95 %; None when there are too few samples
+    records: tuple[Record, ...]  # one of each process
+    median: float  # of the processes' medians
+    interval: tuple[float, float] | None  # 95 %: between processes, or within the only one; None when there are too few samples
 
     @property
     def case(self) -> Case:
         """The case that was timed."""
         return self.records[0].case
+
+    @property
+    def processes(self) -> tuple[tuple[float, ...], ...]:
+        """The samples of each process, in order."""
+        return tuple(tuple(record.seconds) for record in self.records)
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Every sample of every process, to be counted or drawn."""
+        return sum(self.processes, ())
+
+    @property
+    def replicates(self) -> int:
+        """How many processes measured it; with one, the interval is within that process."""
+        return len(self.records)
 
     @property
     def environment(self) -> str:
@@ -104,16 +117,12 @@ class Panel:
 
 
 def pooled(records: Iterable[Record]) -> list[Timing]:
-    """Every measured case once for each environment, replicates together, the dishonest ones too; sorted."""
+    """Every measured case once for each environment, of all its processes, the dishonest ones too; sorted."""
     groups: dict[tuple[str, str, bool], list[Record]] = {}
     for record in latest(records):
         if record.status == "ok":
             groups.setdefault((record.setting, record.key, record.honest), []).append(record)
-    timings = []
-    for group in groups.values():
-        seconds = tuple(second for record in group for second in record.seconds)
-        timings.append(Timing(tuple(group), seconds, statistics.median(seconds), median_interval(seconds)))
-    return sorted(timings, key=_order)
+    return sorted((Timing(tuple(group), ratios.median(group), ratios.interval(group)) for group in groups.values()), key=_order)
 
 
 def _order(timing: Timing) -> tuple:
@@ -273,8 +282,9 @@ def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None
 
 
 def ratio_of(top: Timing, bottom: Timing) -> tuple[float, float | None, float | None]:
-    """The ratio of two medians with its 95 % interval, None where there are too few samples."""
-    return ratio_interval(top.seconds, bottom.seconds) or (top.median / bottom.median, None, None)
+    """How many times as long the top takes, with the 95 % interval; None where there are too few samples. See ratios.py."""
+    found = ratios.ratio(top.records, bottom.records)
+    return found.value, found.low, found.high
 
 
 def fastest(records: Iterable[Record]) -> list[Fastest]:

@@ -85,12 +85,24 @@ def test_a_dishonest_record_is_never_drawn_as_scaling():
     assert [p.devices for p in found.points] == [1, 2]
 
 
-def test_replicates_are_pooled_and_a_failure_before_a_success_counts_nothing():
+def test_replicates_are_processes_and_a_failure_before_a_success_counts_nothing():
     failed = record(2, status="failed", reason="killed", attempt=1, started_at="2026-01-01T00:00:00Z")
-    then = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z")
+    then = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z", samples=50)
     again = record(2, 6.0, replicate=1)
     timing = only(curves.pooled([failed, then, again]))
-    assert timing.seconds.count(4.0) == timing.seconds.count(6.0) == STEADY and len(timing.records) == 2
+    assert timing.replicates == 2 and set(timing.processes) == {(4.0,) * 50, (6.0,) * STEADY}
+    assert len(timing.seconds) == 50 + STEADY
+    assert timing.median == 5 and timing.interval[0] < 1 < 9 < timing.interval[1]  # two processes know little
+
+
+def test_a_ratio_is_paired_where_both_took_turns_in_the_same_processes():
+    drift = (1.0, 1.4, 0.8, 1.2)
+    modes = {"jacfwd": 2.0, "jacrev": 3.0}
+    apart = [record(seconds=s * d, mode=mode, replicate=i) for i, d in enumerate(drift) for mode, s in modes.items()]
+    paired = [dataclasses.replace(each, block=f"block {each.replicate}") for each in apart]
+    loose, tight = only(curves.fastest(apart)), only(curves.fastest(paired))
+    assert loose.ratio == pytest.approx(1.5) and not loose.sure
+    assert tight.ratio == pytest.approx(1.5) and tight.sure and tight.ratio_high == pytest.approx(1.5)
 
 
 def weak(work=((1e6, 1e3),) * 3, **fields):
