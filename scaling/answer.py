@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling import curves as analysis
-from scaling.case import CEILING, Case, from_dict, label
+from scaling.case import Case, from_dict, label
 from scaling.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
 from scaling.record import REASONS, Record
 from scaling.standing import Standing, standings
@@ -55,7 +55,7 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
     scaling = study.get("scaling") or ["strong"]
     scaling = [scaling] if isinstance(scaling, str) else scaling
     records = [r for r in latest(loaded.records) if only is None or r.setting in only]
-    timings = analysis.pooled(records)
+    timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
     run = {record.key for record in records}
     cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
     return Findings(
@@ -64,11 +64,11 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         damaged=loaded.damaged,
         missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
         timings=timings,
-        curves=analysis.curves(records, scaling),
-        fastest=analysis.fastest(records),
-        panels=analysis.panels(records),
+        curves=analysis.curves(studied, scaling),
+        fastest=analysis.fastest(studied),
+        panels=analysis.panels(studied),
         standings=standings(timings),
-        refusals=analysis.weak_refusals(records) if "weak" in scaling else [],
+        refusals=analysis.weak_refusals(studied) if "weak" in scaling else [],
     )
 
 
@@ -135,8 +135,8 @@ def _fastest_sentences(found: Findings) -> list[str]:
             text = f"{mode} {verdict} {at}; the next, {second}, takes {factor} as long"
         if row.by_hand:
             text += f". Written by hand it would take {ratio(1 / row.by_hand)} as long"
-            roofs = [s.of_roof for s in found.standings if s.of_roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
-            text += f", and move its data at {share(max(roofs))} of the speed at which memory is copied" if roofs else ""
+            roofs = [s.roof for s in found.standings if s.roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
+            text += f" ({share(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
         wins = Counter(way_of(r.first.case).name for r in rows if r.sure)
         if len(rows) > 1 and wins:
             counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
@@ -206,7 +206,7 @@ def _scaling_sentences(found: Findings) -> list[str]:
     families: dict[tuple, list[Curve]] = {}
     for curve in found.curves:
         last = curve.points[-1]
-        if last.devices > 1 and last.speedup is not None and curve.case.engine == "jax" and curve.case.workload != CEILING:
+        if last.devices > 1 and last.speedup is not None and curve.case.engine == "jax":
             families.setdefault((curve.kind, curve.environment, *analysis.family(curve.case)), []).append(curve)
     told = []
     for of in families.values():

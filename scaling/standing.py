@@ -1,4 +1,4 @@
-"""Standing: where each timing stands against the derivative written by hand, the memory of the machine, and JAX.
+"""Standing: where each timing stands against the derivative written by hand, the roofs and floors of the machine, and JAX.
 
 Takes timings and gives values, as curves.py does, whose words it uses. Compares within one environment and on as many devices.
 """
@@ -6,11 +6,27 @@ Takes timings and gives values, as curves.py does, whose words it uses. Compares
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from scaling import ceilings
 from scaling.case import ANALYTIC, CEILING
 from scaling.curves import Timing, problem, ratio_of
+from scaling.record import Record
 
 Ratio = tuple[float, float | None, float | None]  # with its 95 % interval
+_FLOORS = 10  # a time under so many of them says more about asking than about what was asked
+_NAMES = {"copy": "memory", "matmul": "arithmetic", "transcendental": "transcendentals", "all_reduce": "communication"}
+
+
+class Roof(NamedTuple):
+    """The ceiling that binds a timing: of all that were measured the one that allows the longest of least times.
+
+    fraction: that least time over the time taken; above 1 where what the ceiling counts is not what was done, as when data
+    stays in a cache and its bytes never reach the memory.
+    """
+
+    name: str
+    fraction: float
 
 
 @dataclass(frozen=True)
@@ -19,7 +35,7 @@ class Standing:
 
     timing: Timing
     by_hand: Ratio | None  # over the fastest that is written by hand
-    of_roof: float | None  # the time in which memory could bring the inputs and take the result, over the time taken
+    roof: Roof | None
     rival: Timing | None = None  # for a peer: JAX's fastest way
     by_jax: Ratio | None = None  # over that
 
@@ -30,8 +46,14 @@ def standings(timings: Sequence[Timing]) -> list[Standing]:
     for timing in timings:
         if timing.case.workload != CEILING:
             groups.setdefault((*_place(timing), problem(timing.case)), []).append(timing)
-    copied = _copied(timings)
-    return [_standing(timing, group, copied) for group in groups.values() for timing in group]
+    speeds = _speeds(timings)
+    return [_standing(timing, group, speeds) for group in groups.values() for timing in group]
+
+
+def near_floor(timing: Timing) -> float | None:
+    """Seconds of the empty call that a timing is less than ten of; None where it is longer, or no floor was measured."""
+    floor = max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
+    return floor if timing.median < _FLOORS * floor else None
 
 
 def _place(timing: Timing) -> tuple:
@@ -40,21 +62,20 @@ def _place(timing: Timing) -> tuple:
 
 def _machine(timing: Timing) -> tuple:
     """Where a timing was taken, whichever function and system it is of."""
-    own = ("digest", "setting", "workload_digest", "engine", "hosts", "cores", "load")
+    own = ("digest", "setting", "workload_digest", "engine", "hosts", "cores", "load", "governor")
     rest = {name: value for name, value in timing.records[0].environment.items() if name not in own}
     return json.dumps(rest, sort_keys=True), timing.honest, timing.case.devices
 
 
-def _standing(timing: Timing, group: Sequence[Timing], copied: Mapping[tuple, float]) -> Standing:
+def _standing(timing: Timing, group: Sequence[Timing], speeds: Mapping[tuple, list[tuple[int, float]]]) -> Standing:
     value = timing.case.mode == "value"
     ours = [t for t in group if t.case.engine == "jax"]
     hand = _fastest(t for t in ours if t.case.mode in ANALYTIC)
     rival = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
-    moved, speed = _moved(timing), copied.get(_machine(timing))
     return Standing(
         timing,
         by_hand=ratio_of(timing, hand) if hand and not value else None,
-        of_roof=moved / speed / timing.median if moved and speed else None,
+        roof=_roof(timing, speeds),
         rival=rival,
         by_jax=ratio_of(timing, rival) if rival else None,
     )
@@ -64,18 +85,35 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
     return min(timings, key=lambda t: t.median, default=None)
 
 
-def _moved(timing: Timing) -> int | None:
-    """Bytes per device that must move whatever the program does: the inputs that it reads, and the result."""
-    record = timing.records[0]
-    if record.argument_bytes is None or record.output_bytes is None:
-        return None
-    return record.argument_bytes + record.output_bytes
+def _roof(timing: Timing, speeds: Mapping[tuple, list[tuple[int, float]]]) -> Roof | None:
+    """The roof that binds, of those whose ceiling was measured in the same place and whose work was counted."""
+    roofs, here = [], _machine(timing)
+    for target, amount in _work(timing.records[0]).items():
+        measured = speeds.get((target, *ceilings.like(target, timing.case), here))
+        if amount and measured:
+            # Of several sizes the largest that is no more work: what stays in a cache there may stay in it here.
+            _, speed = max([one for one in measured if one[0] <= amount] or [min(measured)])
+            roofs.append(Roof(_NAMES[target], amount / speed / timing.median))
+    return max(roofs, key=lambda roof: roof.fraction, default=None)
 
 
-def _copied(timings: Iterable[Timing]) -> dict[tuple, float]:
-    """Bytes per second and device of the fastest copy, by where it ran."""
-    speeds: dict[tuple, float] = {}
+def _work(record: Record) -> dict[str, float | None]:
+    """What one device must do whatever the program: bytes of the inputs that it reads and of the result, operations, messages."""
+    known = record.argument_bytes is not None and record.output_bytes is not None
+    return {
+        "copy": (record.argument_bytes or 0) + (record.output_bytes or 0) if known else None,
+        "matmul": record.flops,
+        "transcendental": record.transcendentals,
+        "all_reduce": record.collective_bytes,
+    }
+
+
+def _speeds(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
+    """By ceiling, dtype, precision and where it ran: how much work it is, and how much of that a device does in a second."""
+    speeds: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
-        if timing.case.workload == CEILING and (moved := _moved(timing)):
-            speeds[_machine(timing)] = max(speeds.get(_machine(timing), 0.0), moved / timing.median)
+        case = timing.case
+        if case.kind == "ceiling":
+            at, work = (case.target, case.dtype, case.precision, _machine(timing)), ceilings.work(case)
+            speeds.setdefault(at, []).append((work, work / timing.median))
     return speeds

@@ -10,12 +10,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scaling.case import ALIASES, CEILING, FIELDS, Case, Refusal, from_dict, unknown
+from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
 
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
-_COPIED = 2**25  # numbers that a copy copies: many more than fit into any cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Cell:
 def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]:
     """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides.
 
-    A study may have others as `parts`, by name; their cells come first. With `ceilings`, the speed of memory is measured on as
-    many devices as its cases have.
+    A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added in ceilings.py.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -53,16 +51,9 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
         cells |= dict.fromkeys(_grid(_merge(_unaliased(_merge(shared, grid), given), given)))
     if study.get("ceilings") not in (None, True, False):
         raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
-    if study.get("ceilings"):
-        cells |= dict.fromkeys(_copy(devices) for devices in sorted({cell.case.devices for cell in cells}))
     if not cells:
         raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
     return list(cells)
-
-
-def _copy(devices: int) -> Cell:
-    api = "jit" if devices == 1 else "shard_map"
-    return Cell(Case(CEILING, mode="value", points=_COPIED // devices * devices, api=api, devices=devices))
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Where a timing stands: against the hand-written derivative, the speed of memory, JAX, and the figures that were published."""
+"""Where a timing stands: against the hand-written derivative, the machine's roofs and floors, JAX, and what was published."""
 
 import pytest
 
-from scaling import curves, preflight, published, standing
+from scaling import curves, preflight, published, report, standing
 from scaling.answer import first_call, read
 from scaling.case import FIELDS, MODES, to_dict
 from scaling.store import Writer
@@ -26,12 +26,76 @@ def test_what_is_written_by_hand_elsewhere_is_no_floor(other):
     assert found["jax", "jacfwd", 1].by_hand is None
 
 
-def test_the_roof_is_the_time_in_which_memory_moves_what_must_move():
-    copy = record(seconds=2.0, workload="ceiling", target="copy", mode="value", sizes={}, argument_bytes=400, output_bytes=400)
-    found = standings(copy, record(seconds=1.0, argument_bytes=20, output_bytes=180), record(seconds=1.0, mode="jacrev"))
-    assert found["jax", "jacfwd", 1].of_roof == 0.5  # 200 bytes at 400 bytes a second, in one
-    assert found["jax", "jacrev", 1].of_roof is None
+def ceiling(target, seconds=1.0, k=10, terms=1, **fields):
+    """A ceiling of one point a device: a copy of k numbers is 8 k bytes, a sum over devices 4 k, a product 2 k**3 operations."""
+    case = {"workload": "ceiling", "target": target, "mode": "value", "wrt": None, "sizes": {"k": k, "terms": terms}}
+    return record(seconds=seconds, **case | {"points": fields.get("devices", 1)} | fields)
+
+
+def test_the_roof_that_binds_is_the_one_that_takes_longest_of_those_that_were_measured():
+    slow = [ceiling("copy"), ceiling("matmul"), ceiling("transcendental", terms=2), ceiling("all_reduce")]
+    counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1000, 1e3), "transcendentals": 5, "collective_bytes": 8}
+    (found,) = standings(record(seconds=4.0, **counted)).values()
+    assert found.roof is None
+    # Seconds, at 80 bytes, 2000 operations, 20 exponentials and 40 bytes a second.
+    least = {"memory": 1.0, "arithmetic": 0.5, "transcendentals": 0.25, "communication": 0.2}
+    for at, name in enumerate(least):
+        found = standings(*slow[at:], record(seconds=4.0, **counted))["jax", "jacfwd", 1]
+        assert found.roof == (name, least[name] / 4)
+
+
+def test_what_is_not_counted_has_no_roof_and_what_is_faster_than_its_roof_says_so():
+    unknown = {"argument_bytes": None, "work": (None, None)}
+    assert standings(ceiling("copy"), ceiling("matmul"), record(**unknown))["jax", "jacfwd", 1].roof is None
+    assert standings(ceiling("matmul"), record(work=(0, 0)))["jax", "jacfwd", 1].roof is None
+    fast = record(seconds=0.5, argument_bytes=40, output_bytes=40, work=(None, None))
+    assert standings(ceiling("copy"), fast)["jax", "jacfwd", 1].roof == ("memory", 2.0)
+
+
+def test_of_copies_of_several_sizes_the_largest_that_moves_no_more_is_the_roof():
+    copies = [ceiling("copy", 1.0, k=10), ceiling("copy", 20.0, k=100), ceiling("copy", 800.0, k=1000)]  # 80, 40 and 10 a second
+    for moved, speed in ((40, 80), (80, 80), (799, 80), (800, 40), (7999, 40), (80000, 10)):
+        found = standings(*copies, record(argument_bytes=moved, output_bytes=0, work=(None, None)))
+        assert found["jax", "jacfwd", 1].roof == ("memory", moved / speed)
+
+
+@pytest.mark.parametrize("other", [{"devices": 2}, {"dtype": "float64"}, {"precision": "default"}, {"cores": [0, 1]}])
+def test_products_elsewhere_or_of_other_numbers_are_no_roof(other):
+    assert standings(ceiling("matmul", **other), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].roof is None
+    assert standings(ceiling("matmul"), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].roof is not None
+
+
+def test_bytes_are_bytes_at_every_dtype_and_a_ceiling_stands_nowhere_itself():
+    found = standings(ceiling("copy"), record(argument_bytes=20, output_bytes=60, dtype="float64", precision="default"))
+    assert found["jax", "jacfwd", 1].roof == ("memory", 1.0)
     assert ("jax", "value", 1) not in found
+
+
+@pytest.mark.parametrize(("floors", "near"), [([0.1], 0.1), ([0.09, 0.11], 0.11), ([0.09], None), ([None], None)])
+def test_a_time_under_ten_floors_is_near_its_floor(floors, near):
+    (timing,) = curves.pooled([record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)])
+    assert standing.near_floor(timing) == near
+
+
+def test_the_report_says_what_the_machine_can_do_and_which_roof_binds_each_case(tmp_path):
+    case = record(seconds=4.0, argument_bytes=20, output_bytes=60, work=(None, None), floor_seconds=1.0)
+    tables = {title: [dict(zip(columns, row, strict=True)) for row in rows] for title, columns, rows in told(
+        tmp_path, case, ceiling("copy", k=10**9, seconds=[4.0, 5.0] * 10), ceiling("call"))}  # fmt: skip
+    found = read(tmp_path)
+    assert {curve.case.workload for curve in found.curves} == {"linear"} and not found.panels, "ceilings are no curves"
+    call, copy = tables["What the machine can do"]
+    assert (call["what"], call["time"], call["a device"]) == ("call", "1.00 s (1.00 to 1.00)", "")
+    assert (copy["what"], copy["a device"], copy["a device, a call"]) == ("copy", "1.78 GB/s (1.60 to 2.00)", "8000 MB")
+    (only,) = tables["Every measured case"]
+    assert only["of the roof"] == "under 1 %: memory"
+    assert only["remarks"] == "under ten floors: 1.00 s"
+
+
+def told(tmp_path, *records):
+    writer = Writer(tmp_path)
+    for each in records:
+        writer.append(each)
+    return report._tables(read(tmp_path))
 
 
 def test_a_peer_is_compared_with_the_fastest_of_jax_that_is_not_written_by_hand():
@@ -124,10 +188,9 @@ def test_a_published_ratio_never_mixes_environments_nor_oversubscribed_runs_nor_
 
 
 def test_the_speed_of_memory_counts_for_a_function_of_ones_own_too():
-    copy = record(seconds=2.0, workload="ceiling", target="copy", mode="value", sizes={}, argument_bytes=400, output_bytes=400)
-    mine = record(seconds=1.0, argument_bytes=20, output_bytes=180, digest="other")
+    mine = record(argument_bytes=20, output_bytes=20, digest="other", work=(None, None))
     mine.environment["workload_digest"] = "m" * 16
-    assert standings(copy, mine)["jax", "jacfwd", 1].of_roof == 0.5
+    assert standings(ceiling("copy"), mine)["jax", "jacfwd", 1].roof == ("memory", 0.5)
 
 
 def test_a_study_of_something_else_has_no_such_table(tmp_path):

@@ -201,16 +201,9 @@ def test_the_cells_of_a_studys_parts_come_first_and_each_once():
         expand({"parts": ["one"]}, {})
 
 
-def test_with_ceilings_the_speed_of_memory_is_measured_on_as_many_devices_whatever_is_overridden():
-    plain = {"workload": "mine", "devices": [1, 3], "api": "shard_map", "points": 6, "ceilings": True}
-    found = [cell.case for cell in expand(plain, {"mode": "jacrev", "target": "other", "sizes": {"p": 8}})]
-    copies = [case for case in found if case.workload == "ceiling"]
-    assert [(case.devices, case.api, case.mode, case.points % case.devices) for case in copies] == [
-        (1, "jit", "value", 0), (3, "shard_map", "value", 0),
-    ]  # fmt: skip
-    assert all(case.mode == "jacrev" for case in found if case not in copies)
+def test_ceilings_are_asked_for_by_true_and_false_alone():
     with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
-        expand(plain | {"ceilings": 3}, {})
+        expand({"workload": "mine", "ceilings": 3}, {})
 
 
 def test_there_is_an_override_to_try_for_every_field():
@@ -227,7 +220,7 @@ OTHERS = {  # no study has any of these
     "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other",
     "engine": "my.peer", "chunk": 24, "formulation": "other",
     "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
-    "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9,
+    "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9, "cache": "warm",
 }  # fmt: skip
 
 
@@ -238,12 +231,6 @@ def configuration(*words):
 
 def study_of(name):
     return configuration(f"study={name}")["study"]
-
-
-def without_ceilings(study):
-    """A study that measures its own cases alone, and so do its parts."""
-    parts = {name: without_ceilings(part) for name, part in study.get("parts", {}).items()}
-    return study | {"ceilings": False} | ({"parts": parts} if parts else {})
 
 
 def compose(*words):
@@ -260,7 +247,7 @@ def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_override_is_never_without_effect_in_any_study(name):
-    plain = without_ceilings(study_of(name))
+    plain = study_of(name)
     for field, value in OTHERS.items():
         given = {"workload": "my.module", "where": "True", field: value}
         assert set(values(plain, field, **given)) == {value}, field

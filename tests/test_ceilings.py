@@ -1,0 +1,127 @@
+"""What is measured of the machine itself: the ceilings and floors that a study's cases need, and that they are what they say."""
+
+import dataclasses
+import os
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+import jax.numpy as jnp
+
+from scaling import attempt, ceilings, derivative, workload
+from scaling.case import Case
+from scaling.record import Record
+from scaling.sampling import Sampling
+from scaling.study import Cell, expand
+from scaling.workloads import ceiling
+
+jax.config.update("jax_num_cpu_devices", 4)  # as test_contract.py wants it too
+jax.config.update("jax_enable_x64", True)
+
+ONCE = Sampling(least=1, most=1, warm_up=0.0)
+DTYPES, PRECISIONS = ["float32", "float64", "bfloat16"], ["highest", "default"]
+STUDY = {"workload": "mine", "devices": [1, 2, 4], "dtype": DTYPES, "precision": PRECISIONS}
+
+
+def cases(platform="cpu", **study):
+    return [cell.case for cell in ceilings.cells(expand({**STUDY, **study}, {}), platform)]
+
+
+def small(case):
+    """The same ceiling of fewer numbers, two points a device where one is not the point of it."""
+    each = 1 if case.target in ("all_reduce", "collective", "call") else 2
+    return dataclasses.replace(case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=each * case.devices)
+
+
+def run(case):
+    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[: case.devices], "cpu", ONCE)
+
+
+def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases():
+    found = {(case.target, case.devices, case.dtype, case.precision) for case in cases()}
+    for devices in STUDY["devices"]:
+        here = {(target, *rest) for target, where, *rest in found if where == devices}
+        products = {("matmul", dtype, precision) for dtype in DTYPES for precision in PRECISIONS}
+        plain = ["copy", "transcendental", "call", *(["all_reduce", "collective"] if devices > 1 else [])]
+        others = {(target, "float32", "highest") for target in plain} | {("transcendental", "float64", "highest")}
+        assert here == products | others
+
+
+def test_what_bounds_a_case_is_among_the_ceilings_of_its_study():
+    measured = {(case.target, case.dtype, case.precision, case.devices) for case in cases()}
+    for cell in expand(STUDY, {}):
+        targets = set(ceilings.UNITS) - (set() if cell.case.devices > 1 else {"all_reduce"})
+        assert {(t, *ceilings.like(t, cell.case), cell.case.devices) for t in targets} <= measured
+
+
+def test_an_empty_call_is_measured_through_every_api_that_the_cases_of_jax_use():
+    study = {"api": ["jit", "shard_map", "pmap"], "devices": [1, 2], "engine": ["jax", "torch"]}
+    calls = {(case.api, case.devices) for case in cases(**study) if case.target == "call"}
+    assert calls == {("jit", 1), ("shard_map", 1), ("pmap", 1), ("shard_map", 2), ("pmap", 2)}
+    assert not [case for case in cases(engine="torch") if case.target == "call"]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("devices", [1, 2, 3, 7])
+def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_many_there_are(platform, devices):
+    some = cases(platform, devices=devices)
+    for case in some:
+        assert workload.complete(case) == case, "nothing is left to the workload"
+        built = workload.build(case)
+        assert case.points % devices == 0 and derivative.unfit(case, built, derivative.shape(case, built)) is None
+    work = [
+        {(c.target, c.dtype, c.precision, ceilings.work(c)) for c in several if c.kind == "ceiling" and c.target != "all_reduce"}
+        for several in (some, cases(platform, devices=1))
+    ]
+    assert work[0] == work[1]
+    assert min(amount for *_, amount in work[0]) >= 2**20, "a ceiling is not a floor"
+
+
+def test_ceilings_are_wanted_where_the_study_or_one_of_its_parts_asks():
+    assert ceilings.wanted({"ceilings": True}) and ceilings.wanted({"parts": {"one": {}, "other": {"ceilings": True}}})
+    assert not ceilings.wanted({"ceilings": False, "parts": {"one": {"ceilings": None}}}) and not ceilings.wanted({})
+
+
+SMALL = list(dict.fromkeys(small(case) for case in cases()))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda c: f"{c.target}-{c.devices}-{c.dtype}-{c.precision}")
+def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_is_said_to_do(case):
+    record = run(case)
+    assert record.status == "ok", record.text
+    assert any(record.collectives.values()) == (case.target in ("all_reduce", "collective"))
+    if case.kind == "ceiling":
+        counted = {
+            "copy": record.argument_bytes + record.output_bytes, "matmul": record.flops, "transcendental": record.transcendentals,
+            "all_reduce": record.collective_bytes,
+        }  # fmt: skip
+        assert ceilings.work(case) == counted[case.target]
+    if case.dtype != "bfloat16":  # which a CPU converts on the way
+        assert record.hbm_bytes == record.argument_bytes + record.output_bytes, "one pass over its numbers"
+
+
+WRONG = {  # what each may not leave out
+    "copy": lambda x: x,
+    "matmul": lambda x, w: x @ w.T,
+    "transcendental": lambda x: ceiling._exponentials(x, 63) * (64 / 63),
+    "all_reduce": lambda x: jnp.broadcast_to(x.sum(axis=0), x.shape),
+}
+
+
+@pytest.mark.parametrize("target", WRONG)
+def test_a_ceiling_that_does_less_is_a_wrong_answer(target, monkeypatch):
+    case = small(next(case for case in cases(devices=2, dtype="float32", precision="highest") if case.target == target))
+    built = workload.build(case)
+    instead = {"whole_modes": {"value": WRONG[target]}} if built.whole_modes else {"function": WRONG[target]}
+    monkeypatch.setattr(ceiling, "workload", lambda _: dataclasses.replace(built, **instead))
+    record = run(case)
+    assert (record.status, record.reason) in (("failed", "wrong_answer"), ("failed", "collective"))
+
+
+def test_a_ceiling_of_any_sizes_can_be_asked_for_by_name():
+    asked = workload.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
+    assert (asked.mode, dict(asked.sizes), run(asked).status) == ("value", {"k": 6, "terms": 1}, "ok")
+    assert isinstance(Cell(asked).case, Case)
