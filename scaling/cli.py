@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import scaling
-from scaling import launch, preflight, progress, store, study
+from scaling import ceilings, environment, launch, preflight, progress, store, study, supervise, versus
 from scaling.case import CEILING, FIELDS, Case, Refusal, from_dict, label, unknown
 from scaling.compose import compose
 from scaling.record import Record
@@ -23,12 +23,15 @@ from scaling.sampling import Sampling
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _MOST = 1e8  # of any setting
+_BESIDE = 5  # replicates, where two sides are compared
 _OVERVIEW = """\
 How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
 
   scaling run       run a study, or what is missing of it      scaling run study=smoke
   scaling status    what is done, missing, skipped and failed  scaling status results/smoke
   scaling report    curves, tables and figures as HTML         scaling report results/smoke
+  scaling compare   what became slower or faster               scaling compare results/old results/new
+  scaling lint      what a strict reviewer would say           scaling lint results/smoke
   scaling publish   the same curves on Weights & Biases        scaling publish results/smoke
 
 `scaling VERB --help` says more about each."""
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console, complaints = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     verbs: dict[str, Callable[[list[str], Console], int]] = {
-        "run": run, "status": status, "report": report, "publish": publish,
+        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "publish": publish,
     }  # fmt: skip
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -98,30 +101,52 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     if not config["results"]:
         raise Refusal("results must be a folder, such as results=results/mine")
     cells = study.expand(config["study"], overrides)
+    if ceilings.wanted(config["study"]):
+        cells += ceilings.cells(cells, environment.platform())
     folder = Path(str(config["results"]))
     launch.enough([cell.case.devices for cell in cells], settings)
     answers = preflight.ask(cells)
-    if config["dry_run"]:
-        made = launch.plan(answers, store.load(folder).records if folder.is_dir() else [], settings)
-        _print_plan(made, console)
-        return OK
-    store.prepare(folder)
-    with store.locked(folder) as lock:
-        loaded = store.load(folder)
-        for line in loaded.damaged:
-            console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-        made = launch.plan(answers, loaded.records, settings)
-        cases = [answer.case for answer in answers]
-        scalings = [cell.scaling for cell in cells if cell.case.workload != CEILING]
-        store.write_json(folder / "study.json", launch.manifest(name, config["study"].get("title"), scalings, cases, settings))
-        _say_plan(made, name, folder, console)
-        names = {case.key: label(case) for case in cases}
-        with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
-            launch.run(made, settings, folder, lock, listen)
+    with _beside(config["versus"], folder) as beside:
+        if config["dry_run"]:
+            _print_plan(_plan(answers, folder, settings, beside), console)
+            return OK
+        for each in [folder, *([beside[1]] if beside else [])]:
+            store.prepare(each)
+        with store.locked(folder) as lock:
+            for line in store.load(folder).damaged:
+                console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+            made = _plan(answers, folder, settings, beside)
+            cases = [answer.case for answer in answers]
+            scalings = [cell.scaling for cell in cells if cell.case.workload != CEILING]
+            told = launch.manifest(name, config["study"].get("title"), scalings, cases, settings)
+            for each in [folder, *([beside[1]] if beside else [])]:
+                store.write_json(each / "study.json", told)
+            _say_plan(made, name, folder, console)
+            names = {case.key: label(case) for case in cases}
+            with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
+                supervise.run(made, settings, folder, lock, listen, beside)
     found = _conclude(folder, console, {where["setting"] for where in made.environments.values()})
+    if beside:
+        _print_comparison(beside[1], folder, console)
     if tracking is not None:
         _publish(folder, tracking, console)
     return FAILED if any(record.status == "failed" and record.key in names for record in found) else OK
+
+
+@contextlib.contextmanager
+def _beside(named: Any, folder: Path) -> Iterator[tuple[versus.Side, Path] | None]:
+    """The other side that `versus` names, and its folder of results; None without one."""
+    if named is None:
+        yield None
+        return
+    with versus.side(str(named)) as side:
+        yield side, folder / f"versus-{side.name}"
+
+
+def _plan(answers: Sequence[preflight.Answer], folder: Path, settings: launch.Settings, beside: Any) -> launch.Plan:
+    """What is missing in a folder, and in that of the other side."""
+    ours, theirs = (store.load(each).records for each in (folder, beside[1] if beside else folder))
+    return launch.plan(answers, ours, settings, theirs if beside else None)
 
 
 def _settings(config: dict[str, Any]) -> launch.Settings:
@@ -146,10 +171,16 @@ def _settings(config: dict[str, Any]) -> launch.Settings:
         most=number("sampling.most", given["most"], given["least"], whole=True),
         seconds=number("sampling.seconds", given["seconds"], 0.0),
         warm_up=number("sampling.warm_up", given["warm_up"], 0.0),
+        turns=number("sampling.turns", given["turns"], 1, whole=True),
+        compilations=number("sampling.compilations", given["compilations"], 1, whole=True),
     )
+    several = {"replicates": config["replicates"], "processes": config["processes"]}
+    if several["replicates"] is None:
+        several["replicates"] = 1 if config["versus"] is None else _BESIDE
     return launch.Settings(
         sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
         number("order_seed", config["order_seed"], 0, whole=True),
+        **{name: number(name, value, 1, whole=True) for name, value in several.items()},
     )  # fmt: skip
 
 
@@ -230,6 +261,58 @@ def report(words: list[str], console: Console) -> int:
     parser = _parser("report", "Write report/index.html, its figures (SVG, PNG), table.md and table.csv into a results folder.")
     _conclude(store.folder_of(parser.parse_args(words).folder), console)
     return OK
+
+
+def compare(words: list[str], console: Console) -> int:
+    """Say what became slower or faster from one results folder to another."""
+    from scaling import compare as comparing
+
+    what = "What became slower or faster from A, the old, to B, the new; exit status 1 when something is slower or failed in B."
+    parser = argparse.ArgumentParser(prog="scaling compare", description=what)
+    parser.add_argument("a", metavar="A", help="a results folder; alone, one with another beside it (`scaling run versus=...`)")
+    parser.add_argument("b", metavar="B", nargs="?", help="the results folder to compare with it")
+    parser.add_argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone")
+    parser.add_argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)")
+    given = parser.parse_args(words)
+    return _print_comparison(*comparing.sides(given.a, given.b), console, given.margin, given.markdown)
+
+
+def _print_comparison(a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None) -> int:
+    """Compare and print, what changed first; the exit status that it deserves."""
+    from scaling import compare as comparing
+
+    found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
+    if markdown == "-":
+        console.print(comparing.markdown(found), end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
+        return FAILED if found.bad else OK
+    if markdown:
+        Path(markdown).write_text(comparing.markdown(found), encoding="utf-8")
+    table = Table(*comparing.COLUMNS)
+    for row in comparing.rows(found):
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+    for line in comparing.said(found):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    return FAILED if found.bad else OK
+
+
+def lint(words: list[str], console: Console) -> int:
+    """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
+    from scaling import answer
+    from scaling import lint as linting
+
+    parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
+    parser.add_argument("--strict", action="store_true", help="warnings count as errors")
+    given = parser.parse_args(words)
+    told = linting.remarks(answer.read(store.folder_of(given.folder)))
+    colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
+    for remark in told:
+        head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
+        console.print(f"{head}{escape(f'{remark.rule} ({remark.count}): {remark.text}')}", soft_wrap=True, highlight=False)
+        console.print(f"        mend: {escape(remark.mend)}", soft_wrap=True, highlight=False)
+    console.print(linting.verdict(told), highlight=False)
+    bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
+    return FAILED if any(remark.severity in bad for remark in told) else OK
 
 
 def publish(words: list[str], console: Console) -> int:

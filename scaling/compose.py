@@ -44,8 +44,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
             stopped.append(error)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
-    # sizes.p=8 adds a size that no workload has declared here, which Hydra would have written +sizes.p=8.
-    sys.argv = ["scaling run", *[f"++{word}" if word.startswith("sizes.") else word for word in words]]
+    sys.argv = ["scaling run", *map(_spelt, words)]
     try:
         hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
@@ -54,6 +53,16 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         raise _plainly(stopped[0], known) from None
     if stopped:
         raise stopped[0]
+
+
+def _spelt(word: str) -> str:
+    """A word of the command line as Hydra wants it written."""
+    if word.startswith("sizes."):  # adds a size that no workload has declared here
+        return f"++{word}"
+    name, _, value = word.partition("=")
+    if name == "versus" and value not in ("", "null") and value[0] not in "'\"":  # a revision may hold ~, and flags hold =
+        return f"{name}='{value}'"
+    return word
 
 
 def _known(conf: Path) -> list[str]:

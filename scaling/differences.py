@@ -36,7 +36,7 @@ def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
 
 
 def _evaluate(workload: Workload, function: Callable, named: Exact) -> np.ndarray:
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
         draws = {**workload.points, **workload.shared}
         typed = {name: jax.numpy.asarray(named[name], np.int32 if draw.integer else np.float64) for name, draw in draws.items()}
         rows = {name: typed.pop(name) for name in workload.points}

@@ -1,20 +1,27 @@
-"""Measuring: the stages of a program apart, and samples of its steady state.
+"""Measuring: the stages of a program apart, and samples of its steady state, taken in turns.
 
-Knows callables and clocks; not what they compute, nor whether it is right. Seconds throughout.
+Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether it is right. Seconds
+throughout.
 """
 
+import dataclasses
 import gc
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from scaling.intervals import median_interval
 from scaling.sampling import Samples, Sampling
 
-_BATCH_SECONDS = 500e-6  # a sample shorter than some fifty dispatches of a JAX call (10 us on a CPU) is made of several calls
+FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
+_FLOORS = 50  # a sample that is shorter than so many empty calls is made of several calls
+_LONG = 0.1  # a call so long brings its own into the caches
+_TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
+
+Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, in the order of ranks
 
 
 @dataclass(frozen=True)
@@ -23,15 +30,21 @@ class Stages:
 
     call: Callable[..., Any]
     compiled: Any
+    jaxpr: Any = None
     trace_seconds: float | None = None
     lower_seconds: float | None = None
     compile_seconds: float | None = None
 
 
+def alone(values: list[float]) -> list[list[float]]:
+    """The `Gather` of a process that shares its work with no other."""
+    return [values]
+
+
 def stages(function: Callable, arguments: list[Any]) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
-    An uncompiled function has no stages. `pmap` cannot be traced apart from being lowered.
+    The arguments may be abstract. An uncompiled function has no stages. `pmap` cannot be traced apart from being lowered.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -43,7 +56,8 @@ def stages(function: Callable, arguments: list[Any]) -> Stages:
     compiled = lowered.compile()
     done = time.perf_counter()
     trace_seconds = traced_at - began if traced is not None else None
-    return Stages(compiled, compiled, trace_seconds, lowered_at - traced_at, done - lowered_at)
+    jaxpr = traced.jaxpr if traced is not None else None
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, done - lowered_at)
 
 
 def once(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -53,31 +67,75 @@ def once(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def sample(call: Callable[[], Any], sampling: Sampling) -> Samples:
-    """Samples of the steady state, until the median is known well enough."""
-    per_call = _warm_up(call, sampling.warm_up)
-    batch = max(1, math.ceil(_BATCH_SECONDS / max(per_call, 1e-9)))
-    seconds: list[float] = []
+def floor(call: Callable[[], Any], calls: int = 100) -> float:
+    """The median of so many calls of what does nothing: seconds a call."""
+    return statistics.median(once(call)[0] for _ in range(calls))
+
+
+def turns(
+    call: Callable[[], Any],
+    sampling: Sampling,
+    floor_seconds: float | None = None,
+    gather: Gather = alone,
+    disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
+) -> Iterator[Samples]:
+    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there, or later.
+
+    A sample is a barrier, the clock, `call` (several times where it is short), and the clock; of several processes the slowest
+    counts. Between two turns other cases may have theirs. disturbed: asked before a turn, gives what to ask after it, which
+    marks that turn's samples.
+    """
+    per_call = _warm_up(call, sampling.warm_up, gather)
+    batch = max(1, math.ceil(_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
+    batch = int(max(each[0] for each in gather([batch])))
+    taken, elapsed = Samples([], batch, None), 0.0
+    while True:
+        marks = disturbed()
+        elapsed += _turn(call, sampling, taken, elapsed, gather)
+        for mark in marks():
+            taken.marked.setdefault(mark, []).append(len(taken.turns) - 1)
+        taken = dataclasses.replace(taken, stop_reason=_stop(taken, elapsed, sampling))
+        yield taken
+
+
+def _turn(call: Callable[[], Any], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
+    """One turn's samples, added to what was taken; the seconds that it took. Every process decides alike."""
+    share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
+    count, spent = 0, 0.0
+    if taken.turns and taken.seconds[-1] < _LONG:
+        once(call)  # what others left in the caches is not ours
+    taken.turns.append(0)
     collecting = gc.isenabled()
     gc.disable()
     try:
+        gather([0.0])
         began = time.perf_counter()
-        while (reason := _stop(seconds, time.perf_counter() - began, sampling)) is None:
+        while len(taken.seconds) < sampling.most:
             start = time.perf_counter()
-            for _ in range(batch):
+            for _ in range(taken.calls_per_sample):
                 call()
-            seconds.append((time.perf_counter() - start) / batch)
+            now = time.perf_counter()
+            each = gather([(now - start) / taken.calls_per_sample, now - began])
+            times = [mine for mine, _ in each]
+            taken.seconds.append(max(times))
+            taken.seconds_min.append(min(times))
+            taken.slowest.append(times.index(max(times)))
+            count, spent = count + 1, max(spent for _, spent in each)
+            taken.turns[-1] = count
+            enough = count >= most or spent >= _TURN * sampling.seconds or _stop(taken, elapsed + spent, sampling)
+            if count >= share and enough:
+                break
     finally:
         if collecting:
             gc.enable()
-    return Samples(seconds, batch, reason)
+    return spent
 
 
-def _warm_up(call: Callable[[], Any], least: float) -> float:
+def _warm_up(call: Callable[[], Any], least: float, gather: Gather) -> float:
     """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
     taken: list[float] = []
     while True:
-        taken.append(once(call)[0])
+        taken.append(max(each[0] for each in gather([once(call)[0]])))
         half = len(taken) // 2
         if sum(taken) >= 10 * least or (half >= 2 and sum(taken) >= least):
             later = statistics.median(taken[half:])
@@ -85,15 +143,16 @@ def _warm_up(call: Callable[[], Any], least: float) -> float:
                 return later
 
 
-def _stop(seconds: list[float], elapsed: float, sampling: Sampling) -> str | None:
+def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
     """Why to stop sampling now, or None."""
-    if len(seconds) < sampling.least:
+    seconds = taken.seconds
+    if len(seconds) >= sampling.most:
+        return "most"
+    if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
         return None
     interval = median_interval(seconds)
     if interval is not None:
         median = statistics.median(seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:
             return "width"
-    if len(seconds) >= sampling.most:
-        return "most"
     return "seconds" if elapsed >= sampling.seconds else None

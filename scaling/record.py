@@ -54,6 +54,8 @@ class Record:
     lower_seconds: float | None = None
     compile_seconds: float | None = None
     first_seconds: float | None = None
+    check_seconds: float | None = None
+    sampling_seconds: float | None = None  # warming up and all turns, by the wall clock
     seconds: list[float] = field(default_factory=list)  # the maximum over processes
     seconds_min: list[float] = field(default_factory=list)  # the minimum over processes
     slowest_rank: int | None = None  # the process that most often took the maximum
@@ -62,21 +64,21 @@ class Record:
     turns: list[int] = field(default_factory=list)  # how many samples each turn gave, in order
     block: str | None = None  # shared by records whose turns alternated
     compilations: list[dict[str, Any]] = field(default_factory=list)  # the further ones: their stages, and how many samples
-    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> samples, by their place
+    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> turns, by their place
     before: dict[str, Any] | None = None  # what the machine was doing when sampling began; see conditions.py
     after: dict[str, Any] | None = None
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
-    flops: float | None = None  # per device, as the compiler counts them; None where a loop hides its trips
+    flops: float | None = None  # per device, of the program as traced, loops by their trips; None where those cannot be known
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
     peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
-    collective_bytes: int | None = None  # per device, sent or received
+    collective_bytes: int | None = None  # per device: of each collective the larger of what it takes and gives
     collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
     schema: int = SCHEMA
 

@@ -1,6 +1,6 @@
 """Sampling: when to stop, and what came of it. Values that the launcher, which has no JAX, the worker and the peers share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """Every sample in order, per call, and how they were taken."""
+    """Every sample in order, per call, and how they were taken. Of several processes, the slowest of each sample counts."""
 
     seconds: list[float]
     calls_per_sample: int
-    stop_reason: str  # width | most | seconds
+    stop_reason: str | None  # width | most | seconds; None: not yet
+    seconds_min: list[float] = field(default_factory=list)  # that of the fastest process
+    slowest: list[int] = field(default_factory=list)  # the rank of the slowest process
+    turns: list[int] = field(default_factory=list)  # samples in each turn
+    marked: dict[str, list[int]] = field(default_factory=dict)  # why not to trust a turn -> turns, by their place

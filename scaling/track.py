@@ -131,7 +131,8 @@ def plan(folder: Path) -> list[Run]:
         return []
     records = store.latest(everything)
     told = {record.setting: record.environment for record in records}
-    drawn = curves(records, scaling=tuple(study.get("scaling") or ("strong",)))
+    cases = [record for record in records if record.case.kind == "case"]
+    drawn = curves(cases, scaling=tuple(study.get("scaling") or ("strong",)))
     runs = [_curve_run(name, curve, told.get(curve.environment, {})) for curve in drawn]
     return [*runs, _study_run(name, folder, everything, records)]
 

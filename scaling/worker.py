@@ -1,66 +1,91 @@
 """The worker: runs cases on devices and writes a record of each.
 
-`python -m scaling.worker JOB.json` needs jax, numpy and the standard library, and nothing else. It binds itself to cores before
-JAX starts, says on standard output what it begins and ends (a JSON line each), and appends records to a file of its own.
+`python -m scaling.worker` needs jax, numpy and the standard library, and nothing else. It reads a job from standard input, a
+line of JSON, binds itself to cores before JAX starts, and then does what it is told, a line each:
+
+    {"do": "prepare", "case": ..., ...}   build, compile, run once and check; says "ready", "end" or "later"
+    {"do": "turn", "key": ...}            take samples for a while; says "turn", with whether these were enough, or "end"
+    {"do": "finish", "key": ...}          write the record; says "end"
+
+so that cases to be compared can take turns, in one process or in several. Records go to a file of its own.
 """
 
+import contextlib
 import ctypes
-import dataclasses
-import datetime
 import json
 import os
-import re
+import resource
 import signal
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 from scaling import environment
-from scaling.case import Case, from_dict
+from scaling.case import Refusal, from_dict
 from scaling.record import Record
 from scaling.sampling import Sampling
 from scaling.store import Writer
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+PROTOCOL = 2  # what is read and said above; told to a launcher of another revision
 
 
-class _Unfit(Exception):
-    """Why a case ends without a time: (status, reason, words)."""
-
-    def __init__(self, status: str, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status, self.reason = status, reason
-
-
-def main(job_path: str) -> int:
-    """Run the cases of a job in order; 3 if a record could not be written."""
-    job = json.loads(Path(job_path).read_text())
+def main() -> int:
+    """Run the cases of a job as told; 3 if a record could not be written."""
+    orders, out = _keep_to_ourselves()
+    job = json.loads(orders.readline())
     _die_with_parent(job["parent"])
-    out = _keep_to_ourselves()
-    os.set_inheritable(job["lock"], False)
+    if job["lock"] is not None:
+        os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
-    bound_to = environment.bind(job["devices"], job["bind"]) if job["platform"] == "cpu" else None
-    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
-    devices = _start_jax(job)
-    writer = Writer(Path(job["results"]))
-    for item in job["items"]:
-        case = from_dict(item["case"])
-        print(json.dumps({"event": "begin", "key": case.key}), file=out, flush=True)
-        where = environment.describe(
-            job["platform"], devices[0].device_kind, os.environ, item["workload_digest"],
-            bound_to if job["bind"] else None, item["engine"],
-        )  # fmt: skip
-        blank = Record(case, "failed", where, order=item["order"], order_seed=job["order_seed"], attempt=item["attempt"])
-        record = run(blank, devices[: case.devices], job["platform"], Sampling(**job["sampling"]))
+    place, cores = _start(job)
+    from scaling import attempt  # and with it JAX, which is to find cores and flags as they are meant
+
+    def say(event: str, **words: Any) -> None:
+        if place.rank == 0:
+            print(json.dumps({"event": event} | words), file=out, flush=True)
+
+    say("started", protocol=PROTOCOL)
+    writer, attempts = Writer(Path(job["results"])), {}  # by key
+    for line in orders:
+        order = json.loads(line)
+        key = order["key"]
+        if order["do"] == "prepare":
+            blank = _blank(job, order, place, cores)
+            say("begin", key=key, environment=blank.environment)
+            attempts[key] = attempt.prepare(blank, place, Sampling(**job["sampling"]))
+            if not order["alone"] and attempts[key].found.get("reason") in ("too_large", "out_of_memory"):
+                del attempts[key]
+                say("later", key=key)  # what others hold may be what it lacks
+                continue
+            if not attempts[key].ended:
+                say("ready", key=key)
+                continue
+        elif order["do"] == "turn":
+            enough = attempt.turn(attempts[key])
+            if not attempts[key].ended:
+                say("turn", key=key, enough=enough)
+                continue
+        record = attempts.pop(key).record()
         try:
-            writer.append(record)
+            if place.rank == 0:
+                writer.append(record)
         except OSError as error:
-            print(json.dumps({"event": "unwritable", "text": f"{error.strerror}"}), file=out, flush=True)
+            say("unwritable", text=f"{error.strerror}")
             return 3
-        done = {"event": "end", "key": case.key, "status": record.status, "reason": record.reason, "text": record.text}
-        print(json.dumps(done | {"seconds": sorted(record.seconds)[len(record.seconds) // 2 :][:1]}), file=out, flush=True)
+        middle = [statistics.median(record.seconds)] if record.seconds else []
+        say("end", key=key, status=record.status, reason=record.reason, text=record.text, seconds=middle)
     return 0
+
+
+def _keep_to_ourselves() -> tuple[TextIO, TextIO]:
+    """The channels for orders and events, under descriptors that no child inherits; a workload's own go elsewhere."""
+    orders, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return orders, out
 
 
 def _die_with_parent(parent: int) -> None:
@@ -68,148 +93,88 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it went before we asked
         os._exit(0)
+    with contextlib.suppress(OSError):  # when memory runs out, this one goes first, not the person's session
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _keep_to_ourselves() -> TextIO:
-    """The channel for events, under a descriptor that no child inherits; what else is printed goes to standard error."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return out
+def _start(job: dict[str, Any]) -> tuple[Any, list[int] | None]:
+    """Bind to cores, start JAX and find the devices: the place to run in, and the cores of all processes where they are bound."""
+    share, rank, bound = job["devices"] // job["processes"], job["rank"], None
+    if job["platform"] == "cpu":
+        every = environment.bind(job["devices"], job["bind"])
+        bound = every if job["bind"] else None
+        if bound and job["processes"] > 1:
+            os.sched_setaffinity(0, every[rank * share : (rank + 1) * share] or every)
+    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
+    devices, gather = _start_jax(job, share)
+    if job["platform"] == "cpu":
+        _limit_memory()
+    mine = sorted(os.sched_getaffinity(0)) if bound else None
+    from scaling.attempt import Place
+
+    return Place(devices, job["platform"], gather, rank, job["processes"], mine), bound
 
 
-def _start_jax(job: dict[str, Any]) -> list[Any]:
-    """The devices to run on. Raises when there are fewer than asked for; never settles for others."""
+def _start_jax(job: dict[str, Any], share: int) -> tuple[list[Any], Callable]:
+    """The devices to run on, those of every process, and the `Gather` of these. Never settles for others than were asked for."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
+
+    from scaling import measure
 
     named = os.environ.get("JAX_PLATFORMS")
     if job["platform"] != "cpu" and named and "cpu" not in named.split(","):
         jax.config.update("jax_platforms", f"{named},cpu")  # the check of a user's function runs there
     if job["platform"] == "cpu":
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", job["devices"])
+        jax.config.update("jax_num_cpu_devices", share)
     jax.config.update("jax_enable_x64", job["x64"])
-    devices = jax.local_devices(backend=job["platform"])
+    if job["processes"] > 1:
+        ours = None if job["platform"] == "cpu" else list(range(job["rank"] * share, (job["rank"] + 1) * share))
+        jax.distributed.initialize(job["coordinator"], job["processes"], job["rank"], ours)
+    devices = jax.devices(job["platform"])
     if len(devices) < job["devices"]:
         raise SystemExit(f"{job['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
-    return devices
+    if job["processes"] == 1:
+        return devices[: job["devices"]], measure.alone
+    return devices[: job["devices"]], _gather
 
 
-def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """One case from nothing to a record, whatever happens on the way."""
-    began: dict[str, Any] = {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")}
-    try:
-        _run(blank.case, devices, platform, sampling, began)
-        return dataclasses.replace(blank, status="ok", **began)
-    except _Unfit as unfit:
-        return dataclasses.replace(blank, status=unfit.status, reason=unfit.reason, text=str(unfit), **began)
-    except MemoryError as error:
-        return dataclasses.replace(blank, reason="out_of_memory", text=_words(error), **began)
-    except Exception as error:
-        text = _words(error)
-        reason = "out_of_memory" if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else "error"
-        return dataclasses.replace(blank, reason=reason, text=text, **began)
+def _gather(values: list[float]) -> list[list[float]]:
+    """Numbers of this process -> those of each, by rank; waits for all, and so is a barrier."""
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    # As bytes, because JAX would round a float64 where x64 is off.
+    sent = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
+    return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
 
 
-def _run(case: Case, devices: list[Any], platform: str, sampling: Sampling, found: dict[str, Any]) -> None:
-    """The stages of a case. What is learnt goes into `found` as it is learnt, so that a failure keeps what came before it."""
-    from scaling import check, measure, workload
-
-    built = workload.build(case)
-    ready = _program if case.engine == "jax" else _peer
-    sizes, call, collect, sample = ready(case, built, devices, platform, found)
-    found["first_seconds"], result = measure.once(call)
-    verdict = check.verdict(case, built, sizes, collect(result), platform)
-    del result
-    found |= {"error": verdict.error, "tolerance": verdict.tolerance}
-    if verdict.reason:
-        status = "skipped" if verdict.reason == "no_digits" else "failed"
-        raise _Unfit(status, verdict.reason, verdict.text or "")
-    samples = sample(sampling)
-    found |= {"seconds": samples.seconds, "seconds_min": samples.seconds, "slowest_rank": 0}
-    found |= {"calls_per_sample": samples.calls_per_sample, "stop_reason": samples.stop_reason}
+def _limit_memory() -> None:
+    """Let this process have most of what the host has now: too much is then an error, before the kernel has to kill."""
+    used = next((line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")), None)
+    available = environment.memory_bytes()
+    if used and available:
+        most = int(used.split()[1]) * 1024 + available - available // 20
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-def _program(case: Case, built: Any, devices: list[Any], platform: str, found: dict[str, Any]) -> tuple:
-    """A case of JAX made ready: (sizes, call, collect, sample)."""
-    import jax
+def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, cores: list[int] | None) -> Record:
+    """The record of a case that has not begun. What its workload is, this process knows best: it may be another revision."""
+    from scaling import workload
 
-    from scaling import inputs, measure, spmd
-
-    program = spmd.program(case, built, devices)
-    found["passes"] = program.sizes.passes or None
-    arguments = inputs.place(case, built, program)
-    stages = measure.stages(program.function, arguments)
-    found |= {name: getattr(stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
-    if stages.compiled is not None:
-        found |= _counts(stages.compiled)
-        _fits(found, platform, devices[0], case.devices)
-        if any(found["collectives"].values()):
-            raise _Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
-
-    def call() -> Any:
-        return jax.block_until_ready(stages.call(*arguments))
-
-    return program.sizes, call, program.collect, lambda sampling: measure.sample(call, sampling)
-
-
-def _peer(case: Case, built: Any, devices: list[Any], platform: str, found: dict[str, Any]) -> tuple:
-    """A peer's case made ready, likewise."""
-    from scaling import derivative, inputs, measure, peer
-
-    sizes = derivative.shape(case, built)
-    due = derivative.due(case, built, sizes)
-    prepared = peer.module(case.engine).prepare(case, built, sizes, inputs.arrays(case, built), case.devices)
-    found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
-    sample = prepared.sample or (lambda sampling: measure.sample(prepared.call, sampling))
-    return sizes, prepared.call, lambda result: peer.collected(case, prepared.collect(result), due), sample
-
-
-def _counts(compiled: Any) -> dict[str, Any]:
-    """What the compiled program says of itself, per device. XLA counts the body of a loop once: with a loop, no counts."""
-    text = compiled.as_text()
-    cost = _optional(compiled.cost_analysis) or {}
-    cost = {} if " while(" in text else cost[0] if isinstance(cost, list) else cost
-    memory = _optional(compiled.memory_analysis)
-    return {
-        "flops": cost.get("flops"),
-        "transcendentals": cost.get("transcendentals"),
-        "hbm_bytes": cost.get("bytes accessed"),
-        "temp_bytes": getattr(memory, "temp_size_in_bytes", None),
-        "argument_bytes": getattr(memory, "argument_size_in_bytes", None),
-        "output_bytes": getattr(memory, "output_size_in_bytes", None),
-        "collectives": {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in COLLECTIVES},
-    }
-
-
-def _optional(ask: Callable[[], Any]) -> Any:
-    """An analysis that some backends do not have."""
-    try:
-        return ask()
-    except Exception:
-        return None
-
-
-def _fits(found: dict[str, Any], platform: str, device: Any, devices: int) -> None:
-    """Skip before the first run what the compiler says cannot fit; on CPU all devices share the host's memory."""
-    if found["temp_bytes"] is None or found["output_bytes"] is None:
-        return
-    if platform == "cpu":
-        needs = (found["temp_bytes"] + 2 * found["output_bytes"]) * devices  # the result is copied once, for the check
-        has = environment.memory_bytes()
-    else:
-        needs = found["temp_bytes"] + found["output_bytes"]
-        stats = device.memory_stats() or {}
-        has = stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
-    if has is not None and needs > has:
-        raise _Unfit("skipped", "too_large", f"needs {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB")
-
-
-def _words(error: BaseException) -> str:
-    """An exception in at most 500 characters, without paths."""
-    return environment.scrub(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+    case, digest = from_dict(order["case"]), None
+    with contextlib.suppress(Refusal):
+        digest = workload.digest(case.workload)
+    where = environment.describe(
+        place.platform, place.devices[0].device_kind, os.environ, digest, cores, order["engine"], job["asked"],
+    )  # fmt: skip
+    return Record(
+        case, "failed", where, replicate=order["replicate"], order=order["order"],
+        order_seed=job["order_seed"], attempt=order["attempt"], block=order["block"],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -7,7 +7,7 @@ A workload is a module, ours or anybody's, with a function `workload(case) -> Wo
     SINGLE    targets that have one point, whatever `points` says
     VARIANTS  names of functions of the family, the first being the default
     FORMULATIONS  names of ways to write the same function, the first being the default; or a tuple of them for each variant
-    VALUE     the target that is the function itself, without a derivative
+    VALUE     the target that is the function itself, without a derivative; or several, where there is nothing but values
     DTYPES    the dtypes it has a meaning in
 
 Does not know modes, devices, or how anything is timed.
@@ -118,14 +118,16 @@ def complete(case: Case) -> Case:
     """The same case with every choice that was left to the workload written out."""
     of = module(case.workload)
     value = getattr(of, "VALUE", "value")
+    values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(of, "TARGETS", ("jacobian",)))
-    first = value if case.mode == "value" else SECOND[0] if case.mode in HESSIAN else targets[0]
+    first = values[0] if case.mode == "value" else SECOND[0] if case.mode in HESSIAN else targets[0]
     target = case.target or first
-    if target not in (*targets, value, *SECOND):
-        raise unknown(f"target of {case.workload}", target, (*targets, value, *SECOND))
-    if target == value or case.mode == "value":  # the function itself has one mode, and that mode one target
+    known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
+    if target not in known:
+        raise unknown(f"target of {case.workload}", target, known)
+    if target in values or case.mode == "value":  # the function itself has one mode, and that mode no other target
         case = dataclasses.replace(case, mode="value")
-        target = value
+        target = target if target in values else values[0]
     variant = _chosen(case, "variant", tuple(getattr(of, "VARIANTS", ())))
     written = getattr(of, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_contract import HERE, ONCE, PROBLEMS
 
-from scaling import check, inputs, spmd, worker, workload
+from scaling import attempt, check, inputs, spmd, workload
 from scaling.case import Case
 from scaling.draws import Draw
 from scaling.record import Record
@@ -42,7 +42,7 @@ def outcome(made, monkeypatch, mode="jacfwd", dtype="float64"):
     """The record of a workload made here."""
     put(made, monkeypatch)
     case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit")
-    record = worker.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    record = attempt.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
     check._whole.cache_clear()
     return record
 
@@ -95,7 +95,7 @@ def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
 
     for made, reason in ((right, None), (dataclasses.replace(right, reference=wrong), "wrong_answer")):
         put(made, monkeypatch)
-        worked = worker.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+        worked = attempt.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
         assert worked.reason == reason
     check._whole.cache_clear()
 

@@ -14,7 +14,7 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import check, derivative, inputs, modes, spmd, worker, workload
+from scaling import attempt, check, derivative, inputs, modes, spmd, workload
 from scaling.case import APIS, BATCHES, FORWARD, HESSIAN, MODES, REVERSE, SECOND, SPLITS, WHOLE, Case
 from scaling.record import SKIPPED, Record
 from scaling.sampling import Sampling
@@ -95,7 +95,7 @@ def pytest_generate_tests(metafunc):
 
 
 def run(case: Case) -> Record:
-    return worker.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def test_every_way_gives_the_reference_at_every_point_and_sends_nothing(row):

@@ -23,7 +23,7 @@ import scaling.draws
 SIZES = {"k": 3}
 VARIANTS = (
     "plain", "crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "loud", "parent", "slow", "unreferenced",
-    "wrong_unreferenced",
+    "wrong_unreferenced", "hungry", "aborting",
 )
 X = scaling.draws.uniform(3, low=0.5)
 SEEN = np.sort(scaling.draws.take(X, 0, "x", 0, 6)[:, 0])
@@ -75,6 +75,13 @@ if RUNNING:
         sys.exit(0)
     if case.variant == "sleep":
         time.sleep(1000)
+    if case.variant == "hungry":
+        held = []
+        while True:
+            held.append(np.ones(2**24))
+    if case.variant == "aborting":
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\\n")
+        os.abort()
     if case.variant == "slow":
         time.sleep(0.3)
     if case.variant == "raise":
@@ -168,6 +175,34 @@ def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_case
             assert "do-not-tell-this" not in text and "/home/ada" not in text and str(tmp_path) not in text, path
     assert "do-not-tell-this" not in done.stdout + done.stderr
     assert gone(tmp_path) == []
+
+
+def little_memory():
+    """For a command and its workers: 6 GB each, so that a test need not fill the machine."""
+    resource.setrlimit(resource.RLIMIT_DATA, (6 * 2**30, 6 * 2**30))
+
+
+@pytest.mark.parametrize("variant", ["hungry", "aborting"])
+def test_what_takes_all_memory_has_failed_of_it_and_bigger_neighbours_are_skipped(variant, mine, scaling_command, tmp_path):
+    """A case that asks for ever more, and one that dies of it in native code: each is the key that no larger one could pass."""
+    words = mine("plain", variant, points="[6, 12]")
+    seed = next(seed for seed in range(50) if order_of(seed, 4).index(1) < order_of(seed, 4).index(3))  # the smaller first
+    done = scaling_command([*words, f"order_seed={seed}"], preexec_fn=little_memory)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    records = {(r.case.variant, r.case.points): r for r in load(folder(tmp_path)).records}
+    assert {where: (r.status, r.reason) for where, r in records.items()} == {
+        ("plain", 6): ("ok", None), ("plain", 12): ("ok", None),
+        (variant, 6): ("failed", "out_of_memory"), (variant, 12): ("skipped", "dominated"),
+    }  # fmt: skip
+    assert records[variant, 6].key in records[variant, 12].text
+    assert "2 cases to run, 2 done before" in scaling_command(words, preexec_fn=little_memory).stdout, "both are asked again"
+
+
+def order_of(seed, count):
+    """In which order that many cases run."""
+    places = list(range(count))
+    random.Random(seed).shuffle(places)
+    return places
 
 
 def test_what_a_workload_writes_is_not_taken_for_an_event(mine, scaling_command, tmp_path):

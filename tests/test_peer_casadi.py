@@ -12,7 +12,7 @@ pytest.importorskip("casadi", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import derivative, inputs, worker, workload
+from scaling import attempt, derivative, inputs, workload
 from scaling.case import BATCHES, HESSIAN, MODES, SECOND, Case
 from scaling.peers import casadi as peer
 from scaling.record import Record
@@ -66,7 +66,7 @@ def cases(problems, devices=(1, 2), **fields):
 
 
 def run(case, sampling=ONCE):
-    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling)
+    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling)
 
 
 @pytest.mark.parametrize("case", cases(PROBLEMS | TWICE))

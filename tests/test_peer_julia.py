@@ -18,7 +18,7 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import derivative, peer, worker, workload
+from scaling import attempt, derivative, peer, workload
 from scaling.case import Case, Refusal
 from scaling.peers import julia
 from scaling.record import Record
@@ -178,7 +178,7 @@ def refusal(case):
 
 
 def run(case):
-    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 @pytest.mark.parametrize("system", julia.SYSTEMS)

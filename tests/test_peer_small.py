@@ -14,7 +14,7 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import derivative, peer, worker, workload
+from scaling import attempt, derivative, peer, workload
 from scaling.case import BATCHES, HESSIAN, SECOND, Case
 from scaling.peers import _seeds, enzyme
 from scaling.record import Record
@@ -72,7 +72,7 @@ def offered(engine, problem, modes):
 
 def run(case):
     pytest.importorskip(NEEDS[case.engine], reason="scripts/peers installs it")
-    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 def is_right(record):

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import derivative, formulas, inputs, worker, workload
+from scaling import attempt, derivative, formulas, inputs, workload
 from scaling.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
 from scaling.peers import torch as peer
 from scaling.record import Record
@@ -75,7 +75,7 @@ def why_not(**fields):
 
 
 def run(case):
-    return worker.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 def is_right(record):

@@ -1,0 +1,374 @@
+"""An attempt at a case: built, compiled, run once, checked, then sampled by turns, until there is a record, whatever happens.
+
+Knows devices and programs; not where a record goes, nor who asks.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import gc
+import itertools
+import operator
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import multihost_utils
+from jax.experimental.compilation_cache import compilation_cache
+
+from scaling import check, conditions, counts, derivative, environment, inputs, measure, peer, spmd, workload
+from scaling.case import CEILING, Case
+from scaling.record import Record
+from scaling.sampling import Samples, Sampling
+
+_COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
+_TOLD = 300  # characters of an error that processes tell each other
+_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
+
+
+class Unfit(Exception):
+    """Why a case ends without a time: (status, reason, words)."""
+
+    def __init__(self, status: str, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason = status, reason
+
+
+class Place(NamedTuple):
+    """Where cases run: devices, those of every process, the platform, and how processes that share a case compare notes."""
+
+    devices: list[Any]
+    platform: str
+    gather: measure.Gather = measure.alone
+    rank: int = 0
+    processes: int = 1
+    cores: list[int] | None = None  # of this process, where it is bound
+
+
+@dataclass
+class Attempt:
+    """A case on its way to its record: what was found out so far, and the turns in which it is sampled."""
+
+    blank: Record
+    found: dict[str, Any]
+    turns: Iterator[bool] | None = None  # whether the samples are enough now
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end before its time, for better or worse."""
+        return "status" in self.found
+
+    def record(self) -> Record:
+        """What happened."""
+        return dataclasses.replace(self.blank, **{"status": "ok"} | self.found)
+
+
+def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
+    """One case from nothing to a record, whatever happens on the way."""
+    attempt = prepare(blank, Place(devices, platform), sampling)
+    while not attempt.ended and not turn(attempt):
+        pass
+    return attempt.record()
+
+
+def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
+    """Build, compile, run once and check: an attempt that can take turns, or one that ended."""
+    peak = _peak_bytes(place)
+    attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
+    with _told(attempt):
+        ready = _made_ready(blank.case, place, attempt.found)
+        attempt.found["peak_bytes"] = _risen(peak, _peak_bytes(place))
+        attempt.turns = _turns(blank.case, ready, place, sampling, attempt.found)
+    return attempt
+
+
+def turn(attempt: Attempt) -> bool:
+    """Take samples for a turn; whether they are enough now, for good or because the attempt ended."""
+    assert attempt.turns is not None
+    began = time.perf_counter()
+    with _told(attempt):
+        enough = next(attempt.turns)
+        attempt.found["sampling_seconds"] = attempt.found.get("sampling_seconds", 0.0) + time.perf_counter() - began
+        return enough
+    return True
+
+
+@contextlib.contextmanager
+def _told(attempt: Attempt) -> Iterator[None]:
+    """Whatever goes wrong in here becomes the end of the attempt, in words."""
+    try:
+        yield
+    except Unfit as unfit:
+        attempt.found |= {"status": unfit.status, "reason": unfit.reason, "text": str(unfit)}
+    except Exception as error:
+        text = _words(error)
+        full = any(word in text.lower() for word in ("resource_exhausted", "out of memory", "memoryerror", "bad_alloc"))
+        attempt.found |= {"status": "failed", "reason": "out_of_memory" if full else "error", "text": text}
+    if attempt.ended:
+        attempt.found |= {"seconds": [], "seconds_min": []}  # no time of what went wrong in the end
+        attempt.turns = None
+        gc.collect()
+
+
+class Ready(NamedTuple):
+    """A case that was run once and found right: what to call, or a peer's own way to take samples."""
+
+    call: Callable[[], Any]
+    sample: Callable[[Sampling], Samples] | None = None
+
+
+def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
+    """A case compiled, run once and checked. What is learnt goes into `found` as it is learnt, so that a failure keeps it."""
+    with _together(place):
+        built = workload.build(case)
+        sizes, ask, collect, sample = (_program if case.engine == "jax" else _peer)(case, built, place, found)
+        found["first_seconds"], result = measure.once(lambda: jax.block_until_ready(ask()))
+        wait = waiter(result)
+    began = time.perf_counter()
+    if place.processes > 1:
+        result = multihost_utils.process_allgather(result, tiled=True)
+    with _together(place):
+        verdict = check.verdict(case, built, sizes, collect(result), place.platform)
+        del result
+        found |= {"error": verdict.error, "tolerance": verdict.tolerance, "check_seconds": time.perf_counter() - began}
+        if verdict.reason:
+            status = "skipped" if verdict.reason == "no_digits" else "failed"
+            raise Unfit(status, verdict.reason, verdict.text or "")
+    return Ready(lambda: wait(ask()), sample)
+
+
+def waiter(example: Any) -> Callable[[Any], Any]:
+    """What waits for every output of results like this one, in the least time: `jax.block_until_ready` adds 1 us to a call."""
+    if hasattr(example, "block_until_ready"):
+        return operator.methodcaller("block_until_ready")
+    if isinstance(example, list | tuple) and example and all(hasattr(leaf, "block_until_ready") for leaf in example):
+        return lambda result: [leaf.block_until_ready() for leaf in result]
+    return jax.block_until_ready
+
+
+@contextlib.contextmanager
+def _together(place: Place) -> Iterator[None]:
+    """What fails in one process fails in all, so that none waits for another that has given up."""
+    error = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    fine = [each[0] == 1.0 for each in place.gather([float(error is None)])]
+    if all(fine):
+        return
+    told = place.gather(list(map(float, _words(error or Exception()).encode()[:_TOLD].ljust(_TOLD))))
+    if error is not None:
+        raise error
+    words = bytes(map(int, told[fine.index(False)])).decode(errors="replace").strip()
+    raise Unfit("failed", "error", f"process {fine.index(False)} of {place.processes}: {words}")
+
+
+def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
+    """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
+    program = spmd.program(case, built, place.devices)
+    found["passes"] = program.sizes.passes or None
+    # Over several processes pmap takes no abstract arguments.
+    given = inputs.place(case, built, program) if case.api == "pmap" and place.processes > 1 else [*program.arguments.values()]
+    with _compilation_cache(case, program, given):
+        stages = measure.stages(program.function, given)
+    found |= {name: getattr(stages, name) for name in _STAGES[:3]}
+    found |= dataclasses.asdict(counts.operations(stages.jaxpr or _traced(case, built, place)))
+    if stages.compiled is not None:
+        found |= _needs(stages.compiled)
+        _fits(found, place, case.devices)
+        if any(found["collectives"].values()) != (case.workload == CEILING and case.target in _COMMUNICATE):
+            raise Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
+    arguments = inputs.place(case, built, program)
+    return program.sizes, lambda: stages.call(*arguments), program.collect, None
+
+
+def _traced(case: Case, built: Any, place: Place) -> Any:
+    """The jaxpr of what has no stage of tracing. pmap cannot be traced at all over several processes; a device does the same."""
+    twin = dataclasses.replace(case, api="shard_map") if case.api == "pmap" else case
+    program = spmd.program(twin, built, place.devices)
+    return jax.make_jaxpr(program.function)(*program.arguments.values())
+
+
+@contextlib.contextmanager
+def _compilation_cache(case: Case, program: Any, given: list[Any]) -> Iterator[None]:
+    """JAX's persistent compilation cache as the case wants it: none, an empty one, or one that holds this program."""
+    if case.cache is None:
+        yield
+        return
+    hits: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "jax_compilation_cache_dir": folder,
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }
+        before = {name: getattr(jax.config, name) for name in settings}
+        try:
+            for name, value in settings.items():
+                jax.config.update(name, value)
+            compilation_cache.reset_cache()
+            if case.cache == "warm":
+                measure.stages(program.function, given)
+            jax.clear_caches()  # what this process has traced and compiled itself
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)
+            compilation_cache.reset_cache()
+    if bool(hits) != (case.cache == "warm"):
+        raise Unfit("skipped", "not_defined", "this backend keeps no compiled programs")
+
+
+def _peer(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
+    """A peer's case made ready, likewise."""
+    sizes = derivative.shape(case, built)
+    due = derivative.due(case, built, sizes)
+    prepared = peer.module(case.engine).prepare(case, built, sizes, inputs.arrays(case, built), case.devices)
+    found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
+    return sizes, prepared.call, lambda result: peer.collected(case, prepared.collect(result), due), prepared.sample
+
+
+def _turns(case: Case, ready: Ready, place: Place, sampling: Sampling, found: dict[str, Any]) -> Iterator[bool]:
+    """Samples by turns, of one fresh compilation after another; whether they are enough at each step."""
+    found["before"] = conditions.read(place.platform, place.cores)
+    earlier: list[Samples] = []
+    last = sampling.compilations if case.engine == "jax" and case.jit else 1
+    for compilation in range(1, last + 1):
+        if compilation > 1:
+            ready = _again(case, place, found)
+        for samples in _steps(case, ready, place, sampling, found):
+            found |= _sampled([*earlier, samples])
+            if samples.stop_reason:
+                found["after"] = conditions.read(place.platform, place.cores)
+            if compilation > 1:
+                found["compilations"][-1]["samples"] = len(samples.seconds)
+            if samples.stop_reason and compilation < last:
+                break
+            yield samples.stop_reason is not None
+        earlier.append(samples)
+
+
+def _again(case: Case, place: Place, found: dict[str, Any]) -> Ready:
+    """The same case from another compilation; what its stages took is kept beside those of the first."""
+    jax.clear_caches()
+    stages: dict[str, Any] = {}
+    ready = _made_ready(case, place, stages)
+    found["compilations"] = [*found.get("compilations", []), {name: stages.get(name) for name in _STAGES}]
+    return ready
+
+
+def _steps(case: Case, ready: Ready, place: Place, sampling: Sampling, found: dict[str, Any]) -> Iterator[Samples]:
+    """Samples, more of them at each step; a peer that samples by itself is asked once."""
+    if ready.sample:
+        return itertools.repeat(ready.sample(sampling))
+
+    def disturbed() -> Callable[[], list[str]]:
+        began = conditions.meter(place.platform, place.cores)
+
+        def marks() -> list[str]:
+            here = conditions.disturbed(began)
+            each = place.gather([float(mark in here) for mark in conditions.MARKS])
+            return [mark for mark, *theirs in zip(conditions.MARKS, *each, strict=True) if any(theirs)]
+
+        return marks
+
+    found["floor_seconds"] = _floor(case, place)
+    return measure.turns(ready.call, sampling, found["floor_seconds"], place.gather, disturbed)
+
+
+_FLOORS: dict[tuple, float] = {}  # of this process, by how a call is made
+
+
+def _floor(case: Case, place: Place) -> float | None:
+    """Seconds of an empty call through the case's api, on as many devices; None for a peer."""
+    if case.engine != "jax":
+        return None
+    how = (case.api, case.jit)
+    if how not in _FLOORS:
+        empty = Case(CEILING, "call", mode="value", api=case.api, jit=case.jit, devices=case.devices, points=case.devices)
+        empty = workload.complete(empty)
+        built = workload.build(empty)
+        program = spmd.program(empty, built, place.devices)
+        arguments = inputs.place(empty, built, program)
+        stages = measure.stages(program.function, arguments)
+        wait = waiter(stages.call(*arguments))
+        seconds = measure.floor(lambda: wait(stages.call(*arguments)))
+        _FLOORS[how] = max(each[0] for each in place.gather([seconds]))
+    return _FLOORS[how]
+
+
+def _sampled(parts: list[Samples]) -> dict[str, Any]:
+    """The samples of one compilation after another, as a record has them."""
+    marked: dict[str, list[int]] = {}
+    before = 0
+    for part in parts:
+        for mark, places in part.marked.items():
+            marked.setdefault(mark, []).extend(before + place for place in places)
+        before += len(part.turns)
+    slowest = Counter(rank for part in parts for rank in part.slowest)
+    seconds = [second for part in parts for second in part.seconds]
+    return {
+        "seconds": seconds,
+        "seconds_min": [second for part in parts for second in part.seconds_min] or seconds,
+        "slowest_rank": slowest.most_common(1)[0][0] if slowest else 0,
+        "turns": [count for part in parts for count in part.turns] or [len(seconds)],
+        "marked": marked,
+        "calls_per_sample": parts[0].calls_per_sample,
+        "stop_reason": parts[-1].stop_reason,
+    }
+
+
+def _needs(compiled: Any) -> dict[str, Any]:
+    """What a compiled program moves and holds, per device, as is known before it runs."""
+    memory = _optional(compiled.memory_analysis)
+    return {
+        **dataclasses.asdict(counts.traffic(compiled.as_text())),
+        "temp_bytes": getattr(memory, "temp_size_in_bytes", None),
+        "argument_bytes": getattr(memory, "argument_size_in_bytes", None),
+        "output_bytes": getattr(memory, "output_size_in_bytes", None),
+    }
+
+
+def _optional(ask: Callable[[], Any]) -> Any:
+    """An analysis that some backends do not have."""
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def _fits(found: dict[str, Any], place: Place, devices: int) -> None:
+    """Skip before the first run what the compiler says cannot fit; on CPU all devices share the host's memory."""
+    if found["temp_bytes"] is None or found["output_bytes"] is None:
+        return
+    needs = found["argument_bytes"] + found["temp_bytes"] + found["output_bytes"]
+    if place.platform == "cpu":
+        needs = (needs + found["output_bytes"]) * devices  # the result is copied once, for the check
+        has = environment.memory_bytes()
+    else:
+        stats = place.devices[0].memory_stats() or {}
+        has = stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
+    if has is not None and needs > has:
+        raise Unfit("skipped", "too_large", f"needs {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB")
+
+
+def _peak_bytes(place: Place) -> int | None:
+    """The most that one of this process's devices ever held, where the backend tells it."""
+    stats = [_optional(device.memory_stats) or {} for device in place.devices if device.process_index == place.rank]
+    return max((s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s), default=None)
+
+
+def _risen(before: int | None, after: int | None) -> int | None:
+    """A peak counts only where it rose: allocators never forget an older one."""
+    return after if after is not None and (before is None or after > before) else None
+
+
+def _words(error: BaseException) -> str:
+    """An exception in at most 500 characters, without paths."""
+    return environment.scrub(" ".join(f"{type(error).__name__}: {error}".split()))[:500]

@@ -1,0 +1,231 @@
+"""Supervision: jobs run in workers to their end, with a record for each case that a worker could not write.
+
+Lets cases that are to be compared take turns, and replaces a worker that dies. Does not know what is missing (launch.py), nor how
+a process is started (seats.py).
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import random
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scaling import seats, store
+from scaling.case import Case, problem, to_dict
+from scaling.launch import Item, Plan, Settings
+from scaling.record import Record
+from scaling.seats import Lost, Seat, Side, Unwritable
+
+_TOGETHER = 8  # cases at most that are ready in one process at a time
+Listener = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A side and its folder of results, with what its workers are told of the environment of their cases."""
+
+    side: Side
+    folder: Path
+    writer: store.Writer
+    environments: dict[tuple, dict[str, Any]]  # by what of it is a case's own; as last told by a worker
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A case to be measured on one side."""
+
+    item: Item
+    where: int  # place of its side in the run
+
+
+def run(
+    made: Plan, settings: Settings, folder: Path, lock: int, listener: Listener, beside: tuple[Side, Path] | None = None
+) -> None:
+    """Put the skips on record, then run every job to its end, one after another: two at once would time each other.
+
+    beside: another side and its folder; every case is then measured on both, in turns.
+    """
+    sides = [(Side(), folder)] + ([beside] if beside else [])
+    run = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(made.environments)) for s, f in sides])
+    for item in made.skips:
+        assert item.answer.unfit is not None
+        for where in range(len(run.sides)):
+            run.conclude(Ticket(item, where), "skipped", *item.answer.unfit)
+    for job in made.jobs:
+        run.supervise(job)
+
+
+@dataclass
+class _Run:
+    """What a run carries from case to case."""
+
+    made: Plan
+    settings: Settings
+    lock: int
+    listener: Listener
+    sides: list[Where]
+    exhausted: list[Ticket] = field(default_factory=list)  # that ran out of memory
+
+    def supervise(self, job: Sequence[Item]) -> None:
+        """Run a job in workers, and in fresh ones after each that dies, until every item has a record on every side."""
+        waiting = [[Ticket(item, where) for item in group for where in range(len(self.sides))] for group in _comparable(job)]
+        while waiting:
+            with contextlib.ExitStack() as stack:
+                try:
+                    table = [stack.enter_context(self._seat(job, where)) for where in self.sides]
+                except Lost as lost:  # what cannot even start would not start again either
+                    for ticket in [ticket for group in waiting for ticket in group]:
+                        self.conclude(ticket, "failed", "error", str(lost) or "the worker did not start")
+                    return
+                while waiting:
+                    left, fresh = _Block(self, table, waiting.pop(0)).measure()
+                    waiting[:0] = left
+                    if fresh:
+                        break
+
+    def _seat(self, job: Sequence[Item], where: Where) -> contextlib.AbstractContextManager[Seat]:
+        first = job[0].case
+        processes = min(self.settings.processes, first.devices) if first.engine == "jax" else 1
+        told = {
+            "results": str(where.folder.resolve()),
+            "platform": self.made.platform,
+            "devices": first.devices,
+            "x64": first.dtype == "float64",
+            "bind": self.settings.bind,
+            "asked": self.settings.processes,
+            "order_seed": self.settings.order_seed,
+            "sampling": dataclasses.asdict(self.settings.sampling),
+        }
+        return seats.seat(told, where.side, processes, self.made.platform, self.lock)
+
+    def conclude(self, ticket: Ticket, status: str, reason: str, text: str) -> None:
+        """Put on record, from here, how a case ended."""
+        where = self.sides[ticket.where]
+        record = _blank(ticket.item, where.environments[ticket.item.answer.around], self.settings)
+        try:
+            where.writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
+        except OSError as error:
+            raise Unwritable(error.strerror) from None
+        self.hear(ticket, {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []})
+
+    def hear(self, ticket: Ticket, event: dict[str, Any]) -> None:
+        """Note an event of a case, and pass it on; that of our own side only, of two."""
+        if event["event"] == "begin":
+            self.sides[ticket.where].environments[ticket.item.answer.around] = event["environment"]
+        if event.get("reason") == "out_of_memory":
+            self.exhausted.append(ticket)
+        if ticket.where == 0 and event["event"] in ("begin", "end"):
+            self.listener(event | {"key": ticket.item.case.key})
+
+    def smaller(self, ticket: Ticket) -> Case | None:
+        """A neighbour, no larger in anything, that ran out of memory on the same side."""
+        theirs = (other.item.case for other in self.exhausted if other.where == ticket.where)
+        return next((case for case in theirs if _no_larger(case, ticket.item.case)), None)
+
+
+@dataclass
+class _Block:
+    """Cases that take turns, each prepared in its seat before the first of them is sampled."""
+
+    run: _Run
+    table: list[Seat]
+    tickets: list[Ticket]
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    spent: dict[Ticket, float] = field(default_factory=lambda: defaultdict(float))  # seconds
+    ended: set[Ticket] = field(default_factory=set)
+    later: list[Ticket] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one case."""
+        return len({ticket.item for ticket in self.tickets}) == 1
+
+    def measure(self) -> tuple[list[list[Ticket]], bool]:
+        """Bring every ticket to its end. Returns groups of those that are left, and whether they need fresh workers."""
+        asked = None
+        try:
+            for asked in self.tickets:
+                self._prepare(asked)
+            ready = [ticket for ticket in self.tickets if ticket not in self.ended and ticket not in self.later]
+            rng = random.Random(self.run.settings.order_seed)
+            enough: dict[Ticket, bool] = {}
+            while ready:
+                rng.shuffle(ready)
+                for asked in ready:
+                    enough[asked] = self._ask(asked, "turn").get("enough", True)
+                wanting = {ticket.item.case.key for ticket in ready if not enough[ticket] and ticket not in self.ended}
+                for asked in ready:
+                    if asked not in self.ended and asked.item.case.key not in wanting:  # both sides stop together
+                        self._ask(asked, "finish")
+                ready = [ticket for ticket in ready if ticket not in self.ended]
+        except Lost as lost:
+            assert asked is not None
+            left = [ticket for ticket in self.tickets if ticket not in self.ended | {asked}]
+            if lost.reason == "out_of_memory" and not self.alone:  # what others held may be what it lacked
+                return [*([left] if left else []), [asked]], True
+            words = f"no end after {self.run.settings.case_seconds:g} s (case_seconds)" if lost.reason == "timeout" else str(lost)
+            self.run.conclude(asked, "failed", lost.reason, words)
+            return ([left] if left else []), True
+        return _alone(self.later), False
+
+    def _prepare(self, ticket: Ticket) -> None:
+        if other := self.run.smaller(ticket):
+            self.run.conclude(ticket, "skipped", "dominated", f"{other.key} ran out of memory, and this is no smaller")
+            self.ended.add(ticket)
+            return
+        item = ticket.item
+        event = self._ask(
+            ticket, "prepare", case=to_dict(item.case), order=item.order, attempt=item.attempt, replicate=item.replicate,
+            engine=dict(item.answer.engine), block=self.name, alone=self.alone,
+        )  # fmt: skip
+        if event["event"] == "later":
+            self.later.append(ticket)
+
+    def _ask(self, ticket: Ticket, what: str, **more: Any) -> dict[str, Any]:
+        """Have something done for a case, within what is left of its time."""
+        began, event = time.monotonic(), {}
+        left = self.run.settings.case_seconds - self.spent[ticket]
+        for event in self.table[ticket.where].ask({"do": what, "key": ticket.item.case.key} | more, max(left, 0.001)):
+            self.run.hear(ticket, event)
+        self.spent[ticket] += time.monotonic() - began
+        if event["event"] == "end":
+            self.ended.add(ticket)
+        return event
+
+
+def _comparable(job: Sequence[Item]) -> list[list[Item]]:
+    """Items of the same problem together, in the order of the first of each, so many at most."""
+    groups: dict[tuple, list[Item]] = {}
+    for item in job:
+        groups.setdefault(problem(item.case), []).append(item)
+    return [group[start : start + _TOGETHER] for group in groups.values() for start in range(0, len(group), _TOGETHER)]
+
+
+def _alone(tickets: Sequence[Ticket]) -> list[list[Ticket]]:
+    """Tickets of each item by themselves."""
+    groups: dict[Item, list[Ticket]] = {}
+    for ticket in tickets:
+        groups.setdefault(ticket.item, []).append(ticket)
+    return list(groups.values())
+
+
+def _no_larger(one: Case, other: Case) -> bool:
+    """Whether a case is as another, or smaller in points or sizes."""
+    if dataclasses.replace(one, points=1, sizes={}) != dataclasses.replace(other, points=1, sizes={}):
+        return False
+    both = [(one.points, other.points), *((one.sizes[name], other.sizes.get(name, 0)) for name in one.sizes)]
+    return all(mine <= theirs for mine, theirs in both)
+
+
+def _blank(item: Item, environment: dict[str, Any], settings: Settings) -> Record:
+    """The record of a case that this process knows the end of."""
+    return Record(
+        item.case, "failed", environment, order=item.order, order_seed=settings.order_seed, attempt=item.attempt,
+        replicate=item.replicate, started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+    )  # fmt: skip

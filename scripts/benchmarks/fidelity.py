@@ -1,0 +1,103 @@
+"""Does the harness tell the truth? Twelve compiled functions timed by it and by a loop written by hand, in turns.
+
+For each, the ratio of medians (harness over hand) with its 95 % interval over blocks: a block is one turn of the harness and as
+many samples by hand, in shuffled order. Exit status 0 when every interval contains 1 and reaches at most 5 % either side; 1 when
+one excludes 1; 3 (inconclusive) when one is wider.
+"""
+
+import os
+import sys
+
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # before JAX starts its threads
+
+import gc
+import math
+import random
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+from scipy import stats
+
+from scaling import attempt, measure
+from scaling.sampling import Sampling
+
+BLOCKS, WIDTH = 24, 0.05
+WRONG, INCONCLUSIVE = 1, 3
+SAMPLING = Sampling(width=0.0, least=1, most=10**6, seconds=0.4, turns=1)
+
+
+def f(x):
+    return jnp.sin(x) * jnp.exp(-x * x)
+
+
+def g(x):
+    return jnp.sum(jnp.tanh(x @ x.T)) / x.size
+
+
+SQUARE, LINE = jax.ShapeDtypeStruct((128, 128), jnp.float32), jax.ShapeDtypeStruct((200_000,), jnp.float32)
+FUNCTIONS = {
+    "negative of 8 numbers": (lambda x: -x, jax.ShapeDtypeStruct((8,), jnp.float32)),
+    "sum of 200,000": (jnp.sum, LINE),
+    "sin exp of 200,000": (f, LINE),
+    "its derivative": (jax.vmap(jax.grad(f)), LINE),
+    "its second derivative": (jax.vmap(jax.grad(jax.grad(f))), LINE),
+    "running sum of 200,000": (jnp.cumsum, LINE),
+    "product of 128 x 128": (lambda x: x @ x, SQUARE),
+    "gradient through a product": (jax.grad(g), SQUARE),
+    "jvp through a product": (lambda x: jax.jvp(g, (x,), (x,))[1], SQUARE),
+    "jacobian of 64 by 64": (jax.jacfwd(lambda x: jnp.tanh(jnp.outer(x, x) @ x)), jax.ShapeDtypeStruct((64,), jnp.float32)),
+    "jacobian of 64 by 64, reverse": (
+        jax.jacrev(lambda x: jnp.tanh(jnp.outer(x, x) @ x)), jax.ShapeDtypeStruct((64,), jnp.float32),
+    ),
+    "scan of 100 steps": (lambda x: jax.lax.scan(lambda y, _: (jnp.cos(y), None), x, length=100)[0], SQUARE),
+}  # fmt: skip
+
+
+def by_hand(compiled, x, calls: int) -> float:
+    """Seconds a call: the clock, so many calls that are waited for, the clock."""
+    gc.disable()
+    began = time.perf_counter()
+    for _ in range(calls):
+        compiled(x).block_until_ready()
+    seconds = (time.perf_counter() - began) / calls
+    gc.enable()
+    return seconds
+
+
+def ratio(function, struct) -> tuple[float, float, float]:
+    """Harness over hand: (ratio, low, high)."""
+    x = jax.random.normal(jax.random.key(0), struct.shape, struct.dtype)
+    compiled = jax.jit(function).lower(x).compile()
+    wait = attempt.waiter(compiled(x))
+    steps = measure.turns(lambda: wait(compiled(x)), SAMPLING)
+    samples = next(steps)
+    logs = []
+    for block in range(BLOCKS):
+        harness_first = random.Random(block).random() < 0.5
+        before = len(samples.seconds)
+        hand = [] if harness_first else [by_hand(compiled, x, samples.calls_per_sample) for _ in range(before // (block + 1))]
+        samples = next(steps)
+        ours = samples.seconds[before:]
+        hand = hand or [by_hand(compiled, x, samples.calls_per_sample) for _ in ours]
+        logs.append(math.log(statistics.median(ours) / statistics.median(hand)))
+    middle, half = statistics.mean(logs), stats.t.ppf(0.975, BLOCKS - 1) * statistics.stdev(logs) / math.sqrt(BLOCKS)
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def main() -> int:
+    """Print a line a function; the exit status."""
+    status = 0
+    for name, (function, struct) in FUNCTIONS.items():
+        middle, low, high = ratio(function, struct)
+        wide = max(high / middle, middle / low) > 1 + WIDTH
+        wrong = not low <= 1 <= high
+        words = "inconclusive: too wide" if wide else "wrong: 1 is outside" if wrong else "true"
+        print(f"{name:32} harness / by hand {middle:.3f} ({low:.3f} to {high:.3f})  {words}", flush=True)
+        status = max(status, INCONCLUSIVE if wide else WRONG if wrong else 0)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

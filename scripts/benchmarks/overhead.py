@@ -1,0 +1,70 @@
+"""Where does the time of a study go? 200 cases in one process, sampled as little as may be: the parts of the wall time.
+
+Compiling (tracing, lowering, compiling, the first call), checking and sampling are what a study is for; the rest is overhead.
+Exit status 1 when compiling, checking and sampling are less than 90 % of the time that the study takes.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scaling.store import load
+
+USEFUL = 0.9
+STUDY = """
+devices: 1
+grids:
+  - workload: linear
+    points: [8, 32]
+    sizes: {p: [8, 16, 64], o: [2, 5, 8]}
+    mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, finite_difference]
+    api: [jit, shard_map]
+  - workload: poisson
+    points: [1024, 16384]
+    mode: [jacfwd, jacrev, analytic, grad_of_sum, finite_difference]
+    api: jit
+  - workload: residual
+    points: [64, 1024]
+    mode: [jacfwd, jacrev, linearize]
+    wrt: [m, d+m]
+    api: jit
+"""
+COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
+
+
+def main() -> int:
+    """Run the study and print a line for each part; the exit status."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "study").mkdir()
+        (folder / "study" / "many.yaml").write_text(STUDY)
+        words = ["run", "--config-dir", name, "study=many", f"results={name}/results", "sampling.seconds=0.1", *sys.argv[1:]]
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        moments = [time.perf_counter() for line in process.stdout if line.startswith("[")]
+        process.wait()
+        wall = time.perf_counter() - began
+        records = [record for record in load(folder / "results").records if record.status == "ok"]
+    parts = {
+        "compiling": sum(getattr(record, stage) or 0.0 for record in records for stage in COMPILING),
+        "checking": sum(record.check_seconds or 0.0 for record in records),
+        "sampling": sum(record.sampling_seconds or 0.0 for record in records),
+        "the report": began + wall - moments[-1],
+    }
+    study = wall - parts["the report"]
+    useful = parts["compiling"] + parts["checking"] + parts["sampling"]
+    parts["composing, starting JAX, overhead"] = study - useful
+    print(f"{len(records)} cases in {wall:.1f} s")
+    for part, seconds in parts.items():
+        print(f"  {part:34} {seconds:6.1f} s  {seconds / wall:5.1%}")
+    print(f"{useful / study:.1%} of the study's time (without the report) is compiling, checking and sampling")
+    return int(useful / study < USEFUL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

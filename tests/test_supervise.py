@@ -1,0 +1,209 @@
+"""Laws of taking turns: who is compared alternates, a death costs one record, and what did not fit beside others runs alone."""
+
+import contextlib
+import dataclasses
+import random
+
+import pytest
+
+from scaling import seats, supervise
+from scaling.case import Case
+from scaling.launch import Item, Plan, Settings
+from scaling.preflight import Answer
+from scaling.seats import Lost, Side
+from scaling.store import latest, load
+
+ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
+
+
+def items(*modes, points=(6,)):
+    cases = [Case("linear", points=n, mode=mode, api="jit") for n in points for mode in modes]
+    return [Item(Answer(case, None, None), order, 1) for order, case in enumerate(cases)]
+
+
+class Stage:
+    """Stands for the processes: hears every order, and answers as a script says. `log`: (seat, what, key) in order."""
+
+    def __init__(self, monkeypatch, answers=lambda seat, order, count: None, needs=lambda key, seat: 3):
+        self.log, self.started, self.answers, self.needs, self.seen = [], 0, answers, needs, {}
+        monkeypatch.setattr(seats, "seat", self.seat)
+
+    @contextlib.contextmanager
+    def seat(self, job, side, processes, platform, lock):
+        self.started += 1
+        yield self.Seat(self, side.name)
+
+    @dataclasses.dataclass
+    class Seat:
+        stage: "Stage"
+        name: str
+
+        def ask(self, order, seconds):
+            what, key = order["do"], order["key"]
+            self.stage.log.append((self.name, what, key))
+            count = self.stage.seen[self.name, what, key] = self.stage.seen.get((self.name, what, key), 0) + 1
+            event = self.stage.answers(self.name, order, count)
+            if isinstance(event, Lost):
+                raise event
+            default = {
+                "prepare": {"event": "ready"}, "finish": {"event": "end", "status": "ok", "reason": None},
+                "turn": {"event": "turn", "enough": count >= self.stage.needs(key, self.name)},
+            }[what]  # fmt: skip
+            yield event or default
+
+
+def run(tmp_path, some, beside=None, settings=None, heard=None):
+    made = Plan((tuple(some),), (), 0, "cpu", {(None, ()): ENVIRONMENT})
+    (tmp_path / "other").mkdir(exist_ok=True)
+    other = (Side("other"), tmp_path / "other") if beside else None
+    supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other)
+
+
+def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeypatch, tmp_path):
+    stage = Stage(monkeypatch)
+    some = items("jacfwd", "jacrev", "vmap_grad", points=(6, 12))
+    run(tmp_path, some)
+    keys = {n: {item.case.key for item in some if item.case.points == n} for n in (6, 12)}
+    turns = [key for _, what, key in stage.log if what == "turn"]
+    assert set(turns[:9]) == keys[6] and set(turns[9:]) == keys[12]
+    for start in range(0, 18, 3):
+        assert len(set(turns[start : start + 3])) == 3, "each has its turn before any has another"
+    prepared = [i for i, (_, what, key) in enumerate(stage.log) if what == "prepare" and key in keys[6]]
+    assert max(prepared) < min(i for i, (_, what, _) in enumerate(stage.log) if what == "turn")
+    assert [stage.seen["this", "finish", item.case.key] for item in some] == [1] * 6
+
+
+def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recorded_seed(monkeypatch, tmp_path):
+    logs = []
+    for seed in (3, 3, 4):
+        stage = Stage(monkeypatch, needs=lambda key, seat: 6)
+        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=Settings(order_seed=seed))
+        logs.append([key for _, what, key in stage.log if what == "turn"])
+    assert logs[0] == logs[1] != logs[2]
+    assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
+
+
+def test_both_sides_of_a_comparison_stop_together(monkeypatch, tmp_path):
+    [item] = items("jacfwd")
+    stage = Stage(monkeypatch, needs=lambda key, seat: 3 if seat == "this" else 7)
+    run(tmp_path, [item], beside=True)
+    key = item.case.key
+    assert stage.seen["this", "turn", key] == stage.seen["other", "turn", key] == 7
+    assert stage.seen["this", "finish", key] == stage.seen["other", "finish", key] == 1
+
+
+@pytest.mark.parametrize("what", ["prepare", "turn", "finish"])
+def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_in_a_fresh_process(what, monkeypatch, tmp_path):
+    some = items("jacfwd", "jacrev", "vmap_grad")
+    victim = random.Random(1).choice(some).case.key
+
+    def answers(seat, order, count):
+        return Lost("killed", "was killed by signal 11") if order["do"] == what and order["key"] == victim else None
+
+    stage = Stage(monkeypatch, answers)
+    heard = []
+    run(tmp_path, some, heard=heard)
+    assert stage.started == 2 or what == "finish"
+    [record] = load(tmp_path).records
+    assert (record.key, record.status, record.reason) == (victim, "failed", "killed")
+    ended = {key for _, done, key in stage.log if done == "finish"} - {victim}
+    assert ended == {item.case.key for item in some} - {victim}
+    assert sorted(event["key"] for event in heard if event["event"] == "end") == sorted(item.case.key for item in some)
+
+
+def test_a_death_on_one_side_does_not_keep_the_other_from_its_record(monkeypatch, tmp_path):
+    [item] = items("jacfwd")
+    stage = Stage(
+        monkeypatch, lambda seat, order, count: Lost("killed", "") if seat == "other" and order["do"] == "turn" else None
+    )
+    run(tmp_path, [item], beside=True)
+    assert [r.reason for r in load(tmp_path / "other").records] == ["killed"]
+    assert stage.seen["this", "finish", item.case.key] == 1
+
+
+def test_what_does_not_fit_beside_others_runs_again_by_itself(monkeypatch, tmp_path):
+    some = items("jacfwd", "jacrev", "vmap_grad")
+    shy = some[1].case.key
+
+    def answers(seat, order, count):
+        return {"event": "later"} if (order["do"], order["key"], count) == ("prepare", shy, 1) else None
+
+    stage = Stage(monkeypatch, answers)
+    run(tmp_path, some)
+    assert stage.started == 1 and load(tmp_path).records == []
+    order = [key for _, what, key in stage.log if what == "finish"]
+    assert order[-1] == shy and len(order) == 3
+
+
+def test_a_death_for_memory_beside_others_is_no_verdict_until_the_case_dies_alone(monkeypatch, tmp_path):
+    some = items("jacfwd", "jacrev")
+    hungry = some[0].case.key
+    alone = []
+
+    def answers(seat, order, count):
+        if order["key"] == hungry and order["do"] == "prepare":
+            alone.append(order["alone"])
+            return Lost("out_of_memory", "std::bad_alloc")
+        return None
+
+    Stage(monkeypatch, answers)
+    run(tmp_path, some)
+    assert alone == [False, True]
+    assert [(r.key, r.reason) for r in load(tmp_path).records] == [(hungry, "out_of_memory")]
+
+
+@pytest.mark.parametrize("points, dominated", [((6, 12), True), ((12, 6), False)])
+def test_bigger_neighbours_of_what_ran_out_of_memory_are_skipped_and_smaller_ones_are_not(
+    monkeypatch, tmp_path, points, dominated
+):
+    some = items("jacfwd", points=points)
+
+    def answers(seat, order, count):
+        full = order["key"] == some[0].case.key and order["do"] == "prepare"
+        return {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []} if full else None
+
+    stage = Stage(monkeypatch, answers)
+    run(tmp_path, some)
+    skipped = [r for r in load(tmp_path).records if r.reason == "dominated"]
+    assert [r.key for r in skipped] == ([some[1].case.key] if dominated else [])
+    assert all(some[0].case.key in r.text for r in skipped)
+    assert (("this", "finish", some[1].case.key) in stage.log) == (not dominated)
+
+
+def test_another_mode_is_no_neighbour(monkeypatch, tmp_path):
+    first, second = items("jacrev", points=(6,)) + items("jacfwd", points=(12,))
+    full = {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
+    Stage(monkeypatch, lambda seat, order, count: full if order["key"] == first.case.key else None)
+    run(tmp_path, [first, second])
+    assert load(tmp_path).records == []
+
+
+def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp_path):
+    @contextlib.contextmanager
+    def nobody(*_):
+        raise Lost("killed", "the process ended with status 1: ImportError: no jax")
+        yield
+
+    monkeypatch.setattr(seats, "seat", nobody)
+    some = items("jacfwd", "jacrev", points=(6, 12))
+    run(tmp_path, some)
+    records = latest(load(tmp_path).records)
+    assert {r.key for r in records} == {item.case.key for item in some}
+    assert all(r.reason == "error" and "no jax" in r.text for r in records)
+
+
+def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
+    clock = [0.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    left = []
+    stage = Stage(monkeypatch, needs=lambda key, seat: 4)
+    whole = stage.Seat.ask
+
+    def ask(self, order, seconds):
+        left.append(seconds)
+        clock[0] += 2.0
+        yield from whole(self, order, seconds)
+
+    monkeypatch.setattr(stage.Seat, "ask", ask)
+    run(tmp_path, items("jacfwd"), settings=Settings(case_seconds=20.0))
+    assert left == [20, 18, 16, 14, 12, 10]
