@@ -38,9 +38,17 @@ def main() -> int:
     """Run the study and print a line for each part; the exit status."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "study").mkdir()
-        (folder / "study" / "many.yaml").write_text(STUDY)
-        words = ["run", "--config-dir", name, "study=many", f"results={name}/results", "sampling.seconds=0.1", *sys.argv[1:]]
+        (folder / "conf" / "study").mkdir(parents=True)
+        (folder / "conf" / "study" / "many.yaml").write_text(STUDY)
+        words = [
+            "run",
+            "--config-dir",
+            f"{name}/conf",
+            "study=many",
+            f"results={name}/results",
+            "sampling.seconds=0.1",
+            *sys.argv[1:],
+        ]
         began = time.perf_counter()
         process = subprocess.Popen(
             [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

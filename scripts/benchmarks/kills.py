@@ -1,0 +1,106 @@
+"""Does a record survive? A study whose worker, launcher or whole process group is killed at fifty random moments.
+
+After each kill every record that was there before must still be there, and every case that was called finished must have one. In
+the end the study is run to its end: one good record a case, none twice. Exit status 1 when anything was lost or doubled.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from scaling.store import load
+
+KILLS, SEED = 50, 20261121
+STUDY = """
+devices: 1
+api: jit
+grids:
+  - workload: linear
+    points: [4, 8, 16]
+    sizes: {p: [4, 8, 16, 32], o: [2, 3]}
+    mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize]
+  - workload: poisson
+    points: [64, 128, 256, 512]
+    mode: [jacfwd, jacrev]
+    dtype: [float32, float64]
+"""
+
+
+def start(folder: Path) -> subprocess.Popen:
+    """The study, in a session of its own."""
+    words = ["run", "--config-dir", str(folder / "conf"), "study=kills", f"results={folder}/results", "sampling.seconds=0.02"]
+    return subprocess.Popen(
+        [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def workers_of(launcher: int) -> list[int]:
+    """The workers of a launcher that are alive."""
+    done = subprocess.run(["pgrep", "-P", str(launcher), "-f", "scaling.worker"], capture_output=True, text=True, check=False)
+    return [int(word) for word in done.stdout.split()]
+
+
+def kill(process: subprocess.Popen, whom: str) -> None:
+    """Kill the worker (or the launcher, while there is none), the launcher, or all that is in its group."""
+    for victim in workers_of(process.pid)[:1] or [process.pid] if whom == "worker" else [process.pid]:
+        try:
+            (os.killpg if whom == "group" else os.kill)(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def main() -> int:
+    """Kill, look, and print what was found; the exit status."""
+    moments, killed, faults = random.Random(SEED), Counter[str](), []
+    with tempfile.TemporaryDirectory() as name:
+        folder, kept = Path(name), set()
+        (folder / "conf" / "study").mkdir(parents=True)
+        (folder / "conf" / "study" / "kills.yaml").write_text(STUDY)
+        for _ in range(KILLS):
+            process, said = start(folder), []
+            assert process.stdout is not None
+            reader = threading.Thread(target=lambda out=process.stdout, said=said: said.extend(out), daemon=True)
+            reader.start()
+            time.sleep(moments.uniform(1.0, 6.0))
+            whom = moments.choice(["worker", "launcher", "group"])
+            kill(process, whom)
+            killed[whom] += 1
+            if whom == "worker":  # the launcher lives, and goes on: end it some time later
+                time.sleep(moments.uniform(0.0, 1.0))
+                kill(process, "launcher")
+            process.wait()
+            reader.join()
+            good = {record.identity for record in load(folder / "results").records if record.good}
+            called = sum(1 for line in said if re.match(r"\[\d+/\d+\] ok", line))
+            faults += [f"{len(kept - good)} lost"] * bool(kept - good)
+            faults += [f"{called} were called finished, {len(good - kept)} are there"] * (called > len(good - kept))
+            kept = good
+            if len(kept) > 80:  # nearly done: begin again, so that every kill hits a study at work
+                for path in (folder / "results").glob("*.jsonl"):
+                    path.unlink()
+                kept = set()
+        before = len(kept)
+        last = start(folder)
+        told, _ = last.communicate()
+        records = load(folder / "results").records
+        twice = [of for of, count in Counter(r.identity for r in records if r.good).items() if count > 1]
+        faults += [f"{len(twice)} twice"] * bool(twice)
+        faults += [f"the study does not end well: {told.splitlines()[-1]}"] * (last.returncode != 0)
+    print(
+        f"{KILLS} kills ({', '.join(f'{count} of the {whom}' for whom, count in killed.items())}), {before} records at the last"
+    )
+    print("; ".join(faults) or f"nothing lost, nothing twice; {len({r.key for r in records if r.good})} cases in the end")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
