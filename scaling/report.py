@@ -16,8 +16,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from scaling import ceilings, figures, lint, published
 from scaling import curves as analysis
-from scaling import figures, published
 from scaling.answer import (
     COLUMNS,
     PEER_COLUMNS,
@@ -34,33 +34,55 @@ from scaling.answer import (
 from scaling.case import Case, label, to_dict
 from scaling.curves import Point, Timing, family_name, size_name, way_of
 from scaling.record import REASONS, Record
-from scaling.words import counted, duration, ratio, share
+from scaling.standing import near_floor
+from scaling.words import counted, duration, number, ratio, share
 
 _ENDINGS = ("svg", "png")
-_SEVERAL = ("case", "environment", "seconds", "seconds_min", "collectives")  # fields of a record that are not one value
+_SEVERAL = (  # fields of a record that are not one value
+    "case", "environment", "seconds", "seconds_min", "collectives", "turns", "compilations", "marked", "before", "after",
+)
 _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices",
     "time", "samples", "stopped by", "first call", "by hand", "of the roof", "error", "tolerance", "speed-up", "remarks",
 )  # fmt: skip
+_MACHINE = ("what", "devices", "dtype", "api", "a device, a call", "a device", "time", "samples", "remarks")
+
+
+def _machine_rows(found: Findings) -> list[tuple[str, ...]]:
+    """Every ceiling and floor, under _MACHINE; a floor has a time and no rate."""
+    rows: list[tuple[str, ...]] = []
+    for timing in (timing for timing in found.timings if timing.case.kind != "case"):
+        case, what, rates = timing.case, str(timing.case.target), ("", "")
+        if case.kind == "ceiling":
+            giga, unit, (low, high) = ceilings.work(case) / 1e9, ceilings.UNITS[what], timing.interval or (None, None)
+            rate = ratio(giga / timing.median, high and giga / high, low and giga / low, sign=f" G{unit}/s")
+            rates = (f"{number(1e3 * giga)} M{unit}", rate)
+        dtype = case.dtype if what != "matmul" else f"{case.dtype}, {case.precision} precision"
+        rows.append((
+            what.replace("_", "-"), str(case.devices), dtype, case.api, *rates, time_of(timing), str(len(timing.seconds)),
+            marks(found, timing.environment, timing.honest).strip(" []"),
+        ))  # fmt: skip
+    return rows
 
 
 def _measured_rows(found: Findings) -> list[tuple[str, ...]]:
     """Every case that was measured, replicates pooled, under _MEASURED."""
     scaled, standings = _scaled(found), {(s.timing.environment, s.timing.case): s for s in found.standings}
     rows: list[tuple[str, ...]] = []
-    for timing in found.timings:
+    for timing in (timing for timing in found.timings if timing.case.kind == "case"):
         standing = standings.get((timing.environment, timing.case))
         case = timing.case
         points = scaled.get((timing.environment, case), []) if timing.honest else []
         speedups = [f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}" for kind, p in points if p.speedup is not None]
         remarks = [marks(found, timing.environment, timing.honest).strip(" []")]
         remarks += [] if case.precision == "highest" else [f"{case.precision} precision"]
+        remarks += [f"under ten floors: {duration(floor)}"] if (floor := near_floor(timing)) else []
         row = (
             family_name(case), size_name(case), way_of(case).name, "" if case.api == "jit" else case.split, case.api,
             str(case.devices), time_of(timing), str(len(timing.seconds)), ", ".join(sorted(set(_known(timing, "stop_reason")))),
             duration(first) if (first := first_call(timing)) else "",
             ratio(standing.by_hand[0]) if standing and standing.by_hand else "",
-            share(standing.of_roof) if standing and standing.of_roof else "",
+            f"{share(standing.roof.fraction)}: {standing.roof.name}" if standing and standing.roof else "",
             *(f"{max(known):.2g}" if (known := _known(timing, name)) else "" for name in ("error", "tolerance")),
             ", ".join(speedups), ", ".join(word for word in remarks if word),
         )  # fmt: skip
@@ -209,11 +231,13 @@ def _markdown(found: Findings) -> str:
 
 
 def _tables(found: Findings) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Every table of numbers: its title, its columns and its rows."""
+    """Every table: its title, its columns and its rows."""
     return [
+        ("Would a reviewer accept it?", lint.COLUMNS, lint.rows(found)),
         ("Published and measured", published.COLUMNS, published.rows(found)),
         ("Fastest mode", COLUMNS, table_rows(found)),
         ("Other systems", PEER_COLUMNS, peer_rows(found)),
+        ("What the machine can do", _MACHINE, _machine_rows(found)),
         ("Every measured case", _MEASURED, _measured_rows(found)),
     ]
 

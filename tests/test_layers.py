@@ -10,14 +10,16 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
-    "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd", "inputs",
-    "differences", "check", "counts", "measure", "environment", "conditions", "record", "store", "attempt", "worker", "study", "ceilings",
-    "preflight", "seats", "launch", "supervise", "versus", "ratios", "curves", "standing", "compare", "answer", "series", "lint", "published", "figures", "report", "handover", "track", "progress", "compose", "cli",
+    "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd",
+    "inputs", "differences", "check", "counts", "measure", "environment", "conditions", "record", "store", "attempt",
+    "worker", "study", "ceilings", "preflight", "seats", "launch", "supervise", "versus", "ratios", "curves", "standing",
+    "compare", "answer", "series", "lint", "published", "figures", "report", "handover", "track", "progress", "compose",
+    "cli",
 ]  # fmt: skip
 WITHOUT_JAX = [
     "case", "study", "store", "record", "curves", "answer", "figures", "report", "handover", "track", "launch", "preflight",
-    "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas", "standing", "published",
-    "conditions", "ceilings", "versus", "seats", "supervise", "ratios", "compare", "series", "lint",
+    "progress", "compose", "cli", "environment", "intervals", "words", "sampling", "peer", "formulas", "standing",
+    "published", "conditions", "ceilings", "versus", "seats", "supervise", "ratios", "compare", "series", "lint",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 
