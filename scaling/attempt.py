@@ -6,6 +6,7 @@ Knows devices and programs; not where a record goes, nor who asks.
 import contextlib
 import dataclasses
 import datetime
+import functools
 import gc
 import itertools
 import operator
@@ -20,7 +21,7 @@ import jax
 from jax.experimental import multihost_utils
 from jax.experimental.compilation_cache import compilation_cache
 
-from scaling import check, conditions, counts, derivative, environment, inputs, measure, peer, spmd, workload
+from scaling import check, conditions, counts, derivative, environment, inputs, measure, memory, peer, spmd, workload
 from scaling.case import CEILING, Case
 from scaling.record import Record
 from scaling.sampling import Samples, Sampling
@@ -77,11 +78,13 @@ def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) ->
 
 def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
     """Build, compile, run once and check: an attempt that can take turns, or one that ended."""
-    peak = _peak_bytes(place)
+    mine = [device for device in place.devices if device.process_index == place.rank]
+    peak = memory.peak(mine)
     attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
     with _told(attempt):
         ready = _made_ready(blank.case, place, attempt.found)
-        attempt.found["peak_bytes"] = _risen(peak, _peak_bytes(place))
+        now = memory.peak(mine)
+        attempt.found["peak_bytes"] = None if now == peak else now  # an allocator never forgets an older peak
         attempt.turns = _turns(blank.case, ready, place, sampling, attempt.found)
     return attempt
 
@@ -109,7 +112,7 @@ def _told(attempt: Attempt) -> Iterator[None]:
         full = any(word in text.lower() for word in ("resource_exhausted", "out of memory", "memoryerror", "bad_alloc"))
         attempt.found |= {"status": "failed", "reason": "out_of_memory" if full else "error", "text": text}
     if attempt.ended:
-        attempt.found |= {"seconds": [], "seconds_min": []}  # no time of what went wrong in the end
+        attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
         attempt.turns = None
         gc.collect()
 
@@ -179,8 +182,9 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     found |= {name: getattr(stages, name) for name in _STAGES[:3]}
     found |= dataclasses.asdict(counts.operations(stages.jaxpr or _traced(case, built, place)))
     if stages.compiled is not None:
-        found |= _needs(stages.compiled)
-        _fits(found, place, case.devices)
+        found |= memory.needs(stages.compiled) | dataclasses.asdict(counts.traffic(stages.compiled.as_text()))
+        if words := memory.lacking(found, place.devices, place.platform):
+            raise Unfit("skipped", "too_large", words)
         if any(found["collectives"].values()) != (case.workload == CEILING and case.target in _COMMUNICATE):
             raise Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
     arguments = inputs.place(case, built, program)
@@ -200,8 +204,8 @@ def _compilation_cache(case: Case, program: Any, given: list[Any]) -> Iterator[N
     if case.cache is None:
         yield
         return
-    hits: list[str] = []
-    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+    hits = _cache_hits()
+    hits.clear()
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "jax_compilation_cache_dir": folder,
@@ -223,6 +227,14 @@ def _compilation_cache(case: Case, program: Any, given: list[Any]) -> Iterator[N
             compilation_cache.reset_cache()
     if bool(hits) != (case.cache == "warm"):
         raise Unfit("skipped", "not_defined", "this backend keeps no compiled programs")
+
+
+@functools.cache
+def _cache_hits() -> list[str]:
+    """Every hit of the compilation cache from now on, as JAX tells of it."""
+    hits: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+    return hits
 
 
 def _peer(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
@@ -289,7 +301,7 @@ def _floor(case: Case, place: Place) -> float | None:
     """Seconds of an empty call through the case's api, on as many devices; None for a peer."""
     if case.engine != "jax":
         return None
-    how = (case.api, case.jit)
+    how = (case.api, case.jit, case.devices)
     if how not in _FLOORS:
         empty = Case(CEILING, "call", mode="value", api=case.api, jit=case.jit, devices=case.devices, points=case.devices)
         empty = workload.complete(empty)
@@ -322,51 +334,6 @@ def _sampled(parts: list[Samples]) -> dict[str, Any]:
         "calls_per_sample": parts[0].calls_per_sample,
         "stop_reason": parts[-1].stop_reason,
     }
-
-
-def _needs(compiled: Any) -> dict[str, Any]:
-    """What a compiled program moves and holds, per device, as is known before it runs."""
-    memory = _optional(compiled.memory_analysis)
-    return {
-        **dataclasses.asdict(counts.traffic(compiled.as_text())),
-        "temp_bytes": getattr(memory, "temp_size_in_bytes", None),
-        "argument_bytes": getattr(memory, "argument_size_in_bytes", None),
-        "output_bytes": getattr(memory, "output_size_in_bytes", None),
-    }
-
-
-def _optional(ask: Callable[[], Any]) -> Any:
-    """An analysis that some backends do not have."""
-    try:
-        return ask()
-    except Exception:
-        return None
-
-
-def _fits(found: dict[str, Any], place: Place, devices: int) -> None:
-    """Skip before the first run what the compiler says cannot fit; on CPU all devices share the host's memory."""
-    if found["temp_bytes"] is None or found["output_bytes"] is None:
-        return
-    needs = found["argument_bytes"] + found["temp_bytes"] + found["output_bytes"]
-    if place.platform == "cpu":
-        needs = (needs + found["output_bytes"]) * devices  # the result is copied once, for the check
-        has = environment.memory_bytes()
-    else:
-        stats = place.devices[0].memory_stats() or {}
-        has = stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
-    if has is not None and needs > has:
-        raise Unfit("skipped", "too_large", f"needs {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB")
-
-
-def _peak_bytes(place: Place) -> int | None:
-    """The most that one of this process's devices ever held, where the backend tells it."""
-    stats = [_optional(device.memory_stats) or {} for device in place.devices if device.process_index == place.rank]
-    return max((s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s), default=None)
-
-
-def _risen(before: int | None, after: int | None) -> int | None:
-    """A peak counts only where it rose: allocators never forget an older one."""
-    return after if after is not None and (before is None or after > before) else None
 
 
 def _words(error: BaseException) -> str:

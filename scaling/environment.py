@@ -221,13 +221,3 @@ def scrub(text: str) -> str:
             text = text.replace(value, f"<{name}>")
     text = text.replace("file://", "")
     return re.sub(r"(?<![\w./])(?<!:/)/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
-
-
-def memory_bytes() -> int | None:
-    """Memory that can be had on this host now, in bytes."""
-    available = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
-    limits = [int(available.group(1)) * 1024] if available else []
-    most, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
-    if most and most.isdigit() and used and used.isdigit():
-        limits.append(int(most) - int(used))
-    return min(limits, default=None)

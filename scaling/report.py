@@ -39,7 +39,16 @@ from scaling.words import counted, duration, number, ratio, share
 
 _ENDINGS = ("svg", "png")
 _SEVERAL = (  # fields of a record that are not one value
-    "case", "environment", "seconds", "seconds_min", "collectives", "turns", "compilations", "marked", "before", "after",
+    "case",
+    "environment",
+    "seconds",
+    "seconds_min",
+    "collectives",
+    "turns",
+    "compilations",
+    "marked",
+    "before",
+    "after",
 )
 _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices",

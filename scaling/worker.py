@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import signal
 import statistics
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling import environment
+from scaling import environment, memory
 from scaling.case import Refusal, from_dict
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -36,6 +35,7 @@ def main() -> int:
     orders, out = _keep_to_ourselves()
     job = json.loads(orders.readline())
     _die_with_parent(job["parent"])
+    memory.go_first()
     if job["lock"] is not None:
         os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
@@ -93,8 +93,6 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it went before we asked
         os._exit(0)
-    with contextlib.suppress(OSError):  # when memory runs out, this one goes first, not the person's session
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _start(job: dict[str, Any]) -> tuple[Any, list[int] | None]:
@@ -108,7 +106,7 @@ def _start(job: dict[str, Any]) -> tuple[Any, list[int] | None]:
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     devices, gather = _start_jax(job, share)
     if job["platform"] == "cpu":
-        _limit_memory()
+        memory.limit()
     mine = sorted(os.sched_getaffinity(0)) if bound else None
     from scaling.attempt import Place
 
@@ -148,16 +146,6 @@ def _gather(values: list[float]) -> list[list[float]]:
     # As bytes, because JAX would round a float64 where x64 is off.
     sent = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
     return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
-
-
-def _limit_memory() -> None:
-    """Let this process have most of what the host has now: too much is then an error, before the kernel has to kill."""
-    used = next((line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")), None)
-    available = environment.memory_bytes()
-    if used and available:
-        most = int(used.split()[1]) * 1024 + available - available // 20
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, cores: list[int] | None) -> Record:

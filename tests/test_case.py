@@ -9,13 +9,13 @@ from scaling.case import ALIASES, BATCHES, CHOICES, FIELDS, MODES, Case, Refusal
 FULL = Case(
     "my.module", target="jacobian", variant="plain", sizes={"p": 5, "o": 3}, points=6, wrt="W+X", mode="jacrev", batch="whole",
     split="seeds", api="pmap", devices=2, dtype="float64", precision="default", jit=True, data_seed=4, engine="torch",
-    chunk=8, formulation="plain",
+    chunk=8, formulation="plain", cache="cold",
 )  # fmt: skip
 OTHER = {
     "workload": "rbf", "target": "grad", "variant": "true", "sizes": {"p": 6, "o": 3}, "points": 8, "wrt": "W",
     "mode": "linearize", "batch": "vmap", "split": "points", "api": "shard_map", "devices": 3, "dtype": "bfloat16",
     "precision": "high", 
-    "jit": False, "data_seed": 5, "engine": "autograd", "chunk": 7, "formulation": "dense",
+    "jit": False, "data_seed": 5, "engine": "autograd", "chunk": 7, "formulation": "dense", "cache": "warm",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "modes", "derivative", "spmd",
-    "inputs", "differences", "check", "counts", "measure", "environment", "conditions", "record", "store", "attempt",
+    "inputs", "differences", "check", "counts", "measure", "environment", "memory", "conditions", "record", "store", "attempt",
     "worker", "study", "ceilings", "preflight", "seats", "launch", "supervise", "versus", "ratios", "curves", "standing",
     "compare", "answer", "series", "lint", "published", "figures", "report", "handover", "track", "progress", "compose",
     "cli",

@@ -181,7 +181,7 @@ def test_more_than_one_core_is_not_offered(engine):
 
 @pytest.mark.parametrize("engine", NEEDS)
 def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(engine, monkeypatch):
-    monkeypatch.setattr(_seeds, "memory_bytes", lambda: 10**9)
+    monkeypatch.setattr(_seeds, "available", lambda: 10**9)
     much = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
     words = why_not(workload="residual", wrt="d", points=300_000, **much)
     assert words == "needs about 1.26 GB, has 1 GB"

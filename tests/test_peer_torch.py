@@ -163,7 +163,7 @@ def test_compiling_without_a_compiler_is_not_offered(monkeypatch, tmp_path):
 
 
 def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(monkeypatch):
-    monkeypatch.setattr(peer, "memory_bytes", lambda: 10**9)
+    monkeypatch.setattr(peer, "available", lambda: 10**9)
     much = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
     assert why_not(**much).startswith("needs about 8") and "has 1 GB" in why_not(**much)
     assert why_not(**much, chunk=8) is None

@@ -67,7 +67,7 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
     monkeypatch.setattr(check, "verdict", lambda *_: check.Verdict(0.0, 1.0, None))
     if not waits:
         monkeypatch.setattr(attempt, "waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
-    monkeypatch.setitem(attempt._FLOORS, ("jit", True), 1e-5)
+    monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
     record = run(case_of("poisson"))
     assert record.status == "ok", record.text
     assert (record.seconds == pytest.approx([0.010] * len(record.seconds))) == waits

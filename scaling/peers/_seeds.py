@@ -12,7 +12,7 @@ import numpy as np
 
 from scaling import formulas
 from scaling.case import FORWARD, HESSIAN, REVERSE, SECOND, Case
-from scaling.environment import memory_bytes
+from scaling.memory import available
 
 COLUMNS = (*FORWARD, *HESSIAN)  # modes whose slices are columns
 
@@ -139,5 +139,5 @@ def refused(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str 
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     between = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
     needs = case.points * (2 * result + 8 * between) * (8 if case.dtype == "float64" else 4)
-    has = memory_bytes()
+    has = available()
     return None if has is None or needs <= has else f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB"

@@ -19,7 +19,7 @@ import numpy as np
 
 from scaling import formulas
 from scaling.case import HESSIAN, SECOND, Case
-from scaling.environment import memory_bytes
+from scaling.memory import available
 from scaling.peer import Prepared
 
 PACKAGES = ("torch",)
@@ -50,7 +50,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
     if case.jit and not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"
-    needs, has = _needs(case, workload, sizes), memory_bytes()
+    needs, has = _needs(case, workload, sizes), available()
     if has is not None and needs > has:
         return f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
     return None

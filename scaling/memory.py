@@ -1,0 +1,71 @@
+"""Memory: what a compiled program needs, what there is, and the most that was taken. Bytes throughout.
+
+Knows the host and a device's allocator; not which case asks, nor what becomes of it.
+"""
+
+import contextlib
+import re
+import resource
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaling.environment import contents
+
+
+def available() -> int | None:
+    """What can be had on this host now, within the limits of its control group."""
+    free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
+    limits = [int(free.group(1)) * 1024] if free else []
+    most, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
+    if most and most.isdigit() and used and used.isdigit():
+        limits.append(int(most) - int(used))
+    return min(limits, default=None)
+
+
+def go_first() -> None:
+    """Ask the kernel, should memory run out, to kill this process before any other: not the person's session."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def limit() -> None:
+    """Let this process have most of what the host has now: too much is then an error, before the kernel has to kill."""
+    used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    if used and (free := available()):
+        most = int(used.group(1)) * 1024 + free - free // 20
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def needs(compiled: Any) -> dict[str, int | None]:
+    """What a compiled program will hold on each device, as fields of a record; None where the backend does not tell."""
+    told = _asked(compiled, "memory_analysis")
+    return {f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None) for what in ("argument", "temp", "output")}
+
+
+def lacking(needed: Mapping[str, Any], devices: Sequence[Any], platform: str) -> str | None:
+    """What a program needs and what there is, in words, where it needs more; on a CPU all devices share the host's memory."""
+    if any(needed[name] is None for name in ("argument_bytes", "temp_bytes", "output_bytes")):
+        return None
+    each = needed["argument_bytes"] + needed["temp_bytes"] + needed["output_bytes"]
+    if platform == "cpu":
+        each, has = (each + needed["output_bytes"]) * len(devices), available()  # the result is copied once, for the check
+    else:
+        told = _asked(devices[0], "memory_stats") or {}
+        has = told["bytes_limit"] - told["bytes_in_use"] if "bytes_limit" in told else None
+    return f"needs {each / 1e9:.3g} GB, has {has / 1e9:.3g} GB" if has is not None and each > has else None
+
+
+def peak(devices: Sequence[Any]) -> int | None:
+    """The most that any of these devices ever held, where the backend tells it."""
+    told = [_asked(device, "memory_stats") or {} for device in devices]
+    return max((stats["peak_bytes_in_use"] for stats in told if "peak_bytes_in_use" in stats), default=None)
+
+
+def _asked(of: Any, what: str) -> Any:
+    """An analysis that some backends do not have."""
+    try:
+        return getattr(of, what)()
+    except Exception:
+        return None
