@@ -9,7 +9,6 @@ import datetime
 import functools
 import gc
 import itertools
-import operator
 import tempfile
 import time
 from collections import Counter
@@ -118,9 +117,10 @@ def _told(attempt: Attempt) -> Iterator[None]:
 
 
 class Ready(NamedTuple):
-    """A case that was run once and found right: what to call, or a peer's own way to take samples."""
+    """A case that was run once and found right: what to call, what to wait with, or a peer's own way to take samples."""
 
     call: Callable[[], Any]
+    wait: Callable[[Any], Any] | None
     sample: Callable[[Sampling], Samples] | None = None
 
 
@@ -130,7 +130,7 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
         built = workload.build(case)
         sizes, ask, collect, sample = (_program if case.engine == "jax" else _peer)(case, built, place, found)
         found["first_seconds"], result = measure.once(lambda: jax.block_until_ready(ask()))
-        wait = waiter(result)
+        wait = waiter(result) if case.engine == "jax" else None
     began = time.perf_counter()
     if place.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
@@ -141,13 +141,13 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
         if verdict.reason:
             status = "skipped" if verdict.reason == "no_digits" else "failed"
             raise Unfit(status, verdict.reason, verdict.text or "")
-    return Ready(lambda: wait(ask()), sample)
+    return Ready(ask, wait, sample)
 
 
 def waiter(example: Any) -> Callable[[Any], Any]:
     """What waits for every output of results like this one, in the least time: `jax.block_until_ready` adds 1 us to a call."""
     if hasattr(example, "block_until_ready"):
-        return operator.methodcaller("block_until_ready")
+        return type(example).block_until_ready
     if isinstance(example, list | tuple) and example and all(hasattr(leaf, "block_until_ready") for leaf in example):
         return lambda result: [leaf.block_until_ready() for leaf in result]
     return jax.block_until_ready
@@ -188,7 +188,7 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
         if any(found["collectives"].values()) != (case.workload == CEILING and case.target in _COMMUNICATE):
             raise Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
     arguments = inputs.place(case, built, program)
-    return program.sizes, lambda: stages.call(*arguments), program.collect, None
+    return program.sizes, functools.partial(stages.call, *arguments), program.collect, None
 
 
 def _traced(case: Case, built: Any, place: Place) -> Any:
@@ -291,7 +291,7 @@ def _steps(case: Case, ready: Ready, place: Place, sampling: Sampling, found: di
         return marks
 
     found["floor_seconds"] = _floor(case, place)
-    return measure.turns(ready.call, sampling, found["floor_seconds"], place.gather, disturbed)
+    return measure.turns(ready.call, sampling, ready.wait, found["floor_seconds"], place.gather, disturbed)
 
 
 _FLOORS: dict[tuple, float] = {}  # of this process, by how a call is made
@@ -309,8 +309,8 @@ def _floor(case: Case, place: Place) -> float | None:
         program = spmd.program(empty, built, place.devices)
         arguments = inputs.place(empty, built, program)
         stages = measure.stages(program.function, arguments)
-        wait = waiter(stages.call(*arguments))
-        seconds = measure.floor(lambda: wait(stages.call(*arguments)))
+        call = functools.partial(stages.call, *arguments)
+        seconds = measure.floor(call, waiter(call()))
         _FLOORS[how] = max(each[0] for each in place.gather([seconds]))
     return _FLOORS[how]
 

@@ -5,7 +5,9 @@ throughout.
 """
 
 import dataclasses
+import functools
 import gc
+import itertools
 import math
 import statistics
 import time
@@ -60,6 +62,19 @@ def stages(function: Callable, arguments: list[Any]) -> Stages:
     return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, done - lowered_at)
 
 
+def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
+    """Seconds of so many calls, each waited for. No more than this happens between the clocks."""
+    if wait is None:
+        began = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            call()
+    else:
+        began = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            wait(call())
+    return time.perf_counter() - began
+
+
 def once(call: Callable[[], Any]) -> tuple[float, Any]:
     """One call, which returns when its result is there: (seconds, result)."""
     began = time.perf_counter()
@@ -67,43 +82,45 @@ def once(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def floor(call: Callable[[], Any], calls: int = 100) -> float:
+def floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
     """The median of so many calls of what does nothing: seconds a call."""
-    return statistics.median(once(call)[0] for _ in range(calls))
+    return statistics.median(_clocked(call, wait, 1) for _ in range(calls))
 
 
 def turns(
     call: Callable[[], Any],
     sampling: Sampling,
+    wait: Callable[[Any], Any] | None = None,
     floor_seconds: float | None = None,
     gather: Gather = alone,
     disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
     """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there, or later.
 
-    A sample is a barrier, the clock, `call` (several times where it is short), and the clock; of several processes the slowest
-    counts. Between two turns other cases may have theirs. disturbed: asked before a turn, gives what to ask after it, which
-    marks that turn's samples.
+    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the clock; of several
+    processes the slowest counts. Between two turns other cases may have theirs. wait: waits for what a call returned; None where
+    a call returns when all is done. disturbed: asked before a turn, gives what to ask after it, which marks that turn.
     """
-    per_call = _warm_up(call, sampling.warm_up, gather)
+    timed = functools.partial(_clocked, call, wait)
+    per_call = _warm_up(timed, sampling.warm_up, gather)
     batch = max(1, math.ceil(_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
     batch = int(max(each[0] for each in gather([batch])))
     taken, elapsed = Samples([], batch, None), 0.0
     while True:
         marks = disturbed()
-        elapsed += _turn(call, sampling, taken, elapsed, gather)
+        elapsed += _turn(timed, sampling, taken, elapsed, gather)
         for mark in marks():
             taken.marked.setdefault(mark, []).append(len(taken.turns) - 1)
         taken = dataclasses.replace(taken, stop_reason=_stop(taken, elapsed, sampling))
         yield taken
 
 
-def _turn(call: Callable[[], Any], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
+def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
     """One turn's samples, added to what was taken; the seconds that it took. Every process decides alike."""
     share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     count, spent = 0, 0.0
     if taken.turns and taken.seconds[-1] < _LONG:
-        once(call)  # what others left in the caches is not ours
+        timed(1)  # what others left in the caches is not ours
     taken.turns.append(0)
     collecting = gc.isenabled()
     gc.disable()
@@ -111,11 +128,8 @@ def _turn(call: Callable[[], Any], sampling: Sampling, taken: Samples, elapsed: 
         gather([0.0])
         began = time.perf_counter()
         while len(taken.seconds) < sampling.most:
-            start = time.perf_counter()
-            for _ in range(taken.calls_per_sample):
-                call()
-            now = time.perf_counter()
-            each = gather([(now - start) / taken.calls_per_sample, now - began])
+            seconds = timed(taken.calls_per_sample) / taken.calls_per_sample
+            each = gather([seconds, time.perf_counter() - began])
             times = [mine for mine, _ in each]
             taken.seconds.append(max(times))
             taken.seconds_min.append(min(times))
@@ -131,11 +145,11 @@ def _turn(call: Callable[[], Any], sampling: Sampling, taken: Samples, elapsed: 
     return spent
 
 
-def _warm_up(call: Callable[[], Any], least: float, gather: Gather) -> float:
+def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
     """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
     taken: list[float] = []
     while True:
-        taken.append(max(each[0] for each in gather([once(call)[0]])))
+        taken.append(max(each[0] for each in gather([timed(1)])))
         half = len(taken) // 2
         if sum(taken) >= 10 * least or (half >= 2 and sum(taken) >= least):
             later = statistics.median(taken[half:])
