@@ -12,6 +12,7 @@ so that cases to be compared can take turns, in one process or in several. Recor
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -46,6 +47,7 @@ def main() -> int:
         if place.rank == 0:
             print(json.dumps({"event": event} | words), file=out, flush=True)
 
+    gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
     say("started", protocol=PROTOCOL)
     writer, attempts = Writer(Path(job["results"])), {}  # by key
     for line in orders:
