@@ -93,7 +93,6 @@ def first_call(timing: Timing) -> float | None:
 def call_of(case: Case) -> str:
     """How a mode is called and cut, in words."""
     words = [case.api, "" if case.api == "jit" else f"{case.split} split"]
-    words += ["" if case.precision == "highest" else f"{case.precision} precision"]
     return ", ".join(word for word in words if word)
 
 

@@ -29,7 +29,7 @@ CACHES = ("cold", "warm")  # of the persistent compilation cache: empty when the
 
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
 FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
-PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "data_seed")  # what is computed, not how
+PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "precision", "data_seed")  # what, not how
 
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}

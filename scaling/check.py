@@ -14,7 +14,7 @@ import numpy as np
 
 from scaling import differences, inputs
 from scaling.case import SECOND, Case, Refusal
-from scaling.derivative import Shape
+from scaling.derivative import Shape, shape
 from scaling.workload import Reference, Workload, build
 
 # Unit roundoff of a product in float32 where an accelerator shortens its factors.
@@ -66,6 +66,8 @@ def verdict(case: Case, workload: Workload, sizes: Shape, got: np.ndarray, platf
         worst_allowed = max(worst_allowed, allowed + float(np.max(extra, where=error > 0, initial=0.0)))
     if not worst_allowed < 0.5 and case.mode == "finite_difference":
         return Verdict(worst, worst_allowed, "no_digits", "a finite difference with this step and dtype has no correct digit")
+    if not allowed < 0.5 and workload.reference:
+        return Verdict(worst, worst_allowed, "no_digits", f"in {case.dtype} a sum of {terms} terms has no digit that is sure")
     if not worst_allowed < 0.5:
         return Verdict(worst, worst_allowed, "wrong_answer", "no digit can be checked by finite differences; give a reference")
     if failed is not None:
@@ -106,15 +108,16 @@ def _wanted(case: Case, workload: Workload, sizes: Shape, start: int, stop: int)
     # What is asked for is the same for every way of computing it.
     problem = dataclasses.replace(
         case, mode="value" if case.mode == "value" else "jacfwd", batch="vmap", split="points", api="jit", devices=1,
-        precision="highest", jit=True, engine="jax", chunk=None,
+        precision="highest", jit=True, engine="jax", chunk=None, cache=None,
     )  # fmt: skip
-    want, size = _whole(problem, sizes)
+    want, size = _whole(problem)
     return want[start:stop], size[start:stop]
 
 
 @functools.lru_cache(maxsize=4)
-def _whole(problem: Case, sizes: Shape) -> tuple[np.ndarray, np.ndarray]:
+def _whole(problem: Case) -> tuple[np.ndarray, np.ndarray]:
     workload = build(problem)
+    sizes = shape(problem, workload)
     blocks = [_block(problem, workload, sizes, start, stop) for start, stop in _ranges(problem, workload, sizes)]
     return np.concatenate([want for want, _ in blocks]), np.concatenate([size for _, size in blocks])
 

@@ -134,7 +134,7 @@ def _order(timing: Timing) -> tuple:
 
 def family(case: Case) -> tuple:
     """What is computed, whatever its size."""
-    return case.workload, case.target, case.variant, case.wrt, case.dtype, case.data_seed
+    return case.workload, case.target, case.variant, case.wrt, case.dtype, case.precision, case.data_seed
 
 
 def volume(case: Case) -> int:
@@ -171,6 +171,7 @@ def way_of(case: Case) -> Way:
 def family_name(case: Case) -> str:
     """What is computed, in words, whatever its size."""
     words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}", case.dtype != "float32" and case.dtype]
+    words.append(case.precision != "highest" and f"{case.precision} precision")
     return " ".join(str(word) for word in words if word)
 
 

@@ -84,7 +84,6 @@ def _measured_rows(found: Findings) -> list[tuple[str, ...]]:
         points = scaled.get((timing.environment, case), []) if timing.honest else []
         speedups = [f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}" for kind, p in points if p.speedup is not None]
         remarks = [marks(found, timing.environment, timing.honest).strip(" []")]
-        remarks += [] if case.precision == "highest" else [f"{case.precision} precision"]
         remarks += [f"under ten floors: {duration(floor)}"] if (floor := near_floor(timing)) else []
         row = (
             family_name(case), size_name(case), way_of(case).name, "" if case.api == "jit" else case.split, case.api,

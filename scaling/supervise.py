@@ -153,7 +153,8 @@ class _Block:
             for asked in self.tickets:
                 self._prepare(asked)
             ready = [ticket for ticket in self.tickets if ticket not in self.ended and ticket not in self.later]
-            rng = random.Random(self.run.settings.order_seed)
+            first = self.tickets[0].item
+            rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
             enough: dict[Ticket, bool] = {}
             while ready:
                 rng.shuffle(ready)

@@ -45,7 +45,8 @@ def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_comm
     if words[0] == "run" and not any("=true" in word or word == "--help" for word in words):
         words += SMALL
     done = scaling_command(words, cwd=reader)
-    assert done.returncode == 0, done.stdout + done.stderr
+    least = (0, 1) if words[0] == "compare" else (0,)  # now and then chance alone shows a difference
+    assert done.returncode in least, done.stdout + done.stderr
     assert done.stdout.strip()
     if words[0] == "run" and "--help" not in words and "dry_run=true" not in words:
         assert "0 failed" in done.stdout
