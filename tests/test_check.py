@@ -122,3 +122,10 @@ def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, 
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
     got[3].flat[0] += 1e-2
     assert check.verdict(case, built, program.sizes, got, "cpu").reason == "wrong_answer"
+
+
+def test_a_sum_of_so_many_terms_that_no_digit_is_sure_is_skipped_and_not_called_wrong():
+    case = workload.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
+    record = attempt.run(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", ONCE)
+    assert (record.status, record.reason, record.seconds) == ("skipped", "no_digits", [])
+    assert "100 terms" in record.text
