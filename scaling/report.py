@@ -241,10 +241,10 @@ def _markdown(found: Findings) -> str:
 def _tables(found: Findings) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Every table: its title, its columns and its rows."""
     return [
-        ("Would a reviewer accept it?", lint.COLUMNS, lint.rows(found)),
         ("Published and measured", published.COLUMNS, published.rows(found)),
         ("Fastest mode", COLUMNS, table_rows(found)),
         ("Other systems", PEER_COLUMNS, peer_rows(found)),
+        ("Would a reviewer accept it?", lint.COLUMNS, lint.rows(found)),
         ("What the machine can do", _MACHINE, _machine_rows(found)),
         ("Every measured case", _MEASURED, _measured_rows(found)),
     ]
