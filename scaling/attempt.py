@@ -78,12 +78,14 @@ def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) ->
 def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
     """Build, compile, run once and check: an attempt that can take turns, or one that ended."""
     mine = [device for device in place.devices if device.process_index == place.rank]
-    peak = memory.peak(mine)
+    peak, held = memory.peak(mine), memory.held(mine)
     attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
     with _told(attempt):
+        attempt.found["floor_seconds"] = _floor(blank.case, place)  # first: a process's first program pays for JAX's own start
         ready = _made_ready(blank.case, place, attempt.found)
         now = memory.peak(mine)
-        attempt.found["peak_bytes"] = None if now == peak else now  # an allocator never forgets an older peak
+        # An allocator never forgets an older peak, and holds what other cases were prepared with.
+        attempt.found["peak_bytes"] = None if now is None or now == peak else now - (held or 0)
         attempt.turns = _turns(blank.case, ready, place, sampling, attempt.found)
     return attempt
 
@@ -104,12 +106,8 @@ def _told(attempt: Attempt) -> Iterator[None]:
     """Whatever goes wrong in here becomes the end of the attempt, in words."""
     try:
         yield
-    except Unfit as unfit:
-        attempt.found |= {"status": unfit.status, "reason": unfit.reason, "text": str(unfit)}
     except Exception as error:
-        text = _words(error)
-        full = any(word in text.lower() for word in ("resource_exhausted", "out of memory", "memoryerror", "bad_alloc"))
-        attempt.found |= {"status": "failed", "reason": "out_of_memory" if full else "error", "text": text}
+        attempt.found |= zip(("status", "reason", "text"), _why(error), strict=True)
     if attempt.ended:
         attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
         attempt.turns = None
@@ -164,11 +162,11 @@ def _together(place: Place) -> Iterator[None]:
     fine = [each[0] == 1.0 for each in place.gather([float(error is None)])]
     if all(fine):
         return
-    told = place.gather(list(map(float, _words(error or Exception()).encode()[:_TOLD].ljust(_TOLD))))
+    told = place.gather(list(map(float, "|".join(_why(error or Exception())).encode()[:_TOLD].ljust(_TOLD))))
     if error is not None:
         raise error
-    words = bytes(map(int, told[fine.index(False)])).decode(errors="replace").strip()
-    raise Unfit("failed", "error", f"process {fine.index(False)} of {place.processes}: {words}")
+    status, reason, words = bytes(map(int, told[fine.index(False)])).decode(errors="replace").strip().split("|", 2)
+    raise Unfit(status, reason, f"process {fine.index(False)} of {place.processes}: {words}")
 
 
 def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
@@ -177,7 +175,7 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     found["passes"] = program.sizes.passes or None
     # Over several processes pmap takes no abstract arguments.
     given = inputs.place(case, built, program) if case.api == "pmap" and place.processes > 1 else [*program.arguments.values()]
-    with _compilation_cache(case, program, given):
+    with _compilation_cache(case, place, program, given):
         stages = measure.stages(program.function, given)
     found |= {name: getattr(stages, name) for name in _STAGES[:3]}
     found |= dataclasses.asdict(counts.operations(stages.jaxpr or _traced(case, built, place)))
@@ -199,15 +197,18 @@ def _traced(case: Case, built: Any, place: Place) -> Any:
 
 
 @contextlib.contextmanager
-def _compilation_cache(case: Case, program: Any, given: list[Any]) -> Iterator[None]:
+def _compilation_cache(case: Case, place: Place, program: Any, given: list[Any]) -> Iterator[None]:
     """JAX's persistent compilation cache as the case wants it: none, an empty one, or one that holds this program."""
     if case.cache is None:
         yield
         return
+    if place.processes > 1:
+        raise Unfit("skipped", "not_defined", "the cache is measured in one process")
     hits = _cache_hits()
     hits.clear()
     with tempfile.TemporaryDirectory() as folder:
         settings = {
+            "jax_enable_compilation_cache": True,
             "jax_compilation_cache_dir": folder,
             "jax_persistent_cache_min_compile_time_secs": 0.0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -253,6 +254,7 @@ def _turns(case: Case, ready: Ready, place: Place, sampling: Sampling, found: di
     last = sampling.compilations if case.engine == "jax" and case.jit else 1
     for compilation in range(1, last + 1):
         if compilation > 1:
+            del ready  # and with it the arguments
             ready = _again(case, place, found)
         for samples in _steps(case, ready, place, sampling, found):
             found |= _sampled([*earlier, samples])
@@ -290,7 +292,6 @@ def _steps(case: Case, ready: Ready, place: Place, sampling: Sampling, found: di
 
         return marks
 
-    found["floor_seconds"] = _floor(case, place)
     return measure.turns(ready.call, sampling, ready.wait, found["floor_seconds"], place.gather, disturbed)
 
 
@@ -336,6 +337,10 @@ def _sampled(parts: list[Samples]) -> dict[str, Any]:
     }
 
 
-def _words(error: BaseException) -> str:
-    """An exception in at most 500 characters, without paths."""
-    return environment.scrub(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+def _why(error: Exception) -> tuple[str, str, str]:
+    """What an exception makes of a case: status, reason, and at most 500 characters without paths."""
+    if isinstance(error, Unfit):
+        return error.status, error.reason, str(error)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    full = any(word in text.lower() for word in ("resource_exhausted", "out of memory", "memoryerror", "bad_alloc"))
+    return "failed", "out_of_memory" if full else "error", environment.scrub(text)[:500]

@@ -102,8 +102,7 @@ class Case:
     @property
     def key(self) -> str:
         """A short hash of the fields that differ from their defaults: a field added later never changes an old key."""
-        told = {k: v for k, v in to_dict(self).items() if v != _DEFAULTS[k]}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(told(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self):
         return (from_dict, (to_dict(self),))
@@ -125,6 +124,11 @@ def _natural(name: str, value: Any, least: int) -> None:
 def to_dict(case: Case) -> dict[str, Any]:
     """The fields of a case as plain JSON values."""
     return {name: getattr(case, name) for name in FIELDS} | {"sizes": dict(case.sizes)}
+
+
+def told(case: Case) -> dict[str, Any]:
+    """The fields that differ from their defaults: what a revision without a field that was added later understands as well."""
+    return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:

@@ -220,4 +220,5 @@ def scrub(text: str) -> str:
         if len(value) >= 8 and re.search(r"key|token|secret|passw", name, re.IGNORECASE):
             text = text.replace(value, f"<{name}>")
     text = text.replace("file://", "")
-    return re.sub(r"(?<![\w./])(?<!:/)/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+    text = re.sub(r"//[^/@\s]+@", "//", text)
+    return re.sub(r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)

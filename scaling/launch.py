@@ -139,5 +139,6 @@ def manifest(name: str, title: str | None, scaling: Sequence[str], cases: Sequen
         "title": title,
         "scaling": sorted(set(scaling)),
         "order_seed": settings.order_seed,
+        "sampling": dataclasses.asdict(settings.sampling),
         "cases": [{"key": case.key, "case": to_dict(case)} for case in cases],
     }

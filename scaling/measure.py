@@ -19,7 +19,7 @@ from scaling.intervals import median_interval
 from scaling.sampling import Samples, Sampling
 
 FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
-_FLOORS = 50  # a sample that is shorter than so many empty calls is made of several calls
+_LEAST_FLOORS = 50  # a sample that is shorter than so many empty calls is made of several calls
 _LONG = 0.1  # a call so long brings its own into the caches
 _TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
 
@@ -103,8 +103,8 @@ def turns(
     """
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)
-    batch = max(1, math.ceil(_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
-    batch = int(max(each[0] for each in gather([batch])))
+    batch = max(1, math.ceil(_LEAST_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
+    batch = 2 ** math.ceil(math.log2(max(each[0] for each in gather([batch]))))  # alike for two that are to be compared
     taken, elapsed = Samples([], batch, None), 0.0
     while True:
         marks = disturbed()
@@ -148,12 +148,14 @@ def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, ela
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
     """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
     taken: list[float] = []
+    total = 0.0
     while True:
         taken.append(max(each[0] for each in gather([timed(1)])))
+        total += taken[-1]
         half = len(taken) // 2
-        if sum(taken) >= 10 * least or (half >= 2 and sum(taken) >= least):
+        if total >= 10 * least or (half >= 2 and total >= least and len(taken) % max(1, half // 4) == 0):  # not at every call
             later = statistics.median(taken[half:])
-            if sum(taken) >= 10 * least or later >= 0.95 * statistics.median(taken[:half]):
+            if total >= 10 * least or later >= 0.95 * statistics.median(taken[:half]):
                 return later
 
 

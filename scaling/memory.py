@@ -34,8 +34,8 @@ def limit() -> None:
     used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if used and (free := available()):
         most = int(used.group(1)) * 1024 + free - free // 20
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard))
 
 
 def needs(compiled: Any) -> dict[str, int | None]:
@@ -59,8 +59,17 @@ def lacking(needed: Mapping[str, Any], devices: Sequence[Any], platform: str) ->
 
 def peak(devices: Sequence[Any]) -> int | None:
     """The most that any of these devices ever held, where the backend tells it."""
+    return _most(devices, "peak_bytes_in_use")
+
+
+def held(devices: Sequence[Any]) -> int | None:
+    """The most that any of these devices holds now, where the backend tells it."""
+    return _most(devices, "bytes_in_use")
+
+
+def _most(devices: Sequence[Any], what: str) -> int | None:
     told = [_asked(device, "memory_stats") or {} for device in devices]
-    return max((stats["peak_bytes_in_use"] for stats in told if "peak_bytes_in_use" in stats), default=None)
+    return max((stats[what] for stats in told if what in stats), default=None)
 
 
 def _asked(of: Any, what: str) -> Any:

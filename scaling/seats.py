@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def seat(job: Mapping[str, Any], side: Side, processes: int, platform: str, lock
             process = subprocess.Popen(
                 [side.python, "-m", "scaling.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=made.errors[-1], text=True, pass_fds=(lock,),
-                cwd=side.folder, env=os.environ | environment.variables(platform) | dict(side.variables),
+                cwd=side.folder, env=_variables(side, platform), start_new_session=True,
             )  # fmt: skip
             made.processes.append(process)
             reader = threading.Thread(target=_read, args=(process, rank, events), daemon=True)
@@ -119,8 +120,14 @@ def seat(job: Mapping[str, Any], side: Side, processes: int, platform: str, lock
         yield made
 
 
+def _variables(side: Side, platform: str) -> dict[str, str]:
+    """What a worker starts with. It sets XLA_FLAGS itself: those that its own jaxlib needs."""
+    return os.environ | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(side.variables)
+
+
 def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # and what it started, such as a compiler, which would disturb the next
     process.wait()
     reader.join()
     with contextlib.suppress(BrokenPipeError):

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from scaling import seats, store
-from scaling.case import Case, problem, to_dict
+from scaling.case import Case, problem, told
 from scaling.launch import Item, Plan, Settings
 from scaling.record import Record
 from scaling.seats import Lost, Seat, Side, Unwritable
 
 _TOGETHER = 8  # cases at most that are ready in one process at a time
+_FINISH_SECONDS = 60.0  # for a record to be on disk
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -75,19 +76,31 @@ class _Run:
     def supervise(self, job: Sequence[Item]) -> None:
         """Run a job in workers, and in fresh ones after each that dies, until every item has a record on every side."""
         waiting = [[Ticket(item, where) for item in group for where in range(len(self.sides))] for group in _comparable(job)]
+        failed: set[int] = set()  # sides that did not start, once
         while waiting:
             with contextlib.ExitStack() as stack:
+                table: dict[int, Seat] = {}
+                where = 0
                 try:
-                    table = [stack.enter_context(self._seat(job, where)) for where in self.sides]
-                except Lost as lost:  # what cannot even start would not start again either
-                    for ticket in [ticket for group in waiting for ticket in group]:
-                        self.conclude(ticket, "failed", "error", str(lost) or "the worker did not start")
-                    return
+                    for where in {ticket.where for group in waiting for ticket in group}:
+                        table[where] = stack.enter_context(self._seat(job, self.sides[where]))
+                except Lost as lost:
+                    if where in failed:  # what did not start twice would not start again either
+                        waiting = self._give_up(waiting, where, str(lost) or "the worker did not start")
+                    failed.add(where)
+                    continue
                 while waiting:
                     left, fresh = _Block(self, table, waiting.pop(0)).measure()
                     waiting[:0] = left
                     if fresh:
                         break
+
+    def _give_up(self, waiting: list[list["Ticket"]], where: int, text: str) -> list[list["Ticket"]]:
+        """Put the cases of a side on record as failed; those of the others are left."""
+        for ticket in [ticket for group in waiting for ticket in group if ticket.where == where]:
+            self.conclude(ticket, "failed", "error", text)
+        kept = [[ticket for ticket in group if ticket.where != where] for group in waiting]
+        return [group for group in kept if group]
 
     def _seat(self, job: Sequence[Item], where: Where) -> contextlib.AbstractContextManager[Seat]:
         first = job[0].case
@@ -134,12 +147,14 @@ class _Block:
     """Cases that take turns, each prepared in its seat before the first of them is sampled."""
 
     run: _Run
-    table: list[Seat]
+    table: dict[int, Seat]
     tickets: list[Ticket]
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     spent: dict[Ticket, float] = field(default_factory=lambda: defaultdict(float))  # seconds
+    asked: tuple[Ticket, str] = field(init=False)  # last, and what for
+    held: set[Ticket] = field(default_factory=set)  # prepared, and in its worker's memory
     ended: set[Ticket] = field(default_factory=set)
-    later: list[Ticket] = field(default_factory=list)
+    later: set[Item] = field(default_factory=set)  # that did not fit beside others
 
     @property
     def alone(self) -> bool:
@@ -148,32 +163,57 @@ class _Block:
 
     def measure(self) -> tuple[list[list[Ticket]], bool]:
         """Bring every ticket to its end. Returns groups of those that are left, and whether they need fresh workers."""
-        asked = None
+        first = self.tickets[0].item
+        rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
+        ready, enough = list(self.tickets), dict[Ticket, bool]()
+        rng.shuffle(ready)
         try:
-            for asked in self.tickets:
-                self._prepare(asked)
-            ready = [ticket for ticket in self.tickets if ticket not in self.ended and ticket not in self.later]
-            first = self.tickets[0].item
-            rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
-            enough: dict[Ticket, bool] = {}
-            while ready:
+            for ticket in ready:
+                self._prepare(ticket)
+            while ready := self._going_on():
                 rng.shuffle(ready)
-                for asked in ready:
-                    enough[asked] = self._ask(asked, "turn").get("enough", True)
-                wanting = {ticket.item.case.key for ticket in ready if not enough[ticket] and ticket not in self.ended}
-                for asked in ready:
-                    if asked not in self.ended and asked.item.case.key not in wanting:  # both sides stop together
-                        self._ask(asked, "finish")
-                ready = [ticket for ticket in ready if ticket not in self.ended]
+                for ticket in ready:
+                    enough[ticket] = self._ask(ticket, "turn").get("enough", True)
+                ready = self._going_on()
+                wanting = {ticket.item for ticket in ready if not enough[ticket]}
+                for ticket in [ticket for ticket in ready if ticket.item not in wanting]:  # both sides at once
+                    self._ask(ticket, "finish")
         except Lost as lost:
-            assert asked is not None
-            left = [ticket for ticket in self.tickets if ticket not in self.ended | {asked}]
+            asked, what = self.asked
+            if what == "finish" and self._written(asked):
+                self.ended.add(asked)
+                return self._left(), True
             if lost.reason == "out_of_memory" and not self.alone:  # what others held may be what it lacked
-                return [*([left] if left else []), [asked]], True
+                self.later.add(asked.item)
+                return self._left(), True
             words = f"no end after {self.run.settings.case_seconds:g} s (case_seconds)" if lost.reason == "timeout" else str(lost)
             self.run.conclude(asked, "failed", lost.reason, words)
-            return ([left] if left else []), True
-        return _alone(self.later), False
+            self.ended.add(asked)
+            return self._left(), True
+        return self._left(), False
+
+    def _going_on(self) -> list[Ticket]:
+        """Tickets that are ready for a turn. What did not fit beside others is taken back on both sides: a pair is never torn."""
+        for ticket in self.tickets:
+            if ticket.item in self.later and ticket in self.held:
+                self._ask(ticket, "forget")
+        return [ticket for ticket in self.tickets if ticket not in self.ended and ticket.item not in self.later]
+
+    def _left(self) -> list[list[Ticket]]:
+        """Groups of tickets that have not ended: what did not fit beside others, each by itself."""
+        left = [ticket for ticket in self.tickets if ticket not in self.ended]
+        together = [ticket for ticket in left if ticket.item not in self.later]
+        alone = [
+            [ticket for ticket in left if ticket.item == item]
+            for item in dict.fromkeys(t.item for t in left)
+            if item in self.later
+        ]
+        return [group for group in (together, *alone) if group]
+
+    def _written(self, ticket: Ticket) -> bool:
+        """Whether a worker that died while it finished a case had written the record."""
+        records = store.load(self.run.sides[ticket.where].folder).records
+        return any((r.key, r.replicate, r.block) == (ticket.item.case.key, ticket.item.replicate, self.name) for r in records)
 
     def _prepare(self, ticket: Ticket) -> None:
         if other := self.run.smaller(ticket):
@@ -181,22 +221,23 @@ class _Block:
             self.ended.add(ticket)
             return
         item = ticket.item
-        event = self._ask(
-            ticket, "prepare", case=to_dict(item.case), order=item.order, attempt=item.attempt, replicate=item.replicate,
+        self._ask(
+            ticket, "prepare", case=told(item.case), order=item.order, attempt=item.attempt, replicate=item.replicate,
             engine=dict(item.answer.engine), block=self.name, alone=self.alone,
         )  # fmt: skip
-        if event["event"] == "later":
-            self.later.append(ticket)
 
     def _ask(self, ticket: Ticket, what: str, **more: Any) -> dict[str, Any]:
         """Have something done for a case, within what is left of its time."""
-        began, event = time.monotonic(), {}
-        left = self.run.settings.case_seconds - self.spent[ticket]
+        self.asked, began, event = (ticket, what), time.monotonic(), {}
+        left = _FINISH_SECONDS if what in ("finish", "forget") else self.run.settings.case_seconds - self.spent[ticket]
         for event in self.table[ticket.where].ask({"do": what, "key": ticket.item.case.key} | more, max(left, 0.001)):
             self.run.hear(ticket, event)
         self.spent[ticket] += time.monotonic() - began
         if event["event"] == "end":
             self.ended.add(ticket)
+        if event["event"] == "later":
+            self.later.add(ticket.item)
+        (self.held.add if event["event"] in ("ready", "turn") else self.held.discard)(ticket)
         return event
 
 
@@ -206,14 +247,6 @@ def _comparable(job: Sequence[Item]) -> list[list[Item]]:
     for item in job:
         groups.setdefault(problem(item.case), []).append(item)
     return [group[start : start + _TOGETHER] for group in groups.values() for start in range(0, len(group), _TOGETHER)]
-
-
-def _alone(tickets: Sequence[Ticket]) -> list[list[Ticket]]:
-    """Tickets of each item by themselves."""
-    groups: dict[Item, list[Ticket]] = {}
-    for ticket in tickets:
-        groups.setdefault(ticket.item, []).append(ticket)
-    return list(groups.values())
 
 
 def _no_larger(one: Case, other: Case) -> bool:

@@ -57,13 +57,18 @@ def _commit(revision: str, folder: Path) -> Side:
     if sha is None:
         raise Refusal(f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are")
     packed = subprocess.run(["git", "-C", top, "archive", sha], capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise Refusal(f"versus=commit:{revision} cannot be unpacked: {error}") from None
     here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
     if not here.is_dir():
         raise Refusal(f"versus=commit:{revision}: this folder is not in that revision; start from one that is")
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
-    return Side(f"commit-{sha[:10]}", folder=here, variables=ours | {"PYTHONPATH": _paths(here, folder)})
+    inside = [Path(entry).resolve() for entry in sys.path if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())]
+    there = [folder / path.relative_to(Path(top).resolve()) for path in inside]  # a src folder, what is installed from there
+    return Side(f"commit-{sha[:10]}", folder=here, variables=ours | {"PYTHONPATH": _paths(here, folder, *there)})
 
 
 def _jax(version: str) -> Path:
@@ -83,9 +88,9 @@ def _jax(version: str) -> Path:
 
 def _able(text: str, made: Side) -> None:
     """Ask whether a worker can start there, and whether it would understand."""
-    ask = "import jax, numpy, scaling.worker as w; print(getattr(w, 'PROTOCOL', 1))"
+    ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     try:
-        variables = os.environ | made.variables
+        variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(made.variables)
         done = subprocess.run(
             [made.python, "-c", ask], capture_output=True, text=True, check=False, cwd=made.folder, env=variables
         )

@@ -6,6 +6,7 @@ line of JSON, binds itself to cores before JAX starts, and then does what it is 
     {"do": "prepare", "case": ..., ...}   build, compile, run once and check; says "ready", "end" or "later"
     {"do": "turn", "key": ...}            take samples for a while; says "turn", with whether these were enough, or "end"
     {"do": "finish", "key": ...}          write the record; says "end"
+    {"do": "forget", "key": ...}          leave the case as if it had not begun; says "forgotten"
 
 so that cases to be compared can take turns, in one process or in several. Records go to a file of its own.
 """
@@ -41,7 +42,6 @@ def main() -> int:
         os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     place, cores = _start(job)
-    from scaling import attempt  # and with it JAX, which is to find cores and flags as they are meant
 
     def say(event: str, **words: Any) -> None:
         if place.rank == 0:
@@ -49,35 +49,42 @@ def main() -> int:
 
     gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
     say("started", protocol=PROTOCOL)
-    writer, attempts = Writer(Path(job["results"])), {}  # by key
+    return _serve(job, orders, place, cores, say)
+
+
+def _serve(job: dict[str, Any], orders: TextIO, place: Any, cores: list[int] | None, say: Callable[..., None]) -> int:
+    """Do what is ordered, line by line."""
+    from scaling import attempt  # and with it JAX, which has found cores and flags as they are meant
+
+    writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
     for line in orders:
         order = json.loads(line)
-        key = order["key"]
-        if order["do"] == "prepare":
-            blank = _blank(job, order, place, cores)
+        key, what, enough = order["key"], order["do"], False
+        if what == "prepare":
+            blank, alone[key] = _blank(job, order, place, cores), order["alone"]
             say("begin", key=key, environment=blank.environment)
             attempts[key] = attempt.prepare(blank, place, Sampling(**job["sampling"]))
-            if not order["alone"] and attempts[key].found.get("reason") in ("too_large", "out_of_memory"):
-                del attempts[key]
-                say("later", key=key)  # what others hold may be what it lacks
-                continue
-            if not attempts[key].ended:
-                say("ready", key=key)
-                continue
-        elif order["do"] == "turn":
+        elif what == "turn":
             enough = attempt.turn(attempts[key])
-            if not attempts[key].ended:
-                say("turn", key=key, enough=enough)
-                continue
-        record = attempts.pop(key).record()
-        try:
-            if place.rank == 0:
-                writer.append(record)
-        except OSError as error:
-            say("unwritable", text=f"{error.strerror}")
-            return 3
-        middle = [statistics.median(record.seconds)] if record.seconds else []
-        say("end", key=key, status=record.status, reason=record.reason, text=record.text, seconds=middle)
+            if attempts[key].ended and place.processes > 1:  # the others wait in the middle of that turn, and would for ever
+                print(attempts[key].found["text"], file=sys.stderr, flush=True)
+                os._exit(1)
+        fits = alone[key] or attempts[key].found.get("reason") not in ("too_large", "out_of_memory")
+        if what == "forget" or not fits:  # what others hold may be what it lacks
+            del attempts[key]
+            say("forgotten" if fits else "later", key=key)
+        elif what != "finish" and not attempts[key].ended:
+            say("turn" if what == "turn" else "ready", key=key, enough=enough)
+        else:
+            record = attempts.pop(key).record()
+            try:
+                if place.rank == 0:
+                    writer.append(record)
+            except OSError as error:
+                say("unwritable", text=f"{error.strerror}")
+                return 3
+            middle = [statistics.median(record.seconds)] if record.seconds else []
+            say("end", key=key, status=record.status, reason=record.reason, text=record.text, seconds=middle)
     return 0
 
 
@@ -129,9 +136,11 @@ def _start_jax(job: dict[str, Any], share: int) -> tuple[list[Any], Callable]:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", share)
     jax.config.update("jax_enable_x64", job["x64"])
+    jax.config.update("jax_enable_compilation_cache", False)  # a person's own would hide what compiling takes; see attempt.py
     if job["processes"] > 1:
         ours = None if job["platform"] == "cpu" else list(range(job["rank"] * share, (job["rank"] + 1) * share))
         jax.distributed.initialize(job["coordinator"], job["processes"], job["rank"], ours)
+        _gather([0.0])  # meet now: the first collective waits for half a minute only
     devices = jax.devices(job["platform"])
     if len(devices) < job["devices"]:
         raise SystemExit(f"{job['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")

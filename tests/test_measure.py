@@ -52,7 +52,8 @@ def test_no_number_of_samples_is_taken_in_fewer_turns_than_asked_for(monkeypatch
 @pytest.mark.parametrize("floor", [1e-6, 1e-5, 1e-3])
 def test_a_call_below_fifty_floors_is_made_so_often_in_a_sample_that_the_sample_is_not(monkeypatch, floor):
     samples = sampled(Clock(monkeypatch, [1e-4]).call, floor_seconds=floor)
-    assert samples.calls_per_sample == max(1, round(50 * floor / 1e-4))
+    least = max(1, round(50 * floor / 1e-4))
+    assert least <= samples.calls_per_sample < 2 * least, "a power of two, so that two that are compared have the same"
     assert samples.seconds == pytest.approx([1e-4] * len(samples.seconds)), "a time is that of one call"
 
 
@@ -74,6 +75,23 @@ def test_of_several_processes_the_slowest_of_each_sample_counts_and_the_fastest_
     assert samples.seconds == pytest.approx(([0.01, 0.02] * count)[:count])
     assert samples.seconds_min == pytest.approx(([0.005, 0.01] * count)[:count])
     assert samples.slowest == ([0, 1] * count)[:count]
+
+
+def test_every_turn_but_the_first_begins_with_a_call_that_does_not_count(monkeypatch):
+    clock = Clock(monkeypatch, [0.01])
+    samples = sampled(clock.call, Sampling(seconds=0.2, warm_up=0.0))
+    warm_up = 1
+    assert clock.calls == warm_up + len(samples.seconds) + len(samples.turns) - 1
+
+
+def test_processes_meet_before_the_first_sample_of_a_turn_and_after_every_sample(monkeypatch):
+    met = []
+    samples = sampled(Clock(monkeypatch, [0.01]).call, gather=lambda values: met.append(len(values)) or [values])
+    turns = "".join(map(str, met)).partition("2")
+    assert met.count(2) == len(samples.seconds)
+    assert turns[0].endswith("1") and met.count(1) >= len(samples.turns) + 2, (
+        "to warm up, to agree on a batch, and before each turn"
+    )
 
 
 def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):

@@ -9,14 +9,16 @@ import pytest
 from scaling.store import latest, load
 
 BODY = """
-if case.variant == "slow_rank":
+if case.variant.endswith("rank"):
     def wait(x):
-        time.sleep(0.02 * jax.process_index())
+        CALLS.append(time.sleep(0.02 * jax.process_index()))
+        if case.variant == "failing_rank" and jax.process_index() and len(CALLS) > 2:
+            raise ValueError("no more")
         return x
     return jax.pure_callback(wait, jax.ShapeDtypeStruct((3,), x.dtype), x, vmap_method="broadcast_all")
 return jnp.sin(STEPS * x)[:2] * x[2]
 """
-HEAD = 'import time\nSTEPS = 1\nVARIANTS = ("plain", "slow_rank")'
+HEAD = 'import time\nSTEPS = 1\nVARIANTS = ("plain", "slow_rank", "failing_rank")\nCALLS = []'
 
 
 @pytest.fixture
@@ -43,8 +45,7 @@ def test_each_replicate_is_a_fresh_process_and_more_of_them_can_be_added_later(m
     records = load(results(tmp_path)).records
     assert Counter(r.key for r in records).most_common()[-1][1] == 3
     assert sorted(r.replicate for r in records) == [0, 0, 1, 1, 2, 2]
-    files = {path.name: {r.replicate for r in records if r.started_at} for path in results(tmp_path).glob("*.jsonl")}
-    assert len(files) == 3, "a process writes a file of its own"
+    assert len(list(results(tmp_path).glob("*.jsonl"))) == 3, "a process writes a file of its own"
     blocks = {r.block for r in records}
     assert len(blocks) == 3 and all(len({r.key for r in records if r.block == block}) == 2 for block in blocks)
     assert "0 cases to run, 6 done before" in scaling_command([*words, "replicates=3"]).stdout
@@ -60,6 +61,22 @@ def test_a_case_is_shared_by_processes_and_the_slowest_counts(mine, scaling_comm
     assert max(one.seconds) < 0.02 and one.seconds == one.seconds_min, "one device, one process: nobody waits"
     assert two.environment["processes"] == 2 and len(two.environment["cores"]) == 2
     assert one.setting == two.setting, "both are points of one curve"
+
+
+def test_an_error_of_one_process_while_sampling_ends_the_case_at_once(mine, scaling_command, tmp_path):
+    """The others would wait for it, and the case would end as a time-out."""
+    words = mine(variant="failing_rank", mode="value", api="shard_map", devices=2)
+    done = scaling_command([*words, "processes=2", "case_seconds=100"], timeout=60)
+    assert done.returncode == 1
+    [record] = load(results(tmp_path)).records
+    assert record.status == "failed" and record.reason != "timeout" and record.seconds == []
+
+
+def test_a_persons_own_compilation_cache_hides_nothing(mine, scaling_command, tmp_path):
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    (tmp_path / "cache").mkdir()
+    assert scaling_command(mine(mode="jacfwd"), env=cache).returncode == 0
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 @pytest.mark.parametrize("api, split", [("pmap", "points"), ("shard_map", "seeds")])
@@ -86,7 +103,6 @@ def test_a_warm_compilation_cache_saves_most_of_compiling_and_nothing_of_the_tim
     of = {r.case.cache: r for r in load(results(tmp_path)).records}
     assert {r.status for r in of.values()} == {"ok"} and set(of) == {None, "cold", "warm"}
     assert of["warm"].compile_seconds < of["cold"].compile_seconds
-    assert not list(tmp_path.rglob("*-cache")), "the cache is gone with its case"
 
 
 def test_a_revision_is_measured_in_turns_with_what_is_here(mine, scaling_command, tmp_path):
@@ -109,6 +125,26 @@ def test_a_revision_is_measured_in_turns_with_what_is_here(mine, scaling_command
     for path in beside.glob("*.jsonl"):
         path.unlink()
     assert "2 cases to run, 0 done before" in scaling_command([*words, "replicates=2"]).stdout, "half a pair is none"
+
+
+def test_a_module_in_a_folder_that_is_on_the_path_comes_from_the_revision_too(mine, scaling_command, tmp_path):
+    words = [*mine(mode="jacfwd"), "versus=commit:HEAD", "replicates=1"]
+    (tmp_path / "src").mkdir()
+    module = (tmp_path / "mine.py").rename(tmp_path / "src" / "mine.py")
+    who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for git in (["init", "-q"], ["add", "src"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *git], cwd=tmp_path, check=True, env=os.environ | who)
+    module.write_text(module.read_text().replace("STEPS = 1", "STEPS = 2"))
+    assert scaling_command(words, env={"PYTHONPATH": str(tmp_path / "src")}).returncode == 0
+    [beside] = results(tmp_path).glob("versus-commit-*")
+    [here], [there] = load(results(tmp_path)).records, load(beside).records
+    assert here.environment["workload_digest"] != there.environment["workload_digest"]
+
+
+def test_flags_that_the_other_side_does_not_know_are_refused_before_anything_is_made(mine, scaling_command, tmp_path):
+    done = scaling_command([*mine(mode="jacfwd"), "versus=xla:--xla_no_such_flag=1"])
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "cannot run a worker" in done.stderr and not results(tmp_path).exists()
 
 
 def test_flags_of_the_other_side_are_in_its_environment(mine, scaling_command, tmp_path):

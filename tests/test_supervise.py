@@ -11,7 +11,7 @@ from scaling.case import Case
 from scaling.launch import Item, Plan, Settings
 from scaling.preflight import Answer
 from scaling.seats import Lost, Side
-from scaling.store import latest, load
+from scaling.store import Writer, latest, load
 
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
@@ -46,7 +46,8 @@ class Stage:
             if isinstance(event, Lost):
                 raise event
             default = {
-                "prepare": {"event": "ready"}, "finish": {"event": "end", "status": "ok", "reason": None},
+                "prepare": {"event": "ready"}, "forget": {"event": "forgotten"},
+                "finish": {"event": "end", "status": "ok", "reason": None},
                 "turn": {"event": "turn", "enough": count >= self.stage.needs(key, self.name)},
             }[what]  # fmt: skip
             yield event or default
@@ -135,6 +136,63 @@ def test_what_does_not_fit_beside_others_runs_again_by_itself(monkeypatch, tmp_p
     assert order[-1] == shy and len(order) == 3
 
 
+@pytest.mark.parametrize("what", ["prepare", "turn"])
+def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_both(what, monkeypatch, tmp_path):
+    some = items("jacfwd", "jacrev")
+    shy = some[1].case.key
+    blocks = {}
+
+    def answers(seat, order, count):
+        if order["do"] == "prepare":
+            blocks[seat, order["key"]] = order["block"]
+        return {"event": "later"} if (seat, order["do"], order["key"], count) == ("other", what, shy, 1) else None
+
+    stage = Stage(monkeypatch, answers)
+    run(tmp_path, some, beside=True)
+    for item in some:
+        assert blocks["this", item.case.key] == blocks["other", item.case.key]
+        for seat in ("this", "other"):
+            assert stage.seen[seat, "finish", item.case.key] == 1
+    assert stage.seen["this", "prepare", shy] == 2 == stage.seen["other", "prepare", shy]
+
+
+def test_what_died_after_its_record_was_written_is_not_put_on_record_again(monkeypatch, tmp_path, make_record):
+    [item] = items("jacfwd")
+    writer = Writer(tmp_path)
+    blocks = []
+
+    def answers(seat, order, count):
+        if order["do"] == "prepare":
+            blocks.append(order["block"])
+        if order["do"] == "finish":
+            written = make_record(workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1])
+            assert written.key == item.case.key
+            writer.append(written)
+            return Lost("killed", "was killed by signal 9")
+        return None
+
+    Stage(monkeypatch, answers)
+    run(tmp_path, [item])
+    assert [record.status for record in load(tmp_path).records] == ["ok"]
+
+
+def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monkeypatch, tmp_path):
+    some = items("jacfwd", "jacrev")
+    stage = Stage(monkeypatch)
+    whole = stage.seat
+
+    def seat(job, side, *rest):
+        if side.name == "other":
+            raise Lost("killed", "unknown flag")
+        return whole(job, side, *rest)
+
+    monkeypatch.setattr(seats, "seat", seat)
+    run(tmp_path, some, beside=True)
+    assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "error") for item in some}
+    assert load(tmp_path).records == []
+    assert all(stage.seen["this", "finish", item.case.key] == 1 for item in some)
+
+
 def test_a_death_for_memory_beside_others_is_no_verdict_until_the_case_dies_alone(monkeypatch, tmp_path):
     some = items("jacfwd", "jacrev")
     hungry = some[0].case.key
@@ -206,4 +264,4 @@ def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
 
     monkeypatch.setattr(stage.Seat, "ask", ask)
     run(tmp_path, items("jacfwd"), settings=Settings(case_seconds=20.0))
-    assert left == [20, 18, 16, 14, 12, 10]
+    assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"

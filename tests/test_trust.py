@@ -138,6 +138,17 @@ def test_every_output_is_waited_for(name):
     assert Output.waited == count
 
 
+def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_before_anything_is_allocated(monkeypatch):
+    from scaling import memory
+
+    monkeypatch.setattr(memory, "available", lambda: 100)
+    monkeypatch.setattr(inputs, "place", lambda *_: 1 / 0)
+    monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
+    record = run(case_of("poisson"))
+    assert (record.status, record.reason) == ("skipped", "too_large")
+    assert record.text.startswith("needs ") and record.text.endswith("has 1e-07 GB") and record.output_bytes
+
+
 def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):
     case = case_of("poisson")
     started = attempt.prepare(Record(case, "failed", {"digest": "test"}), attempt.Place(jax.devices()[:1], "cpu"), FEW)
