@@ -5,12 +5,10 @@ Knows git, pip and environment variables; not what is measured. `versus=KIND:WHA
 
 import contextlib
 import hashlib
-import io
 import os
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,12 +54,11 @@ def _commit(revision: str, folder: Path) -> Side:
         raise Refusal(f"versus=commit:{revision} needs a git repository, and this folder is in none")
     if sha is None:
         raise Refusal(f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are")
-    packed = subprocess.run(["git", "-C", top, "archive", sha], capture_output=True, check=True).stdout
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
-    except tarfile.TarError as error:
-        raise Refusal(f"versus=commit:{revision} cannot be unpacked: {error}") from None
+    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # of its own: the person's is left as it is
+    if _git("-C", top, "read-tree", sha, **index) is None or (
+        _git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
+    ):
+        raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
     here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
     if not here.is_dir():
         raise Refusal(f"versus=commit:{revision}: this folder is not in that revision; start from one that is")
@@ -107,9 +104,9 @@ def _paths(*folders: Path) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _git(*words: str) -> str | None:
+def _git(*words: str, **variables: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
