@@ -166,7 +166,7 @@ def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
         return "most"
     if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
         return None
-    interval = median_interval(seconds)
+    interval = median_interval(seconds) if sampling.width else None  # a width of zero is never reached: do not look
     if interval is not None:
         median = statistics.median(seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:

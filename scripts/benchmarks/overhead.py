@@ -17,19 +17,31 @@ STUDY = """
 devices: 1
 grids:
   - workload: linear
-    points: [8, 32]
-    sizes: {p: [8, 16, 64], o: [2, 5, 8]}
+    points: 32
+    sizes: {p: [8, 16, 64], o: [2, 5]}
     mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, finite_difference]
+    api: [jit, shard_map]
+  - workload: residual
+    points: [64, 1024]
+    variant: [vector, scalar]
+    wrt: [m, d, d+m]
+    mode: [jacfwd, jacrev, linearize, finite_difference]
+    api: jit
+  - workload: rbf
+    points: [32, 64]
+    variant: [source, squared]
+    target: [grad, grad_map]
+    mode: [jacfwd, jacrev, linearize, analytic]
     api: [jit, shard_map]
   - workload: poisson
     points: [1024, 16384]
-    mode: [jacfwd, jacrev, analytic, grad_of_sum, finite_difference]
-    api: jit
-  - workload: residual
-    points: [64, 1024]
-    mode: [jacfwd, jacrev, linearize]
-    wrt: [m, d+m]
-    api: jit
+    mode: [jacfwd, jacrev, linearize, analytic, grad_of_sum]
+    api: [jit, shard_map]
+  - workload: poisson
+    points: 1024
+    target: hessian
+    mode: [fwd_over_rev, rev_over_fwd, rev_over_rev, fwd_over_fwd]
+    api: [jit, shard_map, pmap]
 """
 COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
 
