@@ -173,8 +173,8 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
     program = spmd.program(case, built, place.devices)
     found["passes"] = program.sizes.passes or None
-    # Over several processes pmap takes no abstract arguments.
-    given = inputs.place(case, built, program) if case.api == "pmap" and place.processes > 1 else [*program.arguments.values()]
+    placed = case.api == "pmap" and place.processes > 1  # where pmap takes no abstract arguments
+    given = inputs.place(case, built, program) if placed else [*program.arguments.values()]
     with _compilation_cache(case, place, program, given):
         stages = measure.stages(program.function, given)
     found |= {name: getattr(stages, name) for name in _STAGES[:3]}
@@ -185,7 +185,7 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
             raise Unfit("skipped", "too_large", words)
         if any(found["collectives"].values()) != (case.workload == CEILING and case.target in _COMMUNICATE):
             raise Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
-    arguments = inputs.place(case, built, program)
+    arguments = given if placed else inputs.place(case, built, program)
     return program.sizes, functools.partial(stages.call, *arguments), program.collect, None
 
 
@@ -342,5 +342,4 @@ def _why(error: Exception) -> tuple[str, str, str]:
     if isinstance(error, Unfit):
         return error.status, error.reason, str(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    full = any(word in text.lower() for word in ("resource_exhausted", "out of memory", "memoryerror", "bad_alloc"))
-    return "failed", "out_of_memory" if full else "error", environment.scrub(text)[:500]
+    return "failed", "out_of_memory" if memory.ran_out(text) else "error", environment.scrub(text)[:500]

@@ -107,19 +107,21 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     launch.enough([cell.case.devices for cell in cells], settings)
     answers = preflight.ask(cells)
     with _beside(config["versus"], folder) as beside:
+        folders = [folder, beside[1]] if beside else [folder]
         if config["dry_run"]:
-            _print_plan(_plan(answers, folder, settings, beside), console)
+            _print_plan(launch.plan(answers, settings, *(store.load(each).records for each in folders)), console)
             return OK
-        for each in [folder, *([beside[1]] if beside else [])]:
+        for each in folders:
             store.prepare(each)
         with store.locked(folder) as lock:
-            for line in store.load(folder).damaged:
+            loaded = [store.load(each) for each in folders]
+            for line in loaded[0].damaged:
                 console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-            made = _plan(answers, folder, settings, beside)
+            made = launch.plan(answers, settings, *(each.records for each in loaded))
             cases = [answer.case for answer in answers]
             scalings = [cell.scaling for cell in cells if cell.case.workload != CEILING]
             told = launch.manifest(name, config["study"].get("title"), scalings, cases, settings)
-            for each in [folder, *([beside[1]] if beside else [])]:
+            for each in folders:
                 store.write_json(each / "study.json", told)
             _say_plan(made, name, folder, console)
             names = {case.key: label(case) for case in cases}
@@ -141,12 +143,6 @@ def _beside(named: Any, folder: Path) -> Iterator[tuple[versus.Side, Path] | Non
         return
     with versus.side(str(named)) as side:
         yield side, folder / f"versus-{side.name}"
-
-
-def _plan(answers: Sequence[preflight.Answer], folder: Path, settings: launch.Settings, beside: Any) -> launch.Plan:
-    """What is missing in a folder, and in that of the other side."""
-    ours, theirs = (store.load(each).records for each in (folder, beside[1] if beside else folder))
-    return launch.plan(answers, ours, settings, theirs if beside else None)
 
 
 def _settings(config: dict[str, Any]) -> launch.Settings:

@@ -5,9 +5,7 @@ Cases are joined by key, never by environment: that is what differs. Knows folde
 """
 
 import dataclasses
-import html
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from scaling import ratios, store
 from scaling.case import Case, Refusal, label
 from scaling.ratios import Ratio
 from scaling.record import Record
-from scaling.words import counted, duration, ratio, share
+from scaling.words import cell, counted, duration, ratio, share
 
 # In the order in which they are told.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
@@ -210,12 +208,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 def markdown(comparison: Comparison) -> str:
     """The same as Markdown, for a pull request: the summary, the table, the remarks."""
-    *remarks, summary = map(_cell, said(comparison))
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *([_cell(text) for text in row] for row in rows(comparison))]
+    *remarks, summary = map(cell, said(comparison))
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *([cell(text) for text in row] for row in rows(comparison))]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
-
-
-def _cell(text: str) -> str:
-    """Text that stays in its cell and is not read as HTML."""
-    return " ".join(re.sub(r"[\\|]", r"\\\g<0>", html.escape(text, quote=False)).split())

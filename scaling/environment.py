@@ -45,8 +45,7 @@ def probe() -> dict[str, Any]:
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise Refusal(f"JAX cannot start a backend: {scrub(last)}; JAX_PLATFORMS=cpu runs on the CPU") from None
+        raise Refusal(f"JAX cannot start a backend: {last_line(done.stderr)}; JAX_PLATFORMS=cpu runs on the CPU") from None
     name = {"cuda": "gpu", "rocm": "gpu"}.get(found[0], found[0])
     return {"platform": name, "device_kind": found[1], "devices": found[2]}
 
@@ -158,18 +157,21 @@ def _source() -> str:
 def _commit() -> tuple[str | None, bool | None]:
     """The last commit that changed this package, and whether its files differ from it; None outside a checkout of it."""
 
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", str(_PACKAGE), *words], capture_output=True, text=True, check=False)
-        except OSError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
+    here = ("-C", str(_PACKAGE))
     if commit := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py
         return commit, False
-    if git("ls-files", "--error-unmatch", "__init__.py") is None:
+    if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    return git("log", "-1", "--format=%H", "--", "."), bool(git("status", "--porcelain", "--", "."))
+    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(git(*here, "status", "--porcelain", "--", "."))
+
+
+def git(*words: str, **variables: str) -> str | None:
+    """What git answers, or None where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _processor() -> str:
@@ -212,6 +214,12 @@ def contents(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+def last_line(text: str, otherwise: str = "no output") -> str:
+    """What a process said last, fit to be shown."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return scrub(lines[-1]) if lines else otherwise
 
 
 def scrub(text: str) -> str:

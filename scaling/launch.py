@@ -64,7 +64,7 @@ class Plan:
 
 
 def plan(
-    answers: Sequence[Answer], records: Sequence[Record], settings: Settings, beside: Sequence[Record] | None = None
+    answers: Sequence[Answer], settings: Settings, records: Sequence[Record], beside: Sequence[Record] | None = None
 ) -> Plan:
     """What is missing, in shuffled order, by process; replicate after replicate, each in an order of its own.
 

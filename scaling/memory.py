@@ -29,6 +29,18 @@ def go_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
+def ran_out(text: str) -> bool:
+    """Whether these are words for memory that ran out, of Python, of XLA, or of native code."""
+    words = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
+    return any(word in text.lower() for word in words)
+
+
+def kills() -> int:
+    """How many processes the kernel of this host has killed for memory so far."""
+    told = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
+    return int(told.group(1)) if told else 0
+
+
 def limit() -> None:
     """Let this process have most of what the host has now: too much is then an error, before the kernel has to kill."""
     used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaling.case import Case, Refusal, from_dict, to_dict
-from scaling.environment import scrub
+from scaling.environment import last_line, scrub
 from scaling.study import Cell
 
 
@@ -42,8 +42,8 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
     try:
         answers = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise Refusal(f"the study cannot be examined: {scrub(last)}") from None
+        last = last_line(done.stderr, f"exit status {done.returncode}")
+        raise Refusal(f"the study cannot be examined: {last}") from None
     refusals = list(dict.fromkeys(a["refusal"] for a in answers if "refusal" in a))
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""

@@ -35,21 +35,12 @@ from scaling.case import Case, label, to_dict
 from scaling.curves import Point, Timing, family_name, size_name, way_of
 from scaling.record import REASONS, Record
 from scaling.standing import near_floor
-from scaling.words import counted, duration, number, ratio, share
+from scaling.words import cell, counted, duration, number, ratio, share
 
 _ENDINGS = ("svg", "png")
 _SEVERAL = (  # fields of a record that are not one value
-    "case",
-    "environment",
-    "seconds",
-    "seconds_min",
-    "collectives",
-    "turns",
-    "compilations",
-    "marked",
-    "before",
-    "after",
-)
+    "case", "environment", "seconds", "seconds_min", "collectives", "turns", "compilations", "marked", "before", "after",
+)  # fmt: skip
 _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices",
     "time", "samples", "stopped by", "first call", "by hand", "of the roof", "error", "tolerance", "speed-up", "remarks",
@@ -223,7 +214,7 @@ def _html(found: Findings, drawings: Iterable[figures.Drawing]) -> str:
 
 
 def _markdown(found: Findings) -> str:
-    parts = [f"# {_cell(found.name)}", *map(_cell, sentences(found))]
+    parts = [f"# {cell(found.name)}", *map(cell, sentences(found))]
     for title, columns, rows in (
         *_tables(found),
         (
@@ -233,7 +224,7 @@ def _markdown(found: Findings) -> str:
         ),
     ):
         if rows:
-            lines = [columns, ["---"] * len(columns), *([_cell(text) for text in row] for row in rows)]
+            lines = [columns, ["---"] * len(columns), *([cell(text) for text in row] for row in rows)]
             parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
@@ -248,13 +239,6 @@ def _tables(found: Findings) -> list[tuple[str, tuple[str, ...], list[tuple[str,
         ("What the machine can do", _MACHINE, _machine_rows(found)),
         ("Every measured case", _MEASURED, _measured_rows(found)),
     ]
-
-
-def _cell(text: str) -> str:
-    """Text that stays in its cell and is not read as HTML."""
-    for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
-        text = text.replace(plain, escaped)
-    return " ".join(text.split())
 
 
 def _csv(found: Findings) -> str:

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling import environment
+from scaling import environment, memory
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
-_MEMORY = ("bad_alloc", "out of memory", "cannot allocate memory", "resource_exhausted")
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Seat:
     def _death(self, rank: int, status: int) -> Lost:
         """What is known of a process that ended by itself."""
         last = _last_line(self.errors[rank])
-        by_kernel = status == -9 and _killed_for_memory() > self.killed_before
-        full = by_kernel or any(word in last.lower() for word in _MEMORY)
+        by_kernel = status == -9 and memory.kills() > self.killed_before
+        full = by_kernel or memory.ran_out(last)
         how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
         how += " when the host's memory ran out" if by_kernel else ""
         which = f"process {rank}" if len(self.processes) > 1 else "the process"
@@ -98,7 +97,7 @@ def seat(job: Mapping[str, Any], side: Side, processes: int, platform: str, lock
     coordinator = f"127.0.0.1:{_free_port()}" if processes > 1 else None
     events: queue.Queue[dict[str, Any]] = queue.Queue()
     with contextlib.ExitStack() as stack:
-        made = Seat([], events, [], _killed_for_memory())
+        made = Seat([], events, [], memory.kills())
         for rank in range(processes):
             made.errors.append(stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")))
             process = subprocess.Popen(
@@ -151,17 +150,7 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _killed_for_memory() -> int:
-    """How many processes the kernel of this host has killed for memory so far."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
-
 def _last_line(errors: TextIO) -> str:
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - 4096))
-    lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
-    return environment.scrub(lines[-1])[:300] if lines else ""
+    return environment.last_line(errors.read(), "")[:300]

@@ -53,13 +53,13 @@ def run(
     beside: another side and its folder; every case is then measured on both, in turns.
     """
     sides = [(Side(), folder)] + ([beside] if beside else [])
-    run = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(made.environments)) for s, f in sides])
+    whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(made.environments)) for s, f in sides])
     for item in made.skips:
         assert item.answer.unfit is not None
-        for where in range(len(run.sides)):
-            run.conclude(Ticket(item, where), "skipped", *item.answer.unfit)
+        for where in range(len(whole.sides)):
+            whole.conclude(Ticket(item, where), "skipped", *item.answer.unfit)
     for job in made.jobs:
-        run.supervise(job)
+        whole.supervise(job)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class _Run:
                     if fresh:
                         break
 
-    def _give_up(self, waiting: list[list["Ticket"]], where: int, text: str) -> list[list["Ticket"]]:
+    def _give_up(self, waiting: list[list[Ticket]], where: int, text: str) -> list[list[Ticket]]:
         """Put the cases of a side on record as failed; those of the others are left."""
         for ticket in [ticket for group in waiting for ticket in group if ticket.where == where]:
             self.conclude(ticket, "failed", "error", text)
@@ -105,7 +105,7 @@ class _Run:
     def _seat(self, job: Sequence[Item], where: Where) -> contextlib.AbstractContextManager[Seat]:
         first = job[0].case
         processes = min(self.settings.processes, first.devices) if first.engine == "jax" else 1
-        told = {
+        header = {
             "results": str(where.folder.resolve()),
             "platform": self.made.platform,
             "devices": first.devices,
@@ -115,7 +115,7 @@ class _Run:
             "order_seed": self.settings.order_seed,
             "sampling": dataclasses.asdict(self.settings.sampling),
         }
-        return seats.seat(told, where.side, processes, self.made.platform, self.lock)
+        return seats.seat(header, where.side, processes, self.made.platform, self.lock)
 
     def conclude(self, ticket: Ticket, status: str, reason: str, text: str) -> None:
         """Put on record, from here, how a case ended."""

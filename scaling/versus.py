@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from scaling import environment
 from scaling.case import Refusal
+from scaling.environment import git, last_line
 from scaling.seats import Side
 from scaling.worker import PROTOCOL
 
@@ -48,15 +48,15 @@ def side(text: str) -> Iterator[Side]:
 
 def _commit(revision: str, folder: Path) -> Side:
     """A revision of the repository that holds the working directory, which may be ours or a user's own."""
-    top = _git("rev-parse", "--show-toplevel")
-    sha = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    top = git("rev-parse", "--show-toplevel")
+    sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if top is None:
         raise Refusal(f"versus=commit:{revision} needs a git repository, and this folder is in none")
     if sha is None:
         raise Refusal(f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are")
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # of its own: the person's is left as it is
-    if _git("-C", top, "read-tree", sha, **index) is None or (
-        _git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
+    if git("-C", top, "read-tree", sha, **index) is None or (
+        git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
     ):
         raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
     here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
@@ -77,8 +77,7 @@ def _jax(version: str) -> Path:
             python = sys.executable if "venv" in words else str(home / "bin" / "python")
             done = subprocess.run([python, *words], capture_output=True, text=True, check=False)
             if done.returncode:
-                last = environment.scrub((done.stderr.strip().splitlines() or ["no output"])[-1])
-                raise Refusal(f"versus=jax:{version} cannot be installed: {last}")
+                raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(done.stderr)}")
         (home / "made").touch()
     return home / "bin" / "python"
 
@@ -94,22 +93,13 @@ def _able(text: str, made: Side) -> None:
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(made.python).name}: {error.strerror}") from None
     if done.returncode:
-        last = environment.scrub((done.stderr.strip().splitlines() or ["no output"])[-1])
-        raise Refusal(f"versus={text} cannot run a worker: {last}")
+        raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
     if done.stdout.split()[-1:] != [str(PROTOCOL)]:
         raise Refusal(f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead")
 
 
 def _paths(*folders: Path) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def _git(*words: str, **variables: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _digest(text: str) -> str:

@@ -42,3 +42,10 @@ def waiting(seconds: float) -> str:
 def counted(count: int, noun: str) -> str:
     """'1 case', '2 cases'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def cell(text: str) -> str:
+    """Text that stays in its cell of a Markdown table and is not read as HTML."""
+    for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
+        text = text.replace(plain, escaped)
+    return " ".join(text.split())
