@@ -182,7 +182,7 @@ def _settings(config: dict[str, Any]) -> launch.Settings:
 
 def _tracking(config: dict[str, Any]) -> Any:
     """Where to publish, or None; checked before anything starts."""
-    from scaling import track
+    from scaling.reading import track
 
     return None if config["tracking"]["name"] == "none" else track.Settings.from_config(config["tracking"])
 
@@ -261,7 +261,7 @@ def report(words: list[str], console: Console) -> int:
 
 def compare(words: list[str], console: Console) -> int:
     """Say what became slower or faster from one results folder to another."""
-    from scaling import compare as comparing
+    from scaling.reading import compare as comparing
 
     what = "What became slower or faster from A, the old, to B, the new; exit status 1 when something is slower or failed in B."
     parser = argparse.ArgumentParser(prog="scaling compare", description=what)
@@ -275,7 +275,7 @@ def compare(words: list[str], console: Console) -> int:
 
 def _print_comparison(a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None) -> int:
     """Compare and print, what changed first; the exit status that it deserves."""
-    from scaling import compare as comparing
+    from scaling.reading import compare as comparing
 
     found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
@@ -294,8 +294,8 @@ def _print_comparison(a: Path, b: Path, console: Console, margin: float | None =
 
 def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
-    from scaling import answer
-    from scaling import lint as linting
+    from scaling.reading import answer
+    from scaling.reading import lint as linting
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
@@ -313,7 +313,7 @@ def lint(words: list[str], console: Console) -> int:
 
 def publish(words: list[str], console: Console) -> int:
     """Project a results folder onto W&B."""
-    from scaling import track
+    from scaling.reading import track
 
     parser = _parser(
         "publish", "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY)."
@@ -329,7 +329,7 @@ def publish(words: list[str], console: Console) -> int:
 
 
 def _publish(folder: Path, settings: Any, console: Console) -> None:
-    from scaling import track
+    from scaling.reading import track
 
     for line in track.publish(folder, settings).lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
@@ -337,8 +337,8 @@ def _publish(folder: Path, settings: Any, console: Console) -> None:
 
 def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> list[Record]:
     """Write the report and print its short form, of these environments; their records."""
-    from scaling import answer
-    from scaling import report as pages
+    from scaling.reading import answer
+    from scaling.reading import report as pages
 
     index, found = pages.write(folder), answer.read(folder, only)
     table = Table(*answer.COLUMNS)

@@ -57,7 +57,8 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
 
 
 def _answer(cell: Cell) -> dict[str, Any]:
-    from scaling import derivative, peer, workload  # JAX
+    from scaling import peer, workload
+    from scaling.measuring import derivative  # JAX
 
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
     built = workload.build(completed)

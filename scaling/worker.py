@@ -54,7 +54,7 @@ def main() -> int:
 
 def _serve(job: dict[str, Any], orders: TextIO, place: Any, cores: list[int] | None, say: Callable[..., None]) -> int:
     """Do what is ordered, line by line."""
-    from scaling import attempt  # and with it JAX, which has found cores and flags as they are meant
+    from scaling.measuring import attempt  # and with it JAX, which has found cores and flags as they are meant
 
     writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
     for line in orders:
@@ -117,7 +117,7 @@ def _start(job: dict[str, Any]) -> tuple[Any, list[int] | None]:
     if job["platform"] == "cpu":
         memory.limit()
     mine = sorted(os.sched_getaffinity(0)) if bound else None
-    from scaling.attempt import Place
+    from scaling.measuring.attempt import Place
 
     return Place(devices, job["platform"], gather, rank, job["processes"], mine), bound
 
@@ -127,7 +127,7 @@ def _start_jax(job: dict[str, Any], share: int) -> tuple[list[Any], Callable]:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from scaling import measure
+    from scaling.measuring import measure
 
     named = os.environ.get("JAX_PLATFORMS")
     if job["platform"] != "cpu" and named and "cpu" not in named.split(","):

@@ -11,8 +11,9 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
 
-from scaling import attempt, ceilings, derivative, workload
+from scaling import ceilings, workload
 from scaling.case import Case
+from scaling.measuring import attempt, derivative
 from scaling.record import Record
 from scaling.sampling import Sampling
 from scaling.study import Cell, expand

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from test_contract import HERE, ONCE, PROBLEMS
 
-from scaling import attempt, check, inputs, spmd, workload
+from scaling import workload
 from scaling.case import Case
 from scaling.draws import Draw
+from scaling.measuring import attempt, check, inputs, spmd
 from scaling.record import Record
 from scaling.workload import Reference, Workload, normal, uniform
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from scaling.case import Refusal
-from scaling.compare import SAME, SLOWER, UNDECIDED, compare, markdown, rows, said, sides
 from scaling.intervals import ratio_interval
+from scaling.reading.compare import SAME, SLOWER, UNDECIDED, compare, markdown, rows, said, sides
 from scaling.record import to_line
 
 CASES = 200

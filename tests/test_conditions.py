@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from scaling import conditions, environment
-from scaling.conditions import Reading
+from scaling import environment
+from scaling.measuring import conditions
+from scaling.measuring.conditions import Reading
 
 CORE = environment.cores()[0]
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
@@ -254,7 +255,7 @@ def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
 
 WORK = """
 import os, sys, threading, time
-from scaling import conditions
+from scaling.measuring import conditions
 core, turn, turns, threads = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 os.sched_setaffinity(0, [core])
 

@@ -14,8 +14,9 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import attempt, check, derivative, inputs, modes, spmd, workload
+from scaling import workload
 from scaling.case import APIS, BATCHES, FORWARD, HESSIAN, MODES, REVERSE, SECOND, SPLITS, WHOLE, Case
+from scaling.measuring import attempt, check, derivative, inputs, modes, spmd
 from scaling.record import SKIPPED, Record
 from scaling.sampling import Sampling
 

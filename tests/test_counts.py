@@ -14,9 +14,10 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from scaling import counts, spmd, workload
+from scaling import workload
 from scaling.case import Case
-from scaling.counts import Operations
+from scaling.measuring import counts, spmd
+from scaling.measuring.counts import Operations
 
 jax.config.update("jax_num_cpu_devices", 4)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)

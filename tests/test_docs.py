@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling import modes
 from scaling.case import FORWARD
+from scaling.measuring import modes
 
 TOP = Path(__file__).parent.parent
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}

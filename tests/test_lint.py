@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from scaling import answer, lint, report, series
 from scaling.case import to_dict
+from scaling.reading import answer, lint, report, series
 from scaling.record import to_line
 from scaling.store import write_json
 

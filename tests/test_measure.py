@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from scaling import measure
+from scaling.measuring import measure
 from scaling.sampling import Sampling
 
 STEADY = Sampling(width=0.02, least=7, most=60, seconds=0.2, warm_up=0.001, turns=3)

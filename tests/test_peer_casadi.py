@@ -12,8 +12,9 @@ pytest.importorskip("casadi", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import attempt, derivative, inputs, workload
+from scaling import workload
 from scaling.case import BATCHES, HESSIAN, MODES, SECOND, Case
+from scaling.measuring import attempt, derivative, inputs
 from scaling.peers import casadi as peer
 from scaling.record import Record
 from scaling.sampling import Sampling

@@ -18,8 +18,9 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import attempt, derivative, peer, workload
+from scaling import peer, workload
 from scaling.case import Case, Refusal
+from scaling.measuring import attempt, derivative
 from scaling.peers import julia
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -276,7 +277,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
 
 
 def _arrays(case, built):
-    from scaling import inputs
+    from scaling.measuring import inputs
 
     return inputs.arrays(case, built)
 

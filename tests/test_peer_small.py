@@ -14,8 +14,9 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import attempt, derivative, peer, workload
+from scaling import peer, workload
 from scaling.case import BATCHES, HESSIAN, SECOND, Case
+from scaling.measuring import attempt, derivative
 from scaling.peers import _seeds, enzyme
 from scaling.record import Record
 from scaling.sampling import Sampling

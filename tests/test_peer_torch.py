@@ -13,8 +13,9 @@ pytest.importorskip("torch", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import attempt, derivative, formulas, inputs, workload
+from scaling import formulas, workload
 from scaling.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
+from scaling.measuring import attempt, derivative, inputs
 from scaling.peers import torch as peer
 from scaling.record import Record
 from scaling.sampling import Sampling

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from scipy.special import polygamma
 
-from scaling import ratios
 from scaling.case import Case
 from scaling.intervals import median_interval
+from scaling.reading import ratios
 from scaling.record import Record
 
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)

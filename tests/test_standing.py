@@ -2,9 +2,10 @@
 
 import pytest
 
-from scaling import curves, preflight, published, report, standing
-from scaling.answer import first_call, read
+from scaling import preflight
 from scaling.case import FIELDS, MODES, to_dict
+from scaling.reading import curves, published, report, standing
+from scaling.reading.answer import first_call, read
 from scaling.store import Writer
 from tests.test_curves import record
 from tests.test_study import compose

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling import attempt, check, inputs, spmd, workload
+from scaling import workload
 from scaling.case import Case
+from scaling.measuring import attempt, check, inputs, spmd
 from scaling.record import Record
 from scaling.sampling import Sampling
 

@@ -35,7 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
     """(f(x + h e) - f(x)) / h: the shift of one input at a time, the same one at every point."""
-    from scaling.modes import STEPS
+    from scaling.measuring.modes import STEPS
 
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)

@@ -30,7 +30,7 @@ def _exponentials(x, terms):
 
 def _sum_over_points(x):
     """Over the axis that spmd.py lays over the devices; with one point a device an all-reduce and nothing else."""
-    from scaling.spmd import AXIS
+    from scaling.measuring.spmd import AXIS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), AXIS), x.shape)
 

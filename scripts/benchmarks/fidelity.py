@@ -19,8 +19,8 @@ import time
 import jax
 import jax.numpy as jnp
 
-from scaling import attempt, measure
 from scaling.intervals import median_interval
+from scaling.measuring import attempt, measure
 from scaling.sampling import Sampling
 
 BLOCKS, WIDTH = 200, 0.05

@@ -16,10 +16,11 @@ if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Pyth
 
 import jax
 
-from scaling import inputs, measure, spmd, workload
+from scaling import workload
 from scaling.case import ANALYTIC, Case
-from scaling.curves import way_of
 from scaling.intervals import ratio_interval
+from scaling.measuring import inputs, measure, spmd
+from scaling.reading.curves import way_of
 from scaling.words import duration, ratio
 
 ROUNDS = 15

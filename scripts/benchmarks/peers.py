@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.answer import time_of
-from scaling.curves import Timing, family_name, pooled, size_name, way_of
-from scaling.standing import Standing, standings
+from scaling.reading.answer import time_of
+from scaling.reading.curves import Timing, family_name, pooled, size_name, way_of
+from scaling.reading.standing import Standing, standings
 from scaling.store import load
 from scaling.words import ratio
 

@@ -18,8 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scaling import compare
 from scaling.intervals import ratio_interval
+from scaling.reading import compare
 from scaling.store import latest, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95

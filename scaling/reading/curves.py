@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling import ratios
 from scaling.case import ANALYTIC, WHOLE, Case, label, problem
+from scaling.reading import ratios
 from scaling.record import Record
 from scaling.store import latest
 

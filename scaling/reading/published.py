@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from scaling.answer import Findings, first_call, marks
 from scaling.case import to_dict
-from scaling.curves import Timing
+from scaling.reading.answer import Findings, first_call, marks
+from scaling.reading.curves import Timing
 from scaling.words import duration, number, ratio
 
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")

@@ -16,7 +16,7 @@ import numpy as np
 
 from scaling import peer
 from scaling.case import FORWARD, HESSIAN, SECOND, WHOLE, Case, Refusal
-from scaling.modes import SEEDED
+from scaling.measuring.modes import SEEDED
 from scaling.workload import Workload
 
 Named = Mapping[str, Any]

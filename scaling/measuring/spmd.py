@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling import derivative
 from scaling.case import Case, Refusal
-from scaling.derivative import Named
+from scaling.measuring import derivative
+from scaling.measuring.derivative import Named
 from scaling.workload import Workload
 
 AXIS = "shard"  # the one axis of the mesh

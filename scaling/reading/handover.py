@@ -1,7 +1,7 @@
 """The hand-over: runs as JSON given to wandb in a process of its own, with a deadline.
 
 wandb can hang, and its state and its environment must not reach a study. `events` is our side of the pipe; `python -m
-scaling.handover` is the other. Does not know what the runs mean.
+scaling.reading.handover` is the other. Does not know what the runs mean.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def events(folder: Path, job: Mapping[str, Any], timeout: float) -> Iterator[dic
         json.dump(job, told)
         told.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scaling.handover"],
+            [sys.executable, "-P", "-m", "scaling.reading.handover"],
             stdin=told,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -80,7 +80,7 @@ def _environ() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _STEERING}
     old = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return kept | {
-        "PYTHONPATH": os.pathsep.join([*old, str(Path(__file__).resolve().parent.parent)]),
+        "PYTHONPATH": os.pathsep.join([*old, str(Path(__file__).resolve().parents[2])]),
         "WANDB_ERROR_REPORTING": "false",  # offline means that nothing goes out
         # Tables are staged where a run's log names them by absolute path; this one holds nothing of the user's machine, and
         # keeps an offline copy whole within its folder.

@@ -9,7 +9,7 @@ import numpy as np
 
 from scaling.case import Case
 from scaling.draws import Draw, take
-from scaling.spmd import Program
+from scaling.measuring.spmd import Program
 from scaling.workload import Workload
 
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scaling import series
-from scaling.answer import Findings, marks
 from scaling.case import ANALYTIC, Case, label, problem
-from scaling.curves import Curve, Timing, family_name, size_name
+from scaling.reading import series
+from scaling.reading.answer import Findings, marks
+from scaling.reading.curves import Curve, Timing, family_name, size_name
+from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
-from scaling.standing import near_floor
 from scaling.words import counted, duration, share
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

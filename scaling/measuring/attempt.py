@@ -20,8 +20,9 @@ import jax
 from jax.experimental import multihost_utils
 from jax.experimental.compilation_cache import compilation_cache
 
-from scaling import check, conditions, counts, derivative, environment, inputs, measure, memory, peer, spmd, workload
+from scaling import environment, memory, peer, workload
 from scaling.case import CEILING, Case
+from scaling.measuring import check, conditions, counts, derivative, inputs, measure, spmd
 from scaling.record import Record
 from scaling.sampling import Samples, Sampling
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling import differences, inputs
 from scaling.case import SECOND, Case, Refusal
-from scaling.derivative import Shape, shape
+from scaling.measuring import differences, inputs
+from scaling.measuring.derivative import Shape, shape
 from scaling.workload import Reference, Workload, build
 
 # Unit roundoff of a product in float32 where an accelerator shortens its factors.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scaling import ceilings
 from scaling.case import ANALYTIC, CEILING
-from scaling.curves import Timing, problem, ratio_of
+from scaling.reading.curves import Timing, problem, ratio_of
 from scaling.record import Record
 
 Ratio = tuple[float, float | None, float | None]  # with its 95 % interval

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling import inputs
 from scaling.case import SECOND, Case
-from scaling.derivative import Shape
-from scaling.modes import STEPS, ravel
+from scaling.measuring import inputs
+from scaling.measuring.derivative import Shape
+from scaling.measuring.modes import STEPS, ravel
 from scaling.workload import Draw, Workload
 
 _PROBES = 2  # random directions a point; each sees every entry of the Jacobian

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from scipy.stats import false_discovery_control
 
-from scaling import ratios, store
+from scaling import store
 from scaling.case import Case, Refusal, label
-from scaling.ratios import Ratio
+from scaling.reading import ratios
+from scaling.reading.ratios import Ratio
 from scaling.record import Record
 from scaling.words import cell, counted, duration, ratio, share
 

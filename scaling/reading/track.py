@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from scaling import handover, store
+from scaling import store
 from scaling.case import Refusal, to_dict, unknown
-from scaling.curves import Curve, Point, curves
+from scaling.reading import handover
+from scaling.reading.curves import Curve, Point, curves
 from scaling.record import STATUSES, Record
 
 MODES = ("auto", "online", "offline")

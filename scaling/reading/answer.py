@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling import curves as analysis
 from scaling.case import Case, from_dict, label
-from scaling.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
+from scaling.reading import curves as analysis
+from scaling.reading.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
+from scaling.reading.standing import Standing, standings
 from scaling.record import REASONS, Record
-from scaling.standing import Standing, standings
 from scaling.store import latest, load, read_json
 from scaling.words import counted, duration, ratio, share
 

@@ -16,9 +16,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from scaling import ceilings, figures, lint, published
-from scaling import curves as analysis
-from scaling.answer import (
+from scaling import ceilings
+from scaling.case import Case, label, to_dict
+from scaling.reading import curves as analysis
+from scaling.reading import figures, lint, published
+from scaling.reading.answer import (
     COLUMNS,
     PEER_COLUMNS,
     Findings,
@@ -31,10 +33,9 @@ from scaling.answer import (
     table_rows,
     time_of,
 )
-from scaling.case import Case, label, to_dict
-from scaling.curves import Point, Timing, family_name, size_name, way_of
+from scaling.reading.curves import Point, Timing, family_name, size_name, way_of
+from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
-from scaling.standing import near_floor
 from scaling.words import cell, counted, duration, number, ratio, share
 
 _ENDINGS = ("svg", "png")

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from scaling.case import Case
-from scaling.curves import Curve, Panel, Point, Way, family, family_name, problem, size_name, volume, way_of
+from scaling.reading.curves import Curve, Panel, Point, Way, family, family_name, problem, size_name, volume, way_of
 
 MOST_ROWS = 6  # of scaling: two axes each
 MOST_PANELS = 8  # of time against size

@@ -1,0 +1,1 @@
+"""What runs on devices: derivatives as programs, their inputs, the check, the clock. JAX and NumPy alone."""
