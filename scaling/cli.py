@@ -1,12 +1,11 @@
 """The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,22 @@ from rich.markup import escape
 from rich.table import Table
 
 import scaling
-from scaling import ceilings, environment, launch, preflight, progress, store, study, supervise, versus
-from scaling.case import CEILING, FIELDS, Case, Refusal, from_dict, label, unknown
+from scaling import run as running
+from scaling import store
+from scaling.case import Refusal, unknown
 from scaling.compose import compose
 from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.seats import Gone
+from scaling.words import counted
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-_MOST = 1e8  # of any setting
-_BESIDE = 5  # replicates, where two sides are compared
 _OVERVIEW = """\
 How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
 
   scaling run       run a study, or what is missing of it      scaling run study=smoke
-  scaling status    what is done, missing, skipped and failed  scaling status results/smoke
+  scaling status    what is done, running, missing, failed     scaling status results/smoke --watch
+  scaling logs      what was written about a case             scaling logs results/smoke 3f2a
+  scaling cancel    end what waits or runs on a cluster        scaling cancel results/smoke
   scaling report    curves, tables and figures as HTML         scaling report results/smoke
   scaling compare   what became slower or faster               scaling compare results/old results/new
   scaling lint      what a strict reviewer would say           scaling lint results/smoke
@@ -42,9 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console, complaints = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     verbs: dict[str, Callable[[list[str], Console], int]] = {
-        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "publish": publish,
+        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "publish": publish, "logs": logs,
+        "cancel": cancel,
     }  # fmt: skip
-    signal.signal(signal.SIGTERM, _interrupt)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(ending, _interrupt)
     try:
         if not words or words[0] in ("-h", "--help", "help"):
             console.print(escape(_OVERVIEW), highlight=False)
@@ -66,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = (
             f"cannot write{where}: {error.strerror or error}; what is finished is kept, and the same command goes on from there"
         )
+        complaints.print(f"scaling: {escape(what)}", soft_wrap=True, highlight=False, style="red")
+        return FAILED
+    except Gone as gone:
+        what = f"no worker can be started: {gone}; what is finished is kept, and the same command goes on from there"
         complaints.print(f"scaling: {escape(what)}", soft_wrap=True, highlight=False, style="red")
         return FAILED
     except KeyboardInterrupt:
@@ -93,91 +101,16 @@ def run(words: list[str], console: Console) -> int:
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     """Run one composed study to its report."""
-    settings = _settings(config)
-    tracking = _tracking(config)
-    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    if not isinstance(config["study"], dict):
-        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
-    if not config["results"]:
-        raise Refusal("results must be a folder, such as results=results/mine")
-    cells = study.expand(config["study"], overrides)
-    if ceilings.wanted(config["study"]):
-        cells += ceilings.cells(cells, environment.platform())
-    folder = Path(str(config["results"]))
-    launch.enough([cell.case.devices for cell in cells], settings)
-    answers = preflight.ask(cells)
-    with _beside(config["versus"], folder) as beside:
-        folders = [folder, beside[1]] if beside else [folder]
-        if config["dry_run"]:
-            _print_plan(launch.plan(answers, settings, *(store.load(each).records for each in folders)), console)
-            return OK
-        for each in folders:
-            store.prepare(each)
-        with store.locked(folder) as lock:
-            loaded = [store.load(each) for each in folders]
-            for line in loaded[0].damaged:
-                console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-            made = launch.plan(answers, settings, *(each.records for each in loaded))
-            cases = [answer.case for answer in answers]
-            scalings = [cell.scaling for cell in cells if cell.case.workload != CEILING]
-            told = launch.manifest(name, config["study"].get("title"), scalings, cases, settings)
-            for each in folders:
-                store.write_json(each / "study.json", told)
-            _say_plan(made, name, folder, console)
-            names = {case.key: label(case) for case in cases}
-            with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
-                supervise.run(made, settings, folder, lock, listen, beside)
-    found = _conclude(folder, console, {where["setting"] for where in made.environments.values()})
-    if beside:
-        _print_comparison(beside[1], folder, console)
+    job, tracking = running.read(config, name), _tracking(config)
+    ran = running.run(job, config["versus"], config["dry_run"], console)
+    if ran is None or ran.left:
+        return OK
+    found = _conclude(job.folder, console, ran.settings)
+    if ran.beside:
+        _print_comparison(ran.beside, job.folder, console)
     if tracking is not None:
-        _publish(folder, tracking, console)
-    return FAILED if any(record.status == "failed" and record.key in names for record in found) else OK
-
-
-@contextlib.contextmanager
-def _beside(named: Any, folder: Path) -> Iterator[tuple[versus.Side, Path] | None]:
-    """The other side that `versus` names, and its folder of results; None without one."""
-    if named is None:
-        yield None
-        return
-    with versus.side(str(named)) as side:
-        yield side, folder / f"versus-{side.name}"
-
-
-def _settings(config: dict[str, Any]) -> launch.Settings:
-    """How to run, with every value checked."""
-
-    def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
-        kinds = (int,) if whole else (int, float)
-        bound = f" and at most {_MOST:g}" if isinstance(value, kinds) and value > _MOST else ""
-        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
-            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}")
-        return value
-
-    for name in ("bind", "oversubscribe", "dry_run"):
-        if not isinstance(config[name], bool):
-            raise Refusal(f"{name} must be true or false, not {config[name]!r}")
-    given = config["sampling"]
-    if not isinstance(given, dict):
-        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {given!r}")
-    sampling = Sampling(
-        width=number("sampling.width", given["width"], 0.0),
-        least=number("sampling.least", given["least"], 1, whole=True),
-        most=number("sampling.most", given["most"], given["least"], whole=True),
-        seconds=number("sampling.seconds", given["seconds"], 0.0),
-        warm_up=number("sampling.warm_up", given["warm_up"], 0.0),
-        turns=number("sampling.turns", given["turns"], 1, whole=True),
-        compilations=number("sampling.compilations", given["compilations"], 1, whole=True),
-    )
-    several = {"replicates": config["replicates"], "processes": config["processes"]}
-    if several["replicates"] is None:
-        several["replicates"] = 1 if config["versus"] is None else _BESIDE
-    return launch.Settings(
-        sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
-        number("order_seed", config["order_seed"], 0, whole=True),
-        **{name: number(name, value, 1, whole=True) for name, value in several.items()},
-    )  # fmt: skip
+        _publish(job.folder, tracking, console)
+    return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found) else OK
 
 
 def _tracking(config: dict[str, Any]) -> Any:
@@ -187,69 +120,53 @@ def _tracking(config: dict[str, Any]) -> Any:
     return None if config["tracking"]["name"] == "none" else track.Settings.from_config(config["tracking"])
 
 
-def _say_plan(made: launch.Plan, name: str, folder: Path, console: Console) -> None:
-    where = next(iter(made.environments.values()))
-    words = f"{name}: {made.missing} cases to run, {made.done} done before, {len(made.skips)} skipped"
-    console.print(
-        f"{escape(words)}; on {escape(str(where['device_kind']))}; results in {escape(str(folder))}",
-        soft_wrap=True,
-        highlight=False,
-    )
-
-
-def _print_plan(made: launch.Plan, console: Console) -> None:
-    """Every case that would run, by process, and every one that would be skipped, with why."""
-    for job in made.jobs:
-        first = job[0].answer.case
-        wide = ", 64-bit" if first.dtype == "float64" else ""
-        console.print(
-            f"[bold]a process with {first.devices} {made.platform} device{'s' * (first.devices > 1)}{wide}[/]", highlight=False
-        )
-        for item in job:
-            console.print(f"  run   {escape(label(item.answer.case))}", soft_wrap=True, highlight=False)
-    for item in made.skips:
-        reason, words = item.answer.unfit or ("", "")
-        console.print(
-            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
-        )
-    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {made.done} done before; nothing was started")
-
-
 def status(words: list[str], console: Console) -> int:
-    """What is done, missing, skipped and failed in a results folder."""
-    parser = _parser("status", "What is done, missing, skipped and failed in a results folder.")
-    folder = store.folder_of(parser.parse_args(words).folder)
-    loaded = store.load(folder)
-    asked = _asked(folder)
-    records = {record.key: record for record in sorted(store.latest(loaded.records), key=lambda r: r.started_at or "")}
-    table = Table("workload", "ok", "skipped", "failed", "missing", title=str(folder))
-    rows: dict[str, Counter] = {}
-    for case in asked or [record.case for record in records.values()]:
-        rows.setdefault(case.workload, Counter())[records[case.key].status if case.key in records else "missing"] += 1
-    for workload, counts in rows.items():
-        table.add_row(escape(workload), *(str(counts[state]) for state in ("ok", "skipped", "failed", "missing")))
-    console.print(table)
-    for record in records.values():
-        if record.status != "ok":
-            line = f"{record.status:7} {label(record.case)}  {record.reason}: {record.text}"
-            console.print(escape(line), soft_wrap=True, highlight=False)
-    for case in asked:
-        if case.key not in records:
-            console.print(escape(f"missing {label(case)}"), soft_wrap=True, highlight=False)
-    for line in loaded.damaged:
-        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    return FAILED if any(record.status == "failed" for record in records.values()) else OK
+    """What is done, missing, skipped and failed in a results folder, and how its jobs do."""
+    from scaling import status as statuses
+
+    parser = _parser("status", "What is done, running, missing, skipped and failed in a results folder, and how its jobs do.")
+    parser.add_argument("--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone")
+    parser.add_argument("--all", action="store_true", help="every task and every case, however many")
+    given = parser.parse_args(words)
+    folder = store.folder_of(given.folder)
+    found = statuses.watch(folder, console, given.all) if given.watch else statuses.look(folder)
+    if found is None:
+        return INTERRUPTED
+    if not given.watch:
+        statuses.show(found, console, given.all)
+    return FAILED if found.failed else OK
 
 
-def _asked(folder: Path) -> list[Case]:
-    """The cases that the folder's study was last asked for; what cannot be read as a case is left out."""
-    told = store.read_json(folder / "study.json")
-    entries = told.get("cases") if isinstance(told, dict) else None
-    cases = []
-    for entry_ in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
-            cases.append(from_dict(entry_["case"]))
-    return cases
+def logs(words: list[str], console: Console) -> int:
+    """Print what was written about a case: by its task, its worker and the scheduler."""
+    from scaling import logs as logging
+
+    parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case that a cluster ran.")
+    parser.add_argument("key", metavar="KEY", help="the case's key, or how it begins, as `scaling status` shows it")
+    parser.add_argument("--all", action="store_true", help="files from their first line on, however long")
+    given = parser.parse_args(words)
+    known = logging.look(store.folder_of(given.folder))
+    for number, part in enumerate(logging.parts(known, logging.find(known, given.key), given.all)):
+        if number:
+            console.print()
+        console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
+        print(part.text, file=console.file)  # as it is: no markup, and no line broken
+    return OK
+
+
+def cancel(words: list[str], console: Console) -> int:
+    """End what a folder has in a queue."""
+    from scaling.cluster import follow, outcome
+
+    folder = store.folder_of(_parser("cancel", "End every task of a results folder that waits or runs.").parse_args(words).folder)
+    if not (count := outcome.cancel(outcome.look(folder))):
+        console.print("nothing waits or runs")
+        return OK
+    left = follow.until_gone(folder)
+    told = f"{counted(count, 'task')} cancelled" + (f", {len(left)} of them still about to end" if left else "")
+    again = "what was finished is kept, and the same `scaling run` goes on from there"
+    console.print(f"{told}; {again}", soft_wrap=True, highlight=False)
+    return OK
 
 
 def report(words: list[str], console: Console) -> int:

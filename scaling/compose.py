@@ -3,6 +3,7 @@
 Knows Hydra, and turns what it cannot compose into a refusal of one line; does not know what the values mean.
 """
 
+import dataclasses
 import os
 import re
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from scaling.case import Refusal, unknown
+from scaling.cluster.settings import Cluster
 
-_GROUPS = ("study", "tracking")
+_CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(Cluster)]
+_GROUPS = ("study", "cluster", "tracking")
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
@@ -44,7 +47,8 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
             stopped.append(error)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
-    sys.argv = ["scaling run", *map(_spelt, words)]
+    overrides = [word for word in words if "=" in word and not word.startswith("-")]  # argparse wants them all in one place
+    sys.argv = ["scaling run", *(word for word in words if word not in overrides), *map(_spelt, overrides)]
     try:
         hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
@@ -57,9 +61,9 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
 
 def _spelt(word: str) -> str:
     """A word of the command line as Hydra wants it written."""
-    if word.startswith("sizes."):  # adds a size that no workload has declared here
-        return f"++{word}"
     name, _, value = word.partition("=")
+    if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # a file need not declare them all
+        return f"++{word}"
     if name == "versus" and value not in ("", "null") and value[0] not in "'\"":  # a revision may hold ~, and flags hold =
         return f"{name}='{value}'"
     return word
@@ -80,9 +84,11 @@ def _plainly(error: Exception, known: list[str]) -> Refusal:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
         return unknown(group or "configuration", name, error.options)
     text = " ".join(str(error.__cause__ or error).split())
+    if within := re.search(r"full_key: cluster\.(\w+)", text):
+        return unknown("key of cluster", within.group(1), [name.removeprefix("cluster.") for name in _CLUSTER])
     missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(r"Could not override '([^']+)'", text)
     if missing and "." not in missing.group(1) and "full_key: sampling" not in text:
         return unknown("key", missing.group(1), known)
     if missing:
         return Refusal(f"unknown key {missing.group(1)!r}: `scaling run --help` lists every key")
-    return Refusal(f"cannot compose the configuration: {text[:300]}; study and tracking each want one name")
+    return Refusal(f"cannot compose the configuration: {text[:300]}; study, cluster and tracking each want one name")

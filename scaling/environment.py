@@ -1,4 +1,4 @@
-"""The environment: where a record was made, and which cores a process may use.
+"""The environment: where a record was made, and with what.
 
 Nothing secret and no path of anybody's machine gets out of here. Does not import JAX: a login node can ask.
 """
@@ -22,6 +22,11 @@ import scaling
 from scaling.case import Refusal
 
 _PACKAGE = Path(__file__).parent
+OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")  # fields that follow, or differ with each case
+_MATTER = (  # fields that the digest hashes
+    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source", "workload_digest", "bound",
+    "driver", "processes", "engine",
+)  # fmt: skip
 
 # In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
 # points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
@@ -50,34 +55,6 @@ def probe() -> dict[str, Any]:
     return {"platform": name, "device_kind": found[1], "devices": found[2]}
 
 
-def cores() -> list[int]:
-    """The cores that this process may use, one of each physical core first, no more than a container's quota pays for."""
-    allowed = sorted(os.sched_getaffinity(0))
-    first: list[int] = []
-    rest: list[int] = []
-    seen: set[str] = set()
-    for core in allowed:
-        siblings = contents(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
-        (rest if siblings in seen else first).append(core)
-        seen.add(siblings)
-    return (first + rest)[: _quota() or None]
-
-
-def _quota() -> int:
-    """Whole cores that the control group's quota pays for; 0 where there is none."""
-    words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
-    return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
-
-
-def bind(devices: int, bound: bool) -> list[int]:
-    """Bind this process to as many cores as it has devices, before JAX starts its threads; the cores it then has."""
-    mine = cores()
-    if bound:
-        mine = mine[:devices]
-        os.sched_setaffinity(0, mine)
-    return sorted(mine)
-
-
 def variables(where: str) -> dict[str, str]:
     """The environment variables that a worker starts with beside the person's own; one that the person has set wins."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
@@ -96,28 +73,29 @@ def describe(
     workload_digest: str | None,
     bound_to: Sequence[int] | None,
     engine: Mapping[str, str | None] | None = None,
-    processes: int = 1,
+    processes: int | str | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
 
     engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
-    that they can be compared.
+    that they can be compared. processes: as asked for. beside: more to be told, such as the hosts and the job.
     """
-    commit, dirty = _commit()
+    sha, dirty = commit()
     matters: dict[str, Any] = {
         "versions": _versions(),
         "platform": where,
-        "device_kind": device_kind if where != "cpu" else _processor(),
+        "device_kind": device_kind if where != "cpu" else processor(),
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
-        "commit": commit,
+        "commit": sha,
         "dirty": dirty,
-        "source": _source(),
+        "source": source(),
         "workload_digest": workload_digest,
         "bound": bound_to is not None,
         "driver": _driver() if where == "gpu" else None,
     }
-    if processes > 1:
+    if processes not in (None, 1):
         matters["processes"] = processes
     setting = _digest(matters)
     if engine:
@@ -131,7 +109,14 @@ def describe(
         "load": round(load, 2),
         "governor": governor(bound_to),
         "kernel": machine.release(),
+        **(beside or {}),
     }
+
+
+def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether a record was made in an environment as planned, as far as it could be told where it was planned."""
+    names = {name for name in (*planned, *found) if name in _MATTER}
+    return all(planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ()))
 
 
 @functools.cache
@@ -145,21 +130,21 @@ def _digest(matters: Mapping[str, Any]) -> str:
 
 
 @functools.cache
-def _source() -> str:
-    """A hash of this package's source, which tells two dirty trees, or two installed copies, apart."""
+def source(package: Path = _PACKAGE) -> str:
+    """A hash of the package's source, this one's or a copy's, which tells two dirty trees, or two installed copies, apart."""
     whole = hashlib.sha256()
-    for path in sorted(p for p in _PACKAGE.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
-        whole.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
+        whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return whole.hexdigest()[:12]
 
 
 @functools.cache
-def _commit() -> tuple[str | None, bool | None]:
+def commit() -> tuple[str | None, bool | None]:
     """The last commit that changed this package, and whether its files differ from it; None outside a checkout of it."""
 
     here = ("-C", str(_PACKAGE))
-    if commit := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py
-        return commit, False
+    if told := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py and cluster/snapshot.py
+        return told.removesuffix("+dirty"), told.endswith("+dirty")
     if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     return git(*here, "log", "-1", "--format=%H", "--", "."), bool(git(*here, "status", "--porcelain", "--", "."))
@@ -174,7 +159,7 @@ def git(*words: str, **variables: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _processor() -> str:
+def processor() -> str:
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 

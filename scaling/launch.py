@@ -6,17 +6,21 @@ Knows records and settings; not how a process is run (supervise.py). Does not im
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling import environment
-from scaling.case import Case, Refusal, to_dict
+from scaling import cores, environment
+from scaling.case import Case, to_dict
+from scaling.machine import Machine, Shape
 from scaling.preflight import Answer
 from scaling.record import Record
 from scaling.sampling import Sampling
 
 _AS_OF_NOW = ("not_offered", "not_installed", "dominated")  # may end with what is installed, or with what else is running
+# Failures that another attempt may not meet with.
+NOT_BEGUN = "not_as_asked"  # and so no attempt
+PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Settings:
     case_seconds: float = 600.0
     order_seed: int = 0
     replicates: int = 1
-    processes: int = 1
+    processes: int | str | None = None  # that share the devices of a case: so many, one a "device", or one a node
+    attempts: int | None = None  # at a case in all, where what fails for good is not tried again; None: any failure is
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,23 @@ class Item:
         """The case."""
         return self.answer.case
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """What an attempt is one at: (key, replicate)."""
+        return self.case.key, self.replicate
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do: items by process, the skips to put on record, and how many have a good record already."""
+    """What a run will do: items by process, the skips to put on record, and how many need not or must not run."""
 
     jobs: tuple[tuple[Item, ...], ...]
     skips: tuple[Item, ...]
     done: int
-    platform: str
+    machine: Machine
     environments: dict[tuple, dict[str, Any]]  # by what of it is a case's own: a user's workload, a peer's versions
+    queued: int = 0  # that another submission will run
+    lost: int = 0  # that failed for good, or too often
 
     @property
     def missing(self) -> int:
@@ -63,44 +75,136 @@ class Plan:
         return sum(len(job) for job in self.jobs)
 
 
+def here() -> Machine:
+    """The machine that this process runs on."""
+    platform = environment.platform()
+    if platform == "cpu":
+        return Machine(platform, None, len(cores.allowed()))
+    found = environment.probe()
+    return Machine(platform, found["device_kind"], found["devices"])
+
+
 def plan(
-    answers: Sequence[Answer], settings: Settings, records: Sequence[Record], beside: Sequence[Record] | None = None
+    answers: Sequence[Answer],
+    settings: Settings,
+    machine: Machine,
+    records: Sequence[Record],
+    beside: Sequence[Record] | None = None,
+    queued: Collection[tuple[str, int]] = (),
 ) -> Plan:
     """What is missing, in shuffled order, by process; replicate after replicate, each in an order of its own.
 
-    beside: the records of another side; then only those are done whose samples were taken in turns with theirs.
+    beside: the records of another side; then only those are done whose samples were taken in turns with theirs. queued: what
+    others are to run, as (key, replicate).
     """
-    platform = environment.platform()
-    kind = None if platform == "cpu" else environment.probe()["device_kind"]
-    variables = environment.variables(platform)
-    bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
-    environments = {
-        around: environment.describe(platform, kind, variables, around[0], bound_to, dict(around[1]), settings.processes)
-        for around in {answer.around for answer in answers}
-    }
-    good = {record.identity for record in _lasting(records, beside) if record.reason not in _AS_OF_NOW}
-    told = {record.identity for record in records if record.reason in _AS_OF_NOW}
-    attempts = Counter(record.identity for record in records)
+    environments = {around: around_of(machine, settings, around) for around in {answer.around for answer in answers}}
+    past = history(records, environments.values(), beside)
     jobs: dict[tuple[int, str, int, bool], list[Item]] = {}
-    skips, done = [], 0
+    skips, count = [], Counter[str]()
     for replicate in range(settings.replicates):
-        shuffled = [_on(platform, answer) for answer in answers]
+        shuffled = [_on(machine.platform, answer) for answer in answers]
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, answer in enumerate(shuffled):
             identity = (answer.case.key, environments[answer.around]["digest"], replicate)
-            item = Item(answer, order, attempts[identity] + 1, replicate)
+            item = Item(answer, order, past.attempts[identity] + 1, replicate)
             if answer.unfit and replicate:
                 continue  # said once
-            if identity in good or (answer.unfit and identity in told):
-                done += 1
+            if identity in past.good or (answer.unfit and identity in past.as_of_now):
+                count["done"] += 1
             elif answer.unfit:
                 skips.append(item)
+            elif item.place in queued:
+                count["queued"] += 1
+            elif past.over(identity, settings):
+                count["lost"] += 1
             else:
                 # On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too;
                 # a peer may abort, and brings threads of its own.
                 where = (replicate, answer.case.engine, answer.case.devices, answer.case.dtype == "float64")
                 jobs.setdefault(where, []).append(item)
-    return Plan(tuple(tuple(job) for job in jobs.values()), tuple(skips), done, platform, environments)
+    return Plan(
+        tuple(tuple(job) for job in jobs.values()), tuple(skips), count["done"], machine, environments,
+        count["queued"], count["lost"],
+    )  # fmt: skip
+
+
+def shape_of(case: Case, machine: Machine, settings: Settings) -> Shape:
+    """What a case takes; a peer is one process, whatever else shares a case."""
+    return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
+
+
+def only_skips(made: Plan) -> Plan:
+    """The same without what is to be run."""
+    return dataclasses.replace(made, jobs=())
+
+
+def around_of(machine: Machine, settings: Settings, around: tuple) -> dict[str, Any]:
+    """The environment of cases that share `Answer.around`, as far as it can be told before they run."""
+    variables = environment.variables(machine.platform)
+    bound_to: list[int] | None = [] if settings.bind and machine.platform == "cpu" else None
+    told = environment.describe(
+        machine.platform, machine.device_kind, variables, around[0], bound_to, dict(around[1]), settings.processes
+    )
+    if machine.remote:
+        unknown = ("driver", *machine.untold, *(() if machine.device_kind else ("device_kind",)))
+        told |= {"device_kind": machine.device_kind, "untold": unknown}
+    return told
+
+
+@dataclass(frozen=True)
+class History:
+    """What records say of each identity that is planned."""
+
+    good: frozenset  # need not run again
+    as_of_now: frozenset  # could not run, when it was last asked
+    final: frozenset  # failed, and would again
+    attempts: Counter
+
+    def over(self, identity: tuple, settings: Settings) -> bool:
+        """Whether no attempt is left, where these are counted."""
+        return settings.attempts is not None and (identity in self.final or self.attempts[identity] >= settings.attempts)
+
+
+def history(
+    records: Sequence[Record], environments: Iterable[Mapping[str, Any]], beside: Sequence[Record] | None = None
+) -> History:
+    """What these records say of cases in these environments, as planned. beside: see `plan`."""
+    of = _identities(environments)
+    lasting = (record for record in _lasting(records, beside) if record.reason not in _AS_OF_NOW)
+    failed = (record for record in records if record.status == "failed" and record.reason not in PASSING)
+    passing = (record for record in records if record.reason in _AS_OF_NOW)
+    good, final, as_of_now = (frozenset(i for record in some for i in of(record)) for some in (lasting, failed, passing))
+    tried = Counter(identity for record in records if record.reason != NOT_BEGUN for identity in of(record))
+    return History(good, as_of_now, final, tried)
+
+
+def attempts(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, int, int]]:
+    """Which attempts at cases in these environments have a record: (*identity, attempt)."""
+    of = _identities(environments)
+    return {(*identity, record.attempt) for record in records if record.reason != NOT_BEGUN for identity in of(record)}
+
+
+def _identities(environments: Iterable[Mapping[str, Any]]) -> Callable[[Record], list[tuple[str, str, int]]]:
+    """A function from a record to the identities, of those environments, that it stands for."""
+    planned, digests = list(environments), dict[str, list[str]]()
+
+    def identities(record: Record) -> list[tuple[str, str, int]]:
+        own = record.environment["digest"]
+        if own not in digests:
+            digests[own] = [each["digest"] for each in planned if own == each["digest"] or _as_planned(each, record)]
+        return [(record.key, digest, record.replicate) for digest in digests[own]]
+
+    return identities
+
+
+def settings_of(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Within what the records of these environments, as planned, may be compared."""
+    of = _identities(environments)
+    return frozenset(record.setting for record in records if of(record))
+
+
+def _as_planned(planned: Mapping[str, Any], record: Record) -> bool:
+    return "untold" in planned and environment.alike(planned, record.environment)
 
 
 def _lasting(records: Sequence[Record], beside: Sequence[Record] | None) -> list[Record]:
@@ -115,21 +219,6 @@ def _on(platform: str, answer: Answer) -> Answer:
         return answer
     words = f"{answer.case.engine} runs on a CPU here, and so does JAX beside it with JAX_PLATFORMS=cpu"
     return dataclasses.replace(answer, unfit=("not_offered", words))
-
-
-def enough(devices: Iterable[int], settings: Settings) -> None:
-    """Refuse more devices than there are, before anything starts."""
-    counts, platform = sorted(set(devices)), environment.platform()
-    for count in counts:
-        if count % min(settings.processes, count):
-            raise Refusal(f"devices={count} do not share out over processes={settings.processes}: take a divisor of every count")
-    has = len(environment.cores()) if platform == "cpu" else environment.probe()["devices"]
-    if counts[-1] <= has or (platform == "cpu" and settings.oversubscribe):
-        return
-    here = f"{has} core{'s' * (has != 1)}" if platform == "cpu" else f"{has} {platform} device{'s' * (has != 1)}"
-    take = ",".join(str(count) for count in counts if count <= has) or "1"
-    more = "; oversubscribe=true checks more without drawing them as scaling" if platform == "cpu" else ""
-    raise Refusal(f"devices={counts[-1]} are more than the {here} here: take devices=[{take}]{more}")
 
 
 def manifest(name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: Settings) -> dict[str, Any]:

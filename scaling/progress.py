@@ -29,6 +29,10 @@ def display(
     task = bar.add_task("", total=total + skips, state="starting")
 
     def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "waiting":
+            who = ", ".join(map(str, event["by"])) or "one of another user"
+            console.print(f"[yellow]waiting[/] for cores: another study on this host holds them (process {who})", highlight=False)
+            return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1

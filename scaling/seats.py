@@ -4,11 +4,11 @@ Knows processes and pipes; not which cases there are, nor what to make of a deat
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,8 +20,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scaling import environment, memory
+from scaling.cluster import steps
+from scaling.machine import Shape
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
+_WAIT_SECONDS = 86400.0  # for cores that others hold
+_LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
+_STEP_SECONDS = 30.0  # for Slurm to end a step
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class Lost(Exception):
         self.reason = reason
 
 
+class Gone(Exception):
+    """Nothing can be started on other nodes: the allocation has ended, or is not what was asked for, or no shell reaches them."""
+
+
 class Unwritable(OSError):
     """A record could not be written; the run stops, and what was written stays."""
 
@@ -50,19 +59,22 @@ class Unwritable(OSError):
 class Seat:
     """Workers that are ready: what is said to one is said to all, and the first answers for all."""
 
-    processes: list[subprocess.Popen]
+    shape: Shape
+    processes: list[subprocess.Popen]  # one for each worker, or the srun that stands for all of them
     events: "queue.Queue[dict[str, Any]]"
     errors: list[TextIO]
     killed_before: int
+    spoke: bool = False  # whether any worker said anything
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
         """Say what to do, and hear what comes of it: every event up to the one that answers. Raises `Lost`."""
-        for process in self.processes:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(order) + "\n")
-                process.stdin.flush()
+        self.say(order)
         yield from self.hear(seconds)
+
+    def say(self, words: Mapping[str, Any]) -> None:
+        """Say a thing to all."""
+        for process in self.processes:
+            _tell(process, words)
 
     def hear(self, seconds: float) -> Iterator[dict[str, Any]]:
         """Events, up to one that is an answer."""
@@ -72,56 +84,99 @@ class Seat:
                 event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise Lost("timeout", "") from None
+            self.spoke |= event["event"] != "exit"
             if event["event"] == "exit":
                 raise self._death(event["rank"], event["status"])
+            if event["event"] == "refused":
+                raise Lost("not_as_asked", event["text"])
             if event["event"] == "unwritable":
                 raise Unwritable(event["text"])
             yield event
-            if event["event"] != "begin":
+            if event["event"] not in ("here", "begin", "meet", "waiting"):
                 return
+            if event["event"] == "waiting":
+                deadline = time.monotonic() + _WAIT_SECONDS
 
     def _death(self, rank: int, status: int) -> Lost:
         """What is known of a process that ended by itself."""
-        last = _last_line(self.errors[rank])
+        said = _tail(self.errors[rank])
+        last = _last_line(said)
+        status = 128 - status if status > 128 else status  # srun's way to tell of a signal
         by_kernel = status == -9 and memory.kills() > self.killed_before
         full = by_kernel or memory.ran_out(last)
         how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
         how += " when the host's memory ran out" if by_kernel else ""
-        which = f"process {rank}" if len(self.processes) > 1 else "the process"
+        which = "the process" if self.shape.processes == 1 else f"process {rank}" if len(self.processes) > 1 else "a process"
+        if not full and (taken := steps.why(said)):
+            return Lost(taken[0], environment.scrub(taken[1]))
         return Lost("out_of_memory" if full else "killed", f"{which} {how}: {last}".rstrip(": "))
 
 
 @contextlib.contextmanager
-def seat(job: Mapping[str, Any], side: Side, processes: int, platform: str, lock: int) -> Iterator[Seat]:
-    """Workers of a job, ended when the context is left. Raises `Lost` when they do not start."""
-    coordinator = f"127.0.0.1:{_free_port()}" if processes > 1 else None
+def seat(
+    header: Mapping[str, Any],
+    side: Side,
+    shape: Shape,
+    platform: str,
+    lock: int | None,
+    within: steps.Within | None = None,
+    errors: Path | None = None,
+) -> Iterator[Seat]:
+    """Workers of a job, ended when the context is left. Raises `Lost` when they do not start.
+
+    within: how they are started on other nodes; None: here. errors: the file for what they complain of.
+    """
     events: queue.Queue[dict[str, Any]] = queue.Queue()
+    first = dict(header) | {"shape": dataclasses.asdict(shape)}
     with contextlib.ExitStack() as stack:
-        made = Seat([], events, [], memory.kills())
-        for rank in range(processes):
-            made.errors.append(stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")))
+        made = Seat(shape, [], events, [], memory.kills())
+        worker = [side.python, "-m", "scaling.worker"]
+        variables = _variables(side, platform, within)
+        commands = within.commands(shape, worker, variables) if within else [worker] * shape.processes
+        for rank, command in enumerate(commands):
+            made.errors.append(stack.enter_context(_kept(errors)))
             process = subprocess.Popen(
-                [side.python, "-m", "scaling.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=made.errors[-1], text=True, pass_fds=(lock,),
-                cwd=side.folder, env=_variables(side, platform), start_new_session=True,
+                command,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=made.errors[-1], text=True,
+                pass_fds=() if within or lock is None else (lock,), cwd=side.folder, env=variables,
+                start_new_session=True,
             )  # fmt: skip
             made.processes.append(process)
             reader = threading.Thread(target=_read, args=(process, rank, events), daemon=True)
             reader.start()
-            stack.callback(_end, process, reader)
-            assert process.stdin is not None
-            first = dict(job) | {"parent": os.getpid(), "lock": lock, "rank": rank, "processes": processes}
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(first | {"coordinator": coordinator}) + "\n")
-                process.stdin.flush()
-        for _ in made.hear(_START_SECONDS):
-            pass
+            stack.callback(_end_remote if within else _end, process, reader)
+            own = {"rank": rank} if len(commands) == shape.processes else {}  # Slurm tells the workers of a step
+            _tell(process, first | own | ({} if within else {"parent": os.getpid(), "lock": lock}))
+        try:
+            for event in made.hear(_START_SECONDS):
+                if event["event"] == "meet":
+                    made.say({"coordinator": event["address"]})
+        except Lost as lost:
+            if within and lost.reason != "timeout" and not made.spoke:
+                raise Gone(str(lost)) from None
+            raise
         yield made
 
 
-def _variables(side: Side, platform: str) -> dict[str, str]:
-    """What a worker starts with. It sets XLA_FLAGS itself: those that its own jaxlib needs."""
-    return os.environ | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(side.variables)
+def _kept(errors: Path | None) -> TextIO:
+    """Where a worker's complaints go: a file that stays, or one that goes with the seat."""
+    return tempfile.TemporaryFile("w+", errors="replace") if errors is None else errors.open("a+", errors="replace")
+
+
+def _tell(process: subprocess.Popen, words: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(words) + "\n")
+        process.stdin.flush()
+
+
+def _variables(side: Side, platform: str, within: steps.Within | None) -> dict[str, str]:
+    """What a worker starts with, and srun, which is not to hear what the job around it was asked for.
+
+    A worker sets XLA_FLAGS itself: those that its own jaxlib needs.
+    """
+    kept = {name: value for name, value in os.environ.items() if not (within and name.startswith(steps.OF_THE_JOB))}
+    return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(side.variables)
 
 
 def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
@@ -129,28 +184,44 @@ def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
         os.killpg(process.pid, signal.SIGKILL)  # and what it started, such as a compiler, which would disturb the next
     process.wait()
     reader.join()
+    _close(process)
+
+
+def _end_remote(process: subprocess.Popen, reader: threading.Thread) -> None:
+    """End workers on other nodes: they go when nothing more will be said, and srun, asked to end, has them killed."""
+    for way, seconds in ((_close, _LEAVE_SECONDS), (subprocess.Popen.terminate, _STEP_SECONDS)):
+        way(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    _end(process, reader)
+
+
+def _close(process: subprocess.Popen) -> None:
+    assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        assert process.stdin is not None
         process.stdin.close()
 
 
 def _read(process: subprocess.Popen, rank: int, events: "queue.Queue[dict[str, Any]]") -> None:
-    """Pass on what the first worker says; a line that is none (torn by its death) is left out. Of the others, their end."""
+    """Pass on what a worker says; a line that is none (torn by its death) is left out."""
     assert process.stdout is not None
     for line in process.stdout:
         with contextlib.suppress(ValueError):
-            if rank == 0:
-                events.put(json.loads(line))
+            events.put(json.loads(line))
     events.put({"event": "exit", "rank": rank, "status": process.wait()})
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _last_line(errors: TextIO) -> str:
+def _tail(errors: TextIO) -> list[str]:
+    """The last lines of what a worker complained of."""
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - 4096))
-    return environment.last_line(errors.read(), "")[:300]
+    return errors.read().splitlines()
+
+
+def _own(lines: list[str]) -> list[str]:
+    """What the worker said itself, without what Slurm or a remote shell adds about its end."""
+    return [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
+
+
+def _last_line(lines: list[str]) -> str:
+    return environment.last_line("\n".join(_own(lines) or lines), "")[:300]

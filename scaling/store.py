@@ -101,11 +101,11 @@ def prepare(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[int]:
+def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Hold the folder for one run at a time; yields the lock's descriptor, which a worker inherits and so holds as well."""
-    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    handle = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        deadline = time.monotonic() + _LOCK_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

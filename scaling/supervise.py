@@ -8,17 +8,19 @@ import contextlib
 import dataclasses
 import datetime
 import random
+import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling import seats, store
+from scaling import cores, seats, store
 from scaling.case import Case, problem, told
-from scaling.launch import Item, Plan, Settings
+from scaling.cluster.steps import Within
+from scaling.launch import Item, Plan, Settings, shape_of
 from scaling.record import Record
 from scaling.seats import Lost, Seat, Side, Unwritable
 
@@ -38,6 +40,16 @@ class Where:
 
 
 @dataclass(frozen=True)
+class Site:
+    """Where the workers are, here or on other nodes, and what their records and logs are to hold of that."""
+
+    within: Within | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)  # for the environment of every record
+    errors: Path | None = None  # folder for what workers complain of; None: not kept
+    python: str = sys.executable  # of the workers
+
+
+@dataclass(frozen=True)
 class Ticket:
     """A case to be measured on one side."""
 
@@ -46,14 +58,22 @@ class Ticket:
 
 
 def run(
-    made: Plan, settings: Settings, folder: Path, lock: int, listener: Listener, beside: tuple[Side, Path] | None = None
+    made: Plan,
+    settings: Settings,
+    folder: Path,
+    lock: int | None,
+    listener: Listener,
+    beside: tuple[Side, Path] | None = None,
+    site: Site | None = None,
 ) -> None:
     """Put the skips on record, then run every job to its end, one after another: two at once would time each other.
 
     beside: another side and its folder; every case is then measured on both, in turns.
     """
-    sides = [(Side(), folder)] + ([beside] if beside else [])
-    whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(made.environments)) for s, f in sides])
+    site = site or Site()
+    sides = [(Side(python=site.python), folder)] + ([beside] if beside else [])
+    around = {of: told | dict(site.told) for of, told in made.environments.items()}
+    whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(around)) for s, f in sides], site)
     for item in made.skips:
         assert item.answer.unfit is not None
         for where in range(len(whole.sides)):
@@ -68,9 +88,12 @@ class _Run:
 
     made: Plan
     settings: Settings
-    lock: int
+    lock: int | None
     listener: Listener
     sides: list[Where]
+    site: Site = field(default_factory=Site)
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # of the cores that its workers have
+    seats: int = 0  # so far
     exhausted: list[Ticket] = field(default_factory=list)  # that ran out of memory
 
     def supervise(self, job: Sequence[Item]) -> None:
@@ -81,12 +104,13 @@ class _Run:
             with contextlib.ExitStack() as stack:
                 table: dict[int, Seat] = {}
                 where = 0
+                held = stack.enter_context(self._claim(job))
                 try:
                     for where in {ticket.where for group in waiting for ticket in group}:
-                        table[where] = stack.enter_context(self._seat(job, self.sides[where]))
+                        table[where] = stack.enter_context(self._seat(job, self.sides[where], held))
                 except Lost as lost:
-                    if where in failed:  # what did not start twice would not start again either
-                        waiting = self._give_up(waiting, where, str(lost) or "the worker did not start")
+                    if where in failed or lost.reason == "not_as_asked":  # what did not start twice would not again either
+                        waiting = self._give_up(waiting, where, lost.reason, str(lost) or "the worker did not start")
                     failed.add(where)
                     continue
                 while waiting:
@@ -95,34 +119,46 @@ class _Run:
                     if fresh:
                         break
 
-    def _give_up(self, waiting: list[list[Ticket]], where: int, text: str) -> list[list[Ticket]]:
+    def _give_up(self, waiting: list[list[Ticket]], where: int, reason: str, text: str) -> list[list[Ticket]]:
         """Put the cases of a side on record as failed; those of the others are left."""
         for ticket in [ticket for group in waiting for ticket in group if ticket.where == where]:
-            self.conclude(ticket, "failed", "error", text)
+            self.conclude(ticket, "failed", reason, text)
         kept = [[ticket for ticket in group if ticket.where != where] for group in waiting]
         return [group for group in kept if group]
 
-    def _seat(self, job: Sequence[Item], where: Where) -> contextlib.AbstractContextManager[Seat]:
-        first = job[0].case
-        processes = min(self.settings.processes, first.devices) if first.engine == "jax" else 1
+    def _claim(self, job: Sequence[Item]) -> contextlib.AbstractContextManager[list[int] | None]:
+        """The cores of a job on this host, for both sides of it; in a step, each worker claims its own where it runs."""
+        if self.made.machine.platform != "cpu" or not self.settings.bind or self.site.within:
+            return contextlib.nullcontext()
+        return cores.claimed(job[0].case.devices, self.owner, lambda by: self.listener({"event": "waiting", "by": by}))
+
+    def _seat(self, job: Sequence[Item], where: Where, held: list[int] | None) -> contextlib.AbstractContextManager[Seat]:
+        first, machine = job[0].case, self.made.machine
+        shape = shape_of(first, machine, self.settings)
         header = {
             "results": str(where.folder.resolve()),
-            "platform": self.made.platform,
-            "devices": first.devices,
+            "platform": machine.platform,
+            "device_kind": machine.device_kind,
             "x64": first.dtype == "float64",
             "bind": self.settings.bind,
+            "cores": held,
+            "owner": self.owner,
+            "oversubscribe": self.settings.oversubscribe,
             "asked": self.settings.processes,
             "order_seed": self.settings.order_seed,
             "sampling": dataclasses.asdict(self.settings.sampling),
+            "beside": dict(self.site.told),
         }
-        return seats.seat(header, where.side, processes, self.made.platform, self.lock)
+        self.seats += 1
+        errors = self.site.errors / f"worker-{self.seats}.log" if self.site.errors else None
+        return seats.seat(header, where.side, shape, machine.platform, self.lock, self.site.within, errors)
 
     def conclude(self, ticket: Ticket, status: str, reason: str, text: str) -> None:
         """Put on record, from here, how a case ended."""
         where = self.sides[ticket.where]
-        record = _blank(ticket.item, where.environments[ticket.item.answer.around], self.settings)
+        empty = blank(ticket.item, where.environments[ticket.item.answer.around], self.settings)
         try:
-            where.writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
+            where.writer.append(dataclasses.replace(empty, status=status, reason=reason, text=text))
         except OSError as error:
             raise Unwritable(error.strerror) from None
         self.hear(ticket, {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []})
@@ -134,7 +170,9 @@ class _Run:
         if event.get("reason") == "out_of_memory":
             self.exhausted.append(ticket)
         if ticket.where == 0 and event["event"] in ("begin", "end"):
-            self.listener(event | {"key": ticket.item.case.key})
+            item = ticket.item
+            place = {"key": item.case.key, "replicate": item.replicate, "attempt": item.attempt, "seat": self.seats}
+            self.listener(event | place)
 
     def smaller(self, ticket: Ticket) -> Case | None:
         """A neighbour, no larger in anything, that ran out of memory on the same side."""
@@ -186,7 +224,7 @@ class _Block:
             if lost.reason == "out_of_memory" and not self.alone:  # what others held may be what it lacked
                 self.later.add(asked.item)
                 return self._left(), True
-            words = f"no end after {self.run.settings.case_seconds:g} s (case_seconds)" if lost.reason == "timeout" else str(lost)
+            words = str(lost) or f"no end after {self.run.settings.case_seconds:g} s (case_seconds)"
             self.run.conclude(asked, "failed", lost.reason, words)
             self.ended.add(asked)
             return self._left(), True
@@ -224,6 +262,7 @@ class _Block:
         self._ask(
             ticket, "prepare", case=told(item.case), order=item.order, attempt=item.attempt, replicate=item.replicate,
             engine=dict(item.answer.engine), block=self.name, alone=self.alone,
+            workload_digest=item.answer.workload_digest if ticket.where == 0 else None,
         )  # fmt: skip
 
     def _ask(self, ticket: Ticket, what: str, **more: Any) -> dict[str, Any]:
@@ -257,7 +296,7 @@ def _no_larger(one: Case, other: Case) -> bool:
     return all(mine <= theirs for mine, theirs in both)
 
 
-def _blank(item: Item, environment: dict[str, Any], settings: Settings) -> Record:
+def blank(item: Item, environment: dict[str, Any], settings: Settings) -> Record:
     """The record of a case that this process knows the end of."""
     return Record(
         item.case, "failed", environment, order=item.order, order_seed=settings.order_seed, attempt=item.attempt,

@@ -8,52 +8,81 @@ line of JSON, binds itself to cores before JAX starts, and then does what it is 
     {"do": "finish", "key": ...}          write the record; says "end"
     {"do": "forget", "key": ...}          leave the case as if it had not begun; says "forgotten"
 
-so that cases to be compared can take turns, in one process or in several. Records go to a file of its own.
+so that cases to be compared can take turns, in one process or in several: of those that share the devices of a case each is told
+the same, and the first one answers. They meet at an address that it names and the launcher passes on.
+Records go to a file of its own.
 """
 
 import contextlib
 import ctypes
 import gc
 import json
+import math
 import os
+import select
 import signal
+import socket
 import statistics
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling import environment, memory
+from scaling import cores, environment, machine, memory
 from scaling.case import Refusal, from_dict
 from scaling.record import Record
 from scaling.sampling import Sampling
 from scaling.store import Writer
 
-PROTOCOL = 2  # what is read and said above; told to a launcher of another revision
+_LEAVE_SECONDS = 2.0
+_PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
+PROTOCOL = 3  # what is read and said above; told to a launcher of another revision
 
 
 def main() -> int:
     """Run the cases of a job as told; 3 if a record could not be written."""
     orders, out = _keep_to_ourselves()
     job = json.loads(orders.readline())
-    _die_with_parent(job["parent"])
+    rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun says the same to all that it starts
+    if "parent" in job:
+        _die_with_parent(job["parent"])
+    else:
+        threading.Thread(target=_die_with_launcher, args=(orders.fileno(),), daemon=True).start()
     memory.go_first()
-    if job["lock"] is not None:
+    if job.get("lock") is not None:
         os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
-    place, cores = _start(job)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit has Slurm warn every step like this before its time is over
 
-    def say(event: str, **words: Any) -> None:
-        if place.rank == 0:
+    first = rank == 0
+
+    def say(event: str, all_may: bool = False, **words: Any) -> None:
+        if first or all_may:
             print(json.dumps({"event": event} | words), file=out, flush=True)
 
-    gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
-    say("started", protocol=PROTOCOL)
-    return _serve(job, orders, place, cores, say)
+    def meet() -> str:
+        if first:
+            say("meet", address=_address(job["shape"]["nodes"]))
+        return json.loads(orders.readline())["coordinator"]
+
+    say("here", all_may=True)
+    with contextlib.ExitStack() as held:
+        try:
+            bound = held.enter_context(_cores(job, rank, say))
+            place, around = _start(job, rank, bound, meet)
+        except (Refusal, TimeoutError) as refusal:
+            say("refused", all_may=True, text=str(refusal))
+            return 1
+        first = place.rank == 0
+        gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
+        say("started", protocol=PROTOCOL)
+        return _serve(job, orders, place, around, say)
 
 
-def _serve(job: dict[str, Any], orders: TextIO, place: Any, cores: list[int] | None, say: Callable[..., None]) -> int:
-    """Do what is ordered, line by line."""
+def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, Any], say: Callable[..., None]) -> int:
+    """Do what is ordered, line by line. around: what is told of all processes beside what this one knows."""
     from scaling.measuring import attempt  # and with it JAX, which has found cores and flags as they are meant
 
     writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
@@ -61,9 +90,11 @@ def _serve(job: dict[str, Any], orders: TextIO, place: Any, cores: list[int] | N
         order = json.loads(line)
         key, what, enough = order["key"], order["do"], False
         if what == "prepare":
-            blank, alone[key] = _blank(job, order, place, cores), order["alone"]
+            blank, alone[key] = _blank(job, order, place, around), order["alone"]
             say("begin", key=key, environment=blank.environment)
-            attempts[key] = attempt.prepare(blank, place, Sampling(**job["sampling"]))
+            changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
+            begin = attempt.refuse if changed else attempt.prepare
+            attempts[key] = begin(blank, place, Sampling(**job["sampling"]))
         elif what == "turn":
             enough = attempt.turn(attempts[key])
             if attempts[key].ended and place.processes > 1:  # the others wait in the middle of that turn, and would for ever
@@ -97,6 +128,15 @@ def _keep_to_ourselves() -> tuple[TextIO, TextIO]:
     return orders, out
 
 
+def _die_with_launcher(orders: int) -> None:
+    """End this process soon after nobody is left to tell it anything, whatever it is doing: its launcher is on another node."""
+    end = select.poll()
+    end.register(orders, 0)  # that its other side was closed is told in any case
+    end.poll()
+    time.sleep(_LEAVE_SECONDS)  # it may go by itself
+    os._exit(0)
+
+
 def _die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when its launcher is gone: an orphan would disturb the next run's timings."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -104,31 +144,53 @@ def _die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
-def _start(job: dict[str, Any]) -> tuple[Any, list[int] | None]:
-    """Bind to cores, start JAX and find the devices: the place to run in, and the cores of all processes where they are bound."""
-    share, rank, bound = job["devices"] // job["processes"], job["rank"], None
-    if job["platform"] == "cpu":
-        every = environment.bind(job["devices"], job["bind"])
-        bound = every if job["bind"] else None
-        if bound and job["processes"] > 1:
-            os.sched_setaffinity(0, every[rank * share : (rank + 1) * share] or every)
+@contextlib.contextmanager
+def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator[list[int] | None]:
+    """Bind to this process's share of the cores, before JAX starts its threads; None where it is not bound.
+
+    The launcher claims the cores of its own host; in a step, a process claims its own.
+    """
+    if job["platform"] != "cpu" or not job["bind"]:
+        yield None
+        return
+    shape, given = job["shape"], job["cores"]
+    share, beside = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
+    with contextlib.ExitStack() as stack:
+        if given is None:
+            patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS  # who waits for each other would for ever
+            asked = cores.claimed(
+                share * beside, job["owner"], lambda by: say("waiting", all_may=True, by=by), machine.node_name(), patience
+            )
+            given = stack.enter_context(asked)
+        place = rank % beside
+        mine = given[place * share : (place + 1) * share] or given
+        os.sched_setaffinity(0, mine)
+        yield mine
+
+
+def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callable[[], str]) -> tuple[Any, dict[str, Any]]:
+    """Start JAX and find the devices: the place to run in, and what is to be told of all processes."""
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
-    devices, gather = _start_jax(job, share)
+    devices, gather = _start_jax(job, rank, meet)
     if job["platform"] == "cpu":
         memory.limit()
-    mine = sorted(os.sched_getaffinity(0)) if bound else None
+    import jax
+
     from scaling.measuring.attempt import Place
 
-    return Place(devices, job["platform"], gather, rank, job["processes"], mine), bound
+    place = Place(devices, job["platform"], gather, jax.process_index(), job["shape"]["processes"], bound)
+    return place, _agreed(job, place)
 
 
-def _start_jax(job: dict[str, Any], share: int) -> tuple[list[Any], Callable]:
+def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple[list[Any], Callable]:
     """The devices to run on, those of every process, and the `Gather` of these. Never settles for others than were asked for."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
     from scaling.measuring import measure
 
+    shape = job["shape"]
+    share = shape["devices"] // shape["processes"]
     named = os.environ.get("JAX_PLATFORMS")
     if job["platform"] != "cpu" and named and "cpu" not in named.split(","):
         jax.config.update("jax_platforms", f"{named},cpu")  # the check of a user's function runs there
@@ -137,16 +199,47 @@ def _start_jax(job: dict[str, Any], share: int) -> tuple[list[Any], Callable]:
         jax.config.update("jax_num_cpu_devices", share)
     jax.config.update("jax_enable_x64", job["x64"])
     jax.config.update("jax_enable_compilation_cache", False)  # a person's own would hide what compiling takes; see attempt.py
-    if job["processes"] > 1:
-        ours = None if job["platform"] == "cpu" else list(range(job["rank"] * share, (job["rank"] + 1) * share))
-        jax.distributed.initialize(job["coordinator"], job["processes"], job["rank"], ours)
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
+    if shape["processes"] > 1 and job["platform"] == "tpu":
+        jax.distributed.initialize()  # its hosts know each other, and which of them is the first
+    elif shape["processes"] > 1:
+        beside = rank % (shape["processes"] // shape["nodes"])  # its place on its node
+        ours = None if job["platform"] == "cpu" else list(range(beside * share, (beside + 1) * share))
+        jax.distributed.initialize(meet(), shape["processes"], rank, ours)
+    if shape["processes"] > 1:
         _gather([0.0])  # meet now: the first collective waits for half a minute only
     devices = jax.devices(job["platform"])
-    if len(devices) < job["devices"]:
-        raise SystemExit(f"{job['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
-    if job["processes"] == 1:
-        return devices[: job["devices"]], measure.alone
-    return devices[: job["devices"]], _gather
+    if len(devices) < shape["devices"]:
+        raise Refusal(f"{shape['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
+    return devices[: shape["devices"]], measure.alone if shape["processes"] == 1 else _gather
+
+
+def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
+    """Assert that all processes together are what was asked for; what is to be told of them: hosts, cores, the job."""
+    mine = [device for device in place.devices if device.process_index == place.rank]
+    told = {
+        "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
+        "host": environment.contents("/proc/sys/kernel/random/boot_id"), "cores": place.cores,
+    }  # fmt: skip
+    if place.platform == "cpu":
+        told["kind"] = environment.processor()
+    each = [json.loads(words) for words in _gather_words(place.gather, json.dumps(told))]
+    nodes, kinds = list(dict.fromkeys(one["node"] for one in each)), sorted({one["kind"] for one in each})
+    found = {
+        "nodes": len(nodes), "processes": len(each), "devices": sum(one["devices"] for one in each),
+        "a process": sorted({one["devices"] for one in each}), "kinds": kinds,
+    }  # fmt: skip
+    shape = job["shape"]
+    wanted = found | shape | {"a process": [shape["devices"] // shape["processes"]], "kinds": [job["device_kind"] or kinds[0]]}
+    if found != wanted:
+        raise Refusal(f"asked for {wanted}, and got {found} on {', '.join(nodes)}")
+    held = [(one["host"], core) for one in each for core in one["cores"] or ()]
+    if len(set(held)) < len(held) and not job["oversubscribe"]:  # nodes that are one host in truth
+        raise Refusal(
+            f"{len(held)} cores were asked for and {', '.join(nodes)} have {len(set(held))} between them; "
+            "oversubscribe=true checks more without drawing them as scaling"
+        )
+    return {"hosts": nodes, "cores": sorted(core for _, core in set(held)) or None, "shape": shape} | job["beside"]
 
 
 def _gather(values: list[float]) -> list[list[float]]:
@@ -159,7 +252,22 @@ def _gather(values: list[float]) -> list[list[float]]:
     return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
 
 
-def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, cores: list[int] | None) -> Record:
+def _gather_words(gather: Callable, words: str) -> list[str]:
+    """Words of this process -> those of each, by rank."""
+    sent = words.encode()
+    longest = int(max(length for (length,) in gather([float(len(sent))])))
+    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
+
+
+def _address(nodes: int) -> str:
+    """Where the processes of a case can meet: a port that is free on this host, which is that of the first of them."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        return f"{host}:{probe.getsockname()[1]}"
+
+
+def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[str, Any]) -> Record:
     """The record of a case that has not begun. What its workload is, this process knows best: it may be another revision."""
     from scaling import workload
 
@@ -167,7 +275,8 @@ def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, cores: list[i
     with contextlib.suppress(Refusal):
         digest = workload.digest(case.workload)
     where = environment.describe(
-        place.platform, place.devices[0].device_kind, os.environ, digest, cores, order["engine"], job["asked"],
+        place.platform, place.devices[0].device_kind, os.environ, digest, around["cores"] if job["bind"] else None,
+        order["engine"], job["asked"], around,
     )  # fmt: skip
     return Record(
         case, "failed", where, replicate=order["replicate"], order=order["order"],

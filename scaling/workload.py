@@ -14,6 +14,7 @@ Does not know modes, devices, or how anything is timed.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -85,6 +86,7 @@ class Workload:
         return tuple(self.wrt.split("+"))
 
 
+@functools.cache
 def built_in() -> list[str]:
     """The names of the workloads that come with the package."""
     return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent / "workloads")]))

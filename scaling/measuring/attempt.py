@@ -91,6 +91,16 @@ def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
     return attempt
 
 
+def refuse(blank: Record, place: Place, sampling: Sampling) -> Attempt:
+    """An attempt that ended before it began, because what is to run is not what was asked for."""
+    attempt = Attempt(blank, {})
+    with _told(attempt):
+        raise Unfit(
+            "failed", "not_as_asked", f"{blank.case.workload} has changed since this case was asked for; run the study again"
+        )
+    return attempt
+
+
 def turn(attempt: Attempt) -> bool:
     """Take samples for a turn; whether they are enough now, for good or because the attempt ended."""
     assert attempt.turns is not None

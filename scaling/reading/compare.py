@@ -15,6 +15,7 @@ from scipy.stats import false_discovery_control
 
 from scaling import store
 from scaling.case import Case, Refusal, label
+from scaling.environment import OF_THE_CASE
 from scaling.reading import ratios
 from scaling.reading.ratios import Ratio
 from scaling.record import Record
@@ -28,7 +29,6 @@ COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
 MARGIN = 0.01  # what no one acts upon: alignment and layout alone move a program by as much, whatever the replicates
 FALSE_DISCOVERIES = 0.05  # of all that is called slower or faster, on average
 _MOST_ROWS = 40
-_NO_FACTS = {"digest", "setting", "load", "cores"}  # of an environment: they follow from others, or differ with the case
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
 def _facts(records: Iterable[Record]) -> dict[str, set[str]]:
     facts: dict[str, set[str]] = {}
     for record in records:
-        for name in record.environment.keys() - _NO_FACTS:
+        for name in record.environment.keys() - set(OF_THE_CASE):
             value = record.environment[name]
             for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
                 words = ", ".join(map(str, plain)) if isinstance(plain, list) else str(plain)

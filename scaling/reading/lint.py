@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scaling.case import ANALYTIC, Case, label, problem
+from scaling.environment import OF_THE_CASE
 from scaling.reading import series
 from scaling.reading.answer import Findings, marks
 from scaling.reading.curves import Curve, Timing, family_name, size_name
@@ -25,7 +26,7 @@ _DISTURBED = 0.2  # of a case's samples
 _DRIFT = 0.02  # of the median, within a process
 _NARROW = 0.01  # of the median, either side, by which an interval falls short
 _WRONG = ("wrong_answer", "not_finite")
-_NO_FACTS = {"digest", "setting", "versions", "engine", "cores", "load"}  # of an environment: told elsewhere, or of the case
+_NO_FACTS = {*OF_THE_CASE, "versions", "engine"}  # of an environment: told elsewhere, or of the case
 
 
 @dataclass(frozen=True)

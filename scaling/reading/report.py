@@ -9,7 +9,7 @@ import dataclasses
 import io
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices",
     "time", "samples", "stopped by", "first call", "by hand", "of the roof", "error", "tolerance", "speed-up", "remarks",
 )  # fmt: skip
+_MOST_VALUES = 6  # of a field of the environment, such as the jobs
 _MACHINE = ("what", "devices", "dtype", "api", "a device, a call", "a device", "time", "samples", "remarks")
 
 
@@ -144,10 +145,17 @@ def _environments(found: Findings) -> list[dict[str, Any]]:
         for record in records:
             for name, value in _environment(record.environment):
                 values.setdefault(name, {})[value] = None
-        rows = [(name, "; ".join(value for value in several if value)) for name, several in values.items() if name != "load"]
+        rows = [(name, _listed([value for value in several if value])) for name, several in values.items() if name != "load"]
         rows += [("first case started", started[0]), ("last case started", started[-1])] if started else []
         told.append({"digest": digest, "cases": counted(len(records), "case"), "rows": [row for row in rows if row[1]]})
     return told
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Values in a row; of many, the first and how many more."""
+    return "; ".join(values[:_MOST_VALUES]) + (
+        f"; and {counted(more, 'other')}" if (more := len(values) - _MOST_VALUES) > 0 else ""
+    )
 
 
 def _unmeasured(found: Findings) -> list[dict[str, Any]]:

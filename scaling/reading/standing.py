@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scaling import ceilings
 from scaling.case import ANALYTIC, CEILING
+from scaling.environment import OF_THE_CASE
 from scaling.reading.curves import Timing, problem, ratio_of
 from scaling.record import Record
 
@@ -62,7 +63,7 @@ def _place(timing: Timing) -> tuple:
 
 def _machine(timing: Timing) -> tuple:
     """Where a timing was taken, whichever function and system it is of."""
-    own = ("digest", "setting", "workload_digest", "engine", "hosts", "cores", "load", "governor")
+    own = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     rest = {name: value for name, value in timing.records[0].environment.items() if name not in own}
     return json.dumps(rest, sort_keys=True), timing.honest, timing.case.devices
 

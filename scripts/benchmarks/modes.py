@@ -8,9 +8,9 @@ import itertools
 import os
 import sys
 
-from scaling import environment
+from scaling import cores, environment
 
-environment.bind(1, True)
+os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"})
 

@@ -1,0 +1,78 @@
+"""Following: what a person sees who waits for submissions to end. Knows a console and outcomes; not how jobs are run."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.case import Refusal
+from scaling.cluster import outcome, tally
+from scaling.cluster.outcome import Seen
+
+_POLL_SECONDS = 2.0
+_SLOWEST_SECONDS = 10.0  # for those who wait for hours
+_PATIENCE_SECONDS = 300.0  # with a scheduler that has answered before
+_GOING_SECONDS = 10.0  # for what was cancelled
+_SHARE = 0.2  # of a core at most, for looking
+
+
+def looks(results: Path) -> Iterator[list[Seen]]:
+    """What is known of every task, again and again, until none waits or runs. A `Refusal` if nobody answers, or not any more."""
+    began = time.monotonic()
+    heard = None
+    while True:
+        looked = time.monotonic()
+        try:
+            seen = outcome.look(results)
+            heard = looked
+            yield seen
+            if not any(one.state.live for one in seen):
+                return
+        except Refusal:
+            if heard is None or looked - heard > _PATIENCE_SECONDS:
+                raise
+        now = time.monotonic()
+        poll = min(_SLOWEST_SECONDS, _POLL_SECONDS + (now - began) / 60)
+        time.sleep(max(poll, (now - looked) / _SHARE))
+
+
+def until_done(results: Path, console: Console) -> bool:
+    """Wait until no task of a folder waits or runs, telling how it goes; False if the person had enough of it."""
+    said = ""
+    try:
+        with console.status("") as status:
+            for seen in looks(results):
+                words = told(seen)
+                status.update(words)
+                if words not in ("", said) and not console.is_terminal:
+                    console.print(words, soft_wrap=True, highlight=False)
+                said = words
+    except KeyboardInterrupt:
+        folder = escape(str(results))
+        words = f"left to itself; `scaling status {folder}` tells how it does, `scaling cancel {folder}` ends it"
+        console.print(words, soft_wrap=True, highlight=False)
+        return False
+    return True
+
+
+def until_gone(results: Path) -> list[Seen]:
+    """Wait a moment for tasks that were cancelled; those that are still there."""
+    deadline = time.monotonic() + _GOING_SECONDS
+    while left := [one for one in outcome.look(results) if one.state.live]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_GOING_SECONDS / 20)
+    return left
+
+
+def told(seen: Sequence[Seen]) -> str:
+    """The tasks that wait or run by state, and how far they have come; nothing if there are none."""
+    live = tally.of(one for one in seen if one.state.live)
+    if not live:
+        return ""
+    states = Counter(task.seen.state.name.lower() for task in live)
+    ended, cases = sum(len(task.ended) for task in live), sum(task.entry.cases for task in live)
+    return f"{', '.join(f'{count} {name}' for name, count in states.items())}; {ended} of {cases} cases of these have ended"

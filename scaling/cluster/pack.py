@@ -1,0 +1,129 @@
+"""Packing: which cases share a task, so that each task fills a part of its time, as long as earlier records say that they take.
+
+Knows items and records; not a scheduler. What is compared (cases of one problem) is never torn apart.
+"""
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from scaling.case import Case, problem
+from scaling.launch import Item, Plan, Settings, shape_of
+from scaling.machine import Shape
+from scaling.record import Record
+
+_START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
+_UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise
+_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Jobs that a task runs one after another, the shape that they need, and how long they will take."""
+
+    shape: Shape
+    jobs: tuple[tuple[Item, ...], ...]
+    seconds: float
+
+    @property
+    def items(self) -> list[Item]:
+        """All of its cases."""
+        return [item for job in self.jobs for item in job]
+
+
+def tasks(made: Plan, settings: Settings, records: Sequence[Record], budget: float) -> list[Task]:
+    """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is."""
+    predict = predictor(records, settings)
+    by_shape: dict[Shape, list[list[Item]]] = defaultdict(list)
+    for job in made.jobs:
+        by_shape[shape_of(job[0].case, made.machine, settings)] += _problems(job)
+    return [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
+
+
+def nested(made: Plan, settings: Settings, records: Sequence[Record], budget: float) -> list[Task]:
+    """The same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
+    predict = predictor(records, settings)
+    shapes = [shape_of(job[0].case, made.machine, settings) for job in made.jobs]
+    nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
+    largest = Shape(nodes * each, nodes, nodes)  # in which every step finds room
+    together: dict[tuple, list[Item]] = defaultdict(list)
+    for item in (item for job in made.jobs for item in job):
+        together[_curve(item.case)].append(item)
+    filled = _filled(largest, list(together.values()), predict, budget)
+    return [dataclasses.replace(task, jobs=_blocks(task.items, made)) for task in filled]
+
+
+def _curve(case: Case) -> tuple:
+    """What stays the same along a curve: the problem, or the points of a device where these are the same (weak scaling)."""
+    return (case.workload, case.target, case.variant, tuple(case.sizes.items()), case.wrt, case.dtype, case.precision)
+
+
+def _blocks(items: Iterable[Item], made: Plan) -> tuple[tuple[Item, ...], ...]:
+    """Items by the jobs of the plan that they are from, in its order: replicate after replicate, shapes shuffled in each."""
+    mine = set(map(id, items))
+    jobs = [tuple(item for item in job if id(item) in mine) for job in made.jobs]
+    return tuple(job for job in jobs if job)
+
+
+def _problems(job: Sequence[Item]) -> list[list[Item]]:
+    """The items of a job, those of one problem together."""
+    groups: dict[tuple, list[Item]] = {}
+    for item in job:
+        groups.setdefault(problem(item.case), []).append(item)
+    return list(groups.values())
+
+
+def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case], float], budget: float) -> list[Task]:
+    """Groups in their order, as many to a task as fit its time; a job ends where what a process has in common ends."""
+    made: list[Task] = []
+    jobs: list[list[Item]] = []
+    total = 0.0
+    for group in groups:
+        long = sum(predict(item.case) for item in group)
+        fresh = not jobs or _process(jobs[-1][0]) != _process(group[0])
+        if jobs and total + long + _START_SECONDS * fresh > budget:
+            made.append(Task(shape, tuple(map(tuple, jobs)), total))
+            jobs, total, fresh = [], 0.0, True
+        if fresh:
+            jobs.append([])
+        jobs[-1] += group
+        total += long + _START_SECONDS * fresh
+    return [*made, Task(shape, tuple(map(tuple, jobs)), total)] if jobs else made
+
+
+def _process(item: Item) -> tuple:
+    """What cases of one process have in common."""
+    return item.replicate, item.case.engine, item.case.devices, item.case.dtype == "float64"
+
+
+def predictor(records: Sequence[Record], settings: Settings) -> Callable[[Case], float]:
+    """A function from a case to the seconds that it will take: those that it took, or another like it at most, or a guess."""
+    exact: dict[str, list[float]] = defaultdict(list)
+    alike: dict[tuple, list[float]] = defaultdict(list)
+    for record in records:
+        took = [getattr(record, name) for name in _STAGES]
+        if record.status == "ok" and None not in took:
+            exact[record.key].append(sum(took))
+            alike[_likeness(record.case)].append(sum(took))
+    guess = (_UNKNOWN_SECONDS + settings.sampling.warm_up + settings.sampling.seconds) * settings.sampling.compilations
+
+    def seconds(case: Case) -> float:
+        if case.key in exact:
+            return statistics.median(exact[case.key])
+        like = alike.get(_likeness(case))
+        return max(like) if like else guess
+
+    return seconds
+
+
+def _likeness(case: Case) -> tuple:
+    """Cases that differ in sizes, points and devices alone are compiled alike."""
+    return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk
+
+
+def as_one(several: Sequence[Task]) -> list[Task]:
+    """All of them as one task, where nothing may run beside another."""
+    largest = max((task.shape for task in several), key=lambda shape: shape.devices)
+    return [Task(largest, tuple(job for task in several for job in task.jobs), sum(task.seconds for task in several))]

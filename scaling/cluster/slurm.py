@@ -1,0 +1,168 @@
+"""Slurm: what its commands say of its nodes and of jobs. Knows their words and formats; not what runs in a job."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scaling.case import Refusal, unknown
+from scaling.cluster.settings import Cluster
+from scaling.cluster.steps import nodes_here
+from scaling.environment import last_line
+from scaling.machine import Machine
+
+LIVE = (
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED",
+    "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+)  # fmt: skip
+_SECONDS = 60.0  # for a command of Slurm to answer
+_GONE = "Invalid job id"  # squeue has forgotten all of them
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a job: Slurm's own words."""
+
+    name: str  # PENDING, RUNNING, COMPLETED, TIMEOUT, ...
+    node: str = ""
+    elapsed: str = ""
+    reason: str = ""  # why it waits, or its exit code
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits, runs, or will again."""
+        return self.name in LIVE
+
+
+def ask(*words: str) -> str:
+    """What a command of Slurm prints; a `Refusal` with its own words where it fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except FileNotFoundError:
+        raise Refusal(
+            f"there is no {words[0]} here: cluster=slurm is for a node that submits jobs; cluster=none runs here"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise Refusal(f"Slurm does not answer: {words[0]} took more than {_SECONDS:.0f} s; try again") from None
+    if done.returncode:
+        raise Refusal(f"Slurm: {last_line(done.stderr, words[0] + ' failed')}")
+    return done.stdout
+
+
+def machine(cluster: Cluster) -> Machine:
+    """The nodes of a partition, the default one unless it is named."""
+    rows = [line.split("|") for line in ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P").splitlines()]
+    partitions = sorted({row[0] for row in rows})
+    default = next((row[0] for row in rows if row[5].endswith("*")), "")
+    names = (cluster.partition or default).split(",")
+    for name in names:
+        if name not in partitions:
+            raise unknown("cluster.partition", name, partitions)
+    found = {node: _devices(cluster, int(x) * int(y), gres) for partition, node, x, y, gres, _ in rows if partition in names}
+    most = max(found.values(), default=0)
+    if not most:
+        raise Refusal(
+            f"no node of partition {','.join(names)} has a {cluster.gres}: set cluster.gres to what `sinfo -o %G` calls it"
+        )
+    each = min(cluster.per_node or most, most)
+    nodes = sum(has >= each for has in found.values())
+    return Machine(
+        cluster.platform, cluster.device_kind, each, min(cluster.nodes or nodes, nodes), f"of partition {','.join(names)}",
+        remote=True, untold=cluster.untold,
+    )  # fmt: skip
+
+
+def _devices(cluster: Cluster, cores: int, gres: str) -> int:
+    """How many devices a node has: cores, or what its gres says, such as gpu:h100:8(S:0-1),shard:16."""
+    if cluster.platform == "cpu":
+        return cores
+    wanted = cluster.gres.split(":")
+    counts = 0
+    for each in re.sub(r"\([^)]*\)", "", gres).split(","):
+        *name, count = each.split(":")
+        if name[: len(wanted)] == wanted and count.isdigit():
+            counts += int(count)
+    return counts
+
+
+def allocation(cluster: Cluster) -> Machine:
+    """The nodes of the allocation that this process runs in."""
+    nodes = nodes_here()
+    if cluster.platform == "cpu":
+        told = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")  # such as 4(x2),2
+        has = min(int(word.split("(")[0]) for word in told.split(","))
+    else:
+        has = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
+    if not has:
+        raise Refusal("this allocation tells of no gpu: ask for some (--gres=gpu:4), or say how many with cluster.per_node=4")
+    each = min(cluster.per_node or has, has)
+    return Machine(cluster.platform, cluster.device_kind, each, len(nodes), "of this allocation", True, cluster.untold)
+
+
+def most_in_array() -> int:
+    """How many tasks an array may have."""
+    told = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
+    return max(1, int(told.group(1)) - 1) if told else 1000
+
+
+def states(jobs: Sequence[str]) -> dict[str, State]:
+    """What is known of these jobs ('12_3'), by job; of one that Slurm has forgotten, nothing."""
+    if not jobs:
+        return {}
+    known = accounted(jobs)
+    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    try:
+        waiting = ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r")
+    except Refusal as refusal:
+        if _GONE not in str(refusal):
+            raise
+        waiting = ""
+    told = set[str]()
+    for line in waiting.splitlines():
+        job, name, node, elapsed, reason = line.strip().split("|", 4)
+        told.add(job)
+        if State(name).live or job not in known or State(known[job].name).live:
+            known[job] = State(name, node, elapsed, "" if reason == "None" else reason)
+    # Accounting may never have heard of an end: what it believes to run, and the controller does not know, does not run.
+    return {job: known[job] for job in jobs if job in known and (job in told or not known[job].live)}
+
+
+def accounted(jobs: Iterable[str]) -> dict[str, State]:
+    """What accounting remembers of jobs; nothing where there is none."""
+    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    try:
+        told = ask(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}",
+            "--format=JobID,State,NodeList,Elapsed,ExitCode",
+        )  # fmt: skip
+    except Refusal:
+        return {}
+    found: dict[str, State] = {}
+    for line in told.splitlines():
+        job, name, node, elapsed, code = line.split("|")
+        node = "" if node == "None assigned" else node
+        state = State(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
+        found |= dict.fromkeys(_each(job), state)
+    return found
+
+
+def _each(job: str) -> list[str]:
+    """The jobs of a name such as 12_[0,3-5%2], which are those of an array that never began."""
+    array, bracket, rest = job.partition("_[")
+    if not bracket:
+        return [job]
+    spans = [span.split("-") for span in rest.rstrip("]").partition("%")[0].split(",")]
+    return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
+
+
+def cancel(jobs: Iterable[str]) -> None:
+    """End jobs, and take those that wait from the queue; that one is over already is no error."""
+    listed = list(jobs)
+    for start in range(0, len(listed), 500):
+        ask("scancel", "--quiet", *listed[start : start + 500])
+
+
+def named(name: str) -> list[str]:
+    """The jobs of that name that wait or run."""
+    return ask("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()

@@ -1,0 +1,89 @@
+"""Steps: how workers are started on nodes that are not this one: as a step of an allocation of Slurm, or through a remote shell.
+
+Knows the words of srun and of a shell; not what is started with them.
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaling.case import Refusal
+from scaling.environment import last_line
+from scaling.machine import Shape
+
+OF_THE_JOB = (  # variables by which Slurm tells srun what its job was asked for, and a step of another shape must not
+    "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM", "SLURM_NTASKS", "SLURM_TASKS_PER",
+    "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
+)  # fmt: skip
+_CARRIED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")  # variables, by how they begin
+
+
+@dataclass(frozen=True)
+class Steps:
+    """An allocation in which workers run as steps."""
+
+    nodes: tuple[str, ...]
+    platform: str
+    gres: str = "gpu"  # what a device of an accelerator is called, with or without its type
+    cores: int | None = None  # of each accelerator
+    arguments: tuple[str, ...] = ()  # more for srun, such as a container's
+
+    def commands(self, shape: Shape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+        """The one srun that starts all workers of a shape; standard input goes to each."""
+        each = shape.processes // shape.nodes
+        held = shape.devices // shape.processes
+        words = [
+            "srun", "--exact", "--mem=0", "--mpi=none", "--kill-on-bad-exit=1", "--unbuffered", "--distribution=block",
+            "--export=ALL",
+            f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={each}",
+            f"--nodelist={','.join(self.nodes[: shape.nodes])}",
+        ]  # fmt: skip
+        if self.platform == "cpu":
+            words += [f"--cpus-per-task={held}", "--hint=nomultithread"]  # a device is a core, and not a thread of one
+        else:
+            words += [f"--gres={self.gres}:{shape.devices // shape.nodes}"]
+            words += [f"--cpus-per-task={self.cores * held}"] if self.cores else []
+        return [[*words, *self.arguments, *worker]]
+
+
+@dataclass(frozen=True)
+class Shells:
+    """Hosts on which a remote shell starts workers, in this folder, which they must have too."""
+
+    hosts: tuple[str, ...]
+    shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
+
+    def commands(self, shape: Shape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+        """A shell for each worker, those of one host one after another; what steers JAX goes with it."""
+        kept = sorted(name for name in variables if name.startswith(_CARRIED))
+        words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in kept), *worker]
+        each = shape.processes // shape.nodes
+        return [
+            [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words).replace('{}', host)}"]
+            for host in self.hosts[: shape.nodes] for _ in range(each)
+        ]  # fmt: skip
+
+
+Within = Steps | Shells
+
+
+def why(said: Sequence[str]) -> tuple[str, str] | None:
+    """Why Slurm ended a step, by what srun and slurmstepd said: the reason of a record, and their line; None where it did not."""
+    known = (
+        ("due to time limit", "timeout"), ("due to preemption", "preempted"), ("node fail", "node_failed"),
+        ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
+    )  # fmt: skip
+    return next(((reason, line) for line in said for words, reason in known if words in line.lower()), None)
+
+
+def nodes_here() -> tuple[str, ...]:
+    """The names of the nodes of the allocation that this process runs in."""
+    told = os.environ.get("SLURM_JOB_NODELIST")
+    if not told:
+        raise Refusal("cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one")
+    done = subprocess.run(["scontrol", "show", "hostnames", told], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Refusal(f"the nodes of this allocation cannot be told: {last_line(done.stderr)}")
+    return tuple(done.stdout.split())

@@ -1,0 +1,133 @@
+"""A task: what a job of a cluster runs, from where it was left.
+
+`python -m scaling.cluster.task FILE` runs what has no record yet of the cases in a task's file (submission.py). Requeued, the
+same command goes on: what ran when it was stopped has failed once, what had not begun begins.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaling import launch, machine, store, supervise
+from scaling.case import Refusal
+from scaling.cluster import submission
+from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
+from scaling.cluster.steps import Shells, Steps, Within, nodes_here
+from scaling.launch import Item, Plan
+from scaling.record import Record
+from scaling.seats import Gone
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up
+_STOPPED = 143  # exit status: ended by the scheduler
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a task; 0 when each of its cases has a record, 1 when they could not be written, 143 when it was stopped."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the scheduler's early warning: what is finished is on disk already
+    path = Path(words[0])
+    try:
+        work = submission.read(path)
+        with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
+            journal = submission.Journal(path)
+            job = submission.job_here()
+            journal.say("started", job=job, node=machine.node_name(), nodes=_nodes(work.cluster), pid=os.getpid())
+            try:
+                _run(path, work, journal, lock)
+            except KeyboardInterrupt:
+                journal.say("stopped")
+                return _STOPPED
+            except Gone as gone:
+                journal.say("stopped", text=str(gone))
+                return 1
+            journal.say("ended")
+            return 0
+    except Refusal as refusal:
+        print(f"scaling: {refusal}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"scaling: cannot write: {error.strerror or error}; what is finished is kept", file=sys.stderr)
+        return 1
+
+
+def _stop(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _nodes(cluster: Cluster) -> list[str]:
+    return list(nodes_here()) if cluster.name == SLURM else [machine.node_name()]
+
+
+def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: int) -> None:
+    """Put on record what was lost when the task last ran, then run what is left."""
+    results = submission.results_of(path)
+    records = store.load(results).records
+    lost(results, records, path, work, "killed", "its job was stopped and started again while it ran")
+    jobs = remaining(work, store.load(results).records)
+    here = {around: launch.around_of(work.machine, work.settings, around) for around in work.environments}
+    made = Plan(jobs, (), 0, work.machine, here)
+
+    def listen(event: dict[str, Any]) -> None:
+        named = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
+        journal.say(event["event"], **{name: event[name] for name in named if name in event})
+
+    copied = _PACKAGE.is_relative_to(path.parent.resolve())
+    where = site(work.cluster, journal.folder, work.nested, copied)
+    supervise.run(made, work.settings, results, lock, listen, site=where)
+
+
+def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False) -> supervise.Site:
+    """Where workers run: as steps of this allocation, or here; with what records are to hold of it."""
+    told: dict[str, Any] = {"job": submission.job_here(), "cluster": cluster.name, "nested": nested}
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    within: Within | None = None
+    if cluster.name in (SLURM, ALLOCATION):
+        within = Steps(nodes_here(), cluster.platform, cluster.gres, cluster.cores, cluster.srun_words)
+    elif cluster.name == HOSTS:
+        within = Shells(cluster.hosts, cluster.shell)
+    told |= {"restarts": restarts, "code": "snapshot" if snapshot else "checkout"}
+    return supervise.Site(within, told, errors, cluster.python or sys.executable)
+
+
+def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[Item, ...], ...]:
+    """The jobs without what has a lasting record, or had its attempts; with the number of the attempt that is next."""
+    past = launch.history(records, work.environments.values())
+
+    def left(item: Item) -> Item | None:
+        identity = (item.case.key, work.environments[item.answer.around]["digest"], item.replicate)
+        if identity in past.good or past.over(identity, work.settings):
+            return None
+        return dataclasses.replace(item, attempt=past.attempts[identity] + 1)
+
+    jobs = (tuple(item for one in job if (item := left(one)) is not None) for job in work.jobs)
+    return tuple(job for job in jobs if job)
+
+
+def lost(
+    results: Path, records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
+) -> int:
+    """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
+    begun = {(key, replicate): attempt for key, replicate, attempt in submission.unfinished(path)}
+    known = launch.attempts(records, work.environments.values())
+    writer, count = store.Writer(results), 0
+    for item in work.items:
+        attempt = begun.get(item.place, item.attempt if every else None)
+        around = work.environments[item.answer.around]  # as it was asked for: where this process runs does not matter
+        if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
+            continue
+        blank = supervise.blank(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
+        writer.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
+        count += 1
+    return count
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1:]))
+    sys.exit(_STOPPED)

@@ -1,0 +1,174 @@
+"""The logs of a case: what the journals of its tasks, its workers and the scheduler wrote about it.
+
+Knows where each of them writes; prints nothing.
+"""
+
+import contextlib
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaling import environment, status, store
+from scaling.case import Case, Refusal, label
+from scaling.cluster import outcome, submission, tally
+from scaling.cluster.tally import Attempt, Tally
+from scaling.record import Record
+from scaling.words import waiting
+
+_LEAST = 4  # characters of a key
+_NEAR = 3  # keys that are named
+_LINES = 1000  # of a file, the last ones
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that was written, and where."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is in a folder of results to find a case by."""
+
+    results: Path
+    records: list[Record]
+    tasks: list[Tally]
+    keys: dict[Path, set[str]]  # of the cases of each task
+    cases: dict[str, Case]
+
+
+def look(results: Path) -> Known:
+    """All that is known of a folder now; of a scheduler that cannot be asked, what is remembered."""
+    try:
+        seen = outcome.look(results)
+    except Refusal:
+        seen = outcome.look(results, asking=False)
+    records = store.load(results).records
+    cases = {record.key: record.case for record in records}
+    cases |= status.asked(results, cases)
+    keys: dict[Path, set[str]] = {}
+    for one in seen:
+        with contextlib.suppress(Refusal):
+            mine = {item.case.key: item.case for item in submission.read(one.entry.path).items}
+            keys[one.entry.path] = set(mine)
+            cases |= mine
+    return Known(results, records, tally.of(seen), keys, cases)
+
+
+def find(known: Known, given: str) -> str:
+    """The key that begins like that; a `Refusal` unless there is exactly one."""
+    if len(given) < _LEAST:
+        raise Refusal(f"{given!r} is too short for a key: give {_LEAST} characters or more, `scaling status --all` shows them")
+    begun = [key for key in known.cases if key.startswith(given)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise Refusal(f"{given!r} begins {len(begun)} keys, give more of it: {_named(begun, known.cases)}")
+    ours = {key[: len(given)]: key for key in known.cases}
+    near = [ours[close] for close in difflib.get_close_matches(given, ours, n=_NEAR)]
+    more = f"near it are {_named(near, known.cases)}" if near else "`scaling status --all` shows the keys"
+    raise Refusal(f"no case {given!r} in {known.results}: {more}")
+
+
+def _named(keys: Sequence[str], cases: Mapping[str, Case]) -> str:
+    words = ", ".join(f"{key} ({label(cases[key])})" for key in keys[:_NEAR])
+    return words + (f" and {len(keys) - _NEAR} more" if len(keys) > _NEAR else "")
+
+
+def parts(known: Known, key: str, every: bool = False) -> Iterator[Part]:
+    """What became of a case, then what its workers wrote, then the scheduler. every: files from their first line on."""
+    tasks = [task for task in known.tasks if key in known.keys.get(task.entry.path, ()) or _attempts(task, key)]
+    told = {attempt.identity for task in tasks for attempt in task.attempts}
+    others = [r for r in known.records if r.key == key and (key, r.replicate, r.attempt) not in told]
+    lines = [_recorded(record) for record in others] + [line for task in tasks for line in _story(task, key)]
+    title = f"{key}  {label(known.cases[key])}"
+    yield Part(title, environment.scrub("\n".join(lines)) or "nothing has become of it, and no task is to run it")
+    files = [file for task in tasks for file in _workers(task, key)] + [file for task in tasks for file in _scheduler(task)]
+    for path, more in files:
+        yield Part(f"{path.relative_to(known.results)}{more}", _contents(path, every))
+
+
+def _attempts(task: Tally, key: str) -> list[Attempt]:
+    return [attempt for attempt in task.attempts if attempt.key == key]
+
+
+def _recorded(record: Record) -> str:
+    """What became of an attempt of which no task tells."""
+    why = f", {record.reason}: {record.text}" if record.reason else ""
+    return f"{_time(record.started_at)}  attempt {record.attempt}{_replicate(record.replicate)}: {record.status}{why}"
+
+
+def _story(task: Tally, key: str) -> list[str]:
+    """What became of a case in a task, a line for each attempt, or why there is none."""
+    attempts = _attempts(task, key)
+    if attempts:
+        return [_line(task, attempt) for attempt in attempts]
+    state = task.seen.state
+    why = f" ({state.reason})" if state.reason else ""
+    became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
+    return [f"{became} {_place(task)}: {state.name.lower()}{why}"]
+
+
+def _line(task: Tally, attempt: Attempt) -> str:
+    on = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
+    run = f", run {attempt.run}" if task.runs > 1 else ""
+    began = attempt.began_at or attempt.ended_at
+    where = f"attempt {attempt.attempt}{_replicate(attempt.replicate)}, {_place(task)}{run}{on}"
+    return f"{_time(began)}  {where}: {_how(task, attempt)}"
+
+
+def _how(task: Tally, attempt: Attempt) -> str:
+    """How an attempt ended, or that it did not."""
+    if attempt.ended_at:
+        took = tally.since(attempt.began_at, attempt.ended_at) if attempt.began_at else None
+        why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
+        return f"{attempt.status}{'' if took is None else f' after {waiting(took)}'}{why}"
+    if attempt in task.running:
+        return "runs now"
+    if attempt.run < task.runs or task.open:
+        return "no end: its job was stopped, to be started again"
+    ended = outcome.ending(task.seen, True)
+    return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
+
+
+def _place(task: Tally) -> str:
+    return f"task {task.entry.folder.name}/{task.entry.name}" + (f", job {task.entry.job}" if task.entry.job else "")
+
+
+def _replicate(number: int) -> str:
+    return f" of replicate {number}" if number else ""
+
+
+def _time(at: str | None) -> str:
+    return (at or "").partition("+")[0].partition(".")[0].replace("T", " ")
+
+
+def _workers(task: Tally, key: str) -> Iterator[tuple[Path, str]]:
+    """The files of the workers that had a case, and with how many they were shared."""
+    shared = Counter((attempt.run, seat) for attempt in task.attempts for seat in attempt.seats)
+    for run, seat in dict.fromkeys((attempt.run, seat) for attempt in _attempts(task, key) for seat in attempt.seats):
+        path = task.entry.folder / f"{task.entry.name}.run-{run}" / f"worker-{seat}.log"
+        yield path, f" (of {shared[run, seat]} cases)" if shared[run, seat] > 1 else ""
+
+
+def _scheduler(task: Tally) -> Iterator[tuple[Path, str]]:
+    """The files of a task's job that hold anything."""
+    for job in dict.fromkeys(job for job in (task.entry.job, *(attempt.job for attempt in task.attempts)) if job):
+        for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.*")):
+            if path.stat().st_size:
+                yield path, ""
+
+
+def _contents(path: Path, every: bool) -> str:
+    """What a file holds, without anybody's paths; of a long one, the end."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return f"[{error.strerror}]"
+    left_out = 0 if every else max(0, len(lines) - _LINES)
+    head = [f"[{left_out} lines before these; --all shows them]"] if left_out else []
+    return "\n".join([*head, environment.scrub("\n".join(lines[left_out:]))]) if lines else "[empty]"

@@ -1,0 +1,276 @@
+"""The verb `run`: a composed study becomes a plan, and the plan records, here or by way of a cluster.
+
+Knows the configuration and in what order things happen; each of them is done elsewhere.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling import ceilings, launch, preflight, progress, store, study, supervise, versus
+from scaling.case import CEILING, FIELDS, Case, Refusal, label
+from scaling.cluster import follow, outcome, pack, slurm, task
+from scaling.cluster import settings as clusters
+from scaling.cluster import submit as submitting
+from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
+from scaling.launch import Settings
+from scaling.machine import EACH, Machine
+from scaling.preflight import Answer
+from scaling.sampling import Sampling
+from scaling.words import counted, waiting
+
+_MOST = 1e8  # of any setting
+_BESIDE = 5  # replicates, where two sides are compared
+_BLOCKS = 3  # replicates, where all device counts share an allocation
+_Side = tuple[versus.Side, Path]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study as it was asked for, and checked: what to run, how, and where."""
+
+    name: str
+    title: str | None
+    settings: Settings
+    cluster: Cluster
+    machine: Machine
+    folder: Path
+    cells: list[study.Cell]
+    nested: bool
+    wait: bool
+
+    def manifest(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """What study.json says of it."""
+        scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
+        return launch.manifest(self.name, self.title, scalings, cases, self.settings)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of it: whose the records are, and whether anything still runs."""
+
+    keys: frozenset[str]
+    settings: frozenset[str]  # digests of environments
+    beside: Path | None
+    left: bool  # it was submitted, and goes on by itself
+
+
+def read(config: dict[str, Any], name: str) -> Job:
+    """The study of a composed configuration; bad input is a `Refusal`, before anything starts."""
+    cluster, settings = clusters.from_config(config["cluster"]), _settings(config)
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    if not isinstance(config["study"], dict):
+        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
+    if not config["results"]:
+        raise Refusal("results must be a folder, such as results=results/mine")
+    if config["versus"] is not None and cluster.name != NONE:
+        raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
+    cells = study.expand(config["study"], overrides)
+    machine = _machine(cluster)
+    if ceilings.wanted(config["study"]):
+        cells += ceilings.cells(cells, machine.platform)
+    machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
+    wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
+    title = config["study"].get("title")
+    return Job(name, title, settings, cluster, machine, Path(str(config["results"])), cells, config["nested"], wait)
+
+
+def _machine(cluster: Cluster) -> Machine:
+    """What there is to run on."""
+    if cluster.name in (NONE, LOCAL):
+        return launch.here()
+    if cluster.name != HOSTS:
+        return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
+    if not cluster.hosts or not cluster.per_node:
+        raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
+    named = f"of {', '.join(cluster.hosts)}"
+    return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+
+
+def run(job: Job, named: Any, dry_run: bool, console: Console) -> Ran | None:
+    """Run what is missing of a study, or hand it to its cluster; None if nothing was to be started. named: the other side."""
+    answers = preflight.ask(job.cells)
+    with _beside(named, job.folder) as beside:
+        folders = [job.folder, beside[1]] if beside else [job.folder]
+        if dry_run:
+            records = _records(folders)
+            beside_records = records[1] if beside else None
+            made = launch.plan(answers, job.settings, job.machine, records[0], beside_records, outcome.queued(_look(job)))
+            _print_plan(made, job, console)
+            return None
+        for each in folders:
+            store.prepare(each)
+        if job.cluster.submits:
+            made, left = _hand_over(job, answers, console)
+        else:
+            made, left = _run_here(job, answers, folders, beside, console), False
+    settings = launch.settings_of(store.load(job.folder).records, made.environments.values())
+    return Ran(frozenset(answer.case.key for answer in answers), settings, beside[1] if beside else None, left)
+
+
+def _run_here(
+    job: Job, answers: Sequence[Answer], folders: Sequence[Path], beside: _Side | None, console: Console
+) -> launch.Plan:
+    """Run what is missing to its end, in this process or in the allocation around it."""
+    with store.locked(job.folder) as lock:
+        made = _planned(job, answers, folders, console)
+        names = {answer.case.key: label(answer.case) for answer in answers}
+        site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
+        with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
+            supervise.run(made, job.settings, job.folder, lock, listen, beside, site)
+    return made
+
+
+def _hand_over(job: Job, answers: Sequence[Answer], console: Console) -> tuple[launch.Plan, bool]:
+    """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
+    for _ in range(job.cluster.attempts or 1):
+        with store.locked(job.folder):
+            made = _planned(job, answers, [job.folder], console)
+            left = _submit(job, made, console)
+        if not left or not job.wait or not follow.until_done(job.folder, console):
+            return made, left
+        seen = _look(job)
+        if outcome.cancelled(seen):
+            console.print("cancelled; the same command goes on from there")
+            return made, True
+        if outcome.refused(seen):
+            return made, False
+    with store.locked(job.folder):
+        return _planned(job, answers, [job.folder], console), False
+
+
+def _records(folders: Sequence[Path]) -> list[list[Any]]:
+    return [store.load(each).records for each in folders]
+
+
+def _look(job: Job) -> list[outcome.Seen]:
+    """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
+    return outcome.look(job.folder, asking=job.cluster.name == SLURM)
+
+
+def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], console: Console) -> launch.Plan:
+    """What is missing now, and a word on it; first what earlier submissions lost is put on record."""
+    seen = _look(job)
+    if lost := outcome.settle(job.folder, seen):
+        console.print(f"{counted(lost, 'case')} of earlier jobs came to no end; the records say why")
+    loaded = [store.load(each) for each in folders]
+    for line in loaded[0].damaged:
+        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    records = [each.records for each in loaded]
+    beside = records[1] if len(records) > 1 else None
+    made = launch.plan(answers, job.settings, job.machine, records[0], beside, outcome.queued(seen))
+    for each in folders:
+        store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
+    _say_plan(made, job, console)
+    return made
+
+
+def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
+    """Put the skips on record and hand over the rest; whether anything is in the queue now."""
+    supervise.run(launch.only_skips(made), job.settings, job.folder, None, lambda _: None)
+    if not made.jobs:
+        return bool(made.queued)
+    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
+    fill = pack.nested if job.nested else pack.tasks
+    tasks = fill(made, job.settings, store.load(job.folder).records, budget)
+    if job.cluster.name == LOCAL:
+        tasks = pack.as_one(tasks)
+    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    longest = max(task.seconds for task in tasks)
+    console.print(
+        f"submitted {counted(len(tasks), 'task')} of {counted(len({task.shape for task in tasks}), 'shape')} as job "
+        f"{', '.join(jobs)}, each about {waiting(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    if longest > 60 * job.cluster.time:
+        console.print(f"[yellow]one of them may take longer than cluster.time={job.cluster.time:g} minutes[/]", highlight=False)
+    return True
+
+
+@contextlib.contextmanager
+def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
+    """The other side that `versus` names, and its folder of results; None without one."""
+    if named is None:
+        yield None
+        return
+    with versus.side(str(named)) as side:
+        yield side, folder / f"versus-{side.name}"
+
+
+def _settings(config: dict[str, Any]) -> Settings:
+    """How to run, with every value checked."""
+
+    def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
+        kinds = (int,) if whole else (int, float)
+        bound = f" and at most {_MOST:g}" if isinstance(value, kinds) and value > _MOST else ""
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
+            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}")
+        return value
+
+    for name in ("bind", "oversubscribe", "dry_run", "nested", "wait"):
+        if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
+            raise Refusal(f"{name} must be true or false, not {config[name]!r}")
+    given = config["sampling"]
+    if not isinstance(given, dict):
+        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {given!r}")
+    sampling = Sampling(
+        width=number("sampling.width", given["width"], 0.0),
+        least=number("sampling.least", given["least"], 1, whole=True),
+        most=number("sampling.most", given["most"], given["least"], whole=True),
+        seconds=number("sampling.seconds", given["seconds"], 0.0),
+        warm_up=number("sampling.warm_up", given["warm_up"], 0.0),
+        turns=number("sampling.turns", given["turns"], 1, whole=True),
+        compilations=number("sampling.compilations", given["compilations"], 1, whole=True),
+    )
+    processes, cluster = config["processes"], clusters.from_config(config["cluster"])
+    return Settings(
+        sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
+        number("order_seed", config["order_seed"], 0, whole=True), number("replicates", _replicates(config), 1, whole=True),
+        processes if processes in (None, EACH) else number("processes", processes, 1, whole=True),
+        cluster.attempts if cluster.submits else None,
+    )  # fmt: skip
+
+
+def _replicates(config: dict[str, Any]) -> Any:
+    """How often fresh processes measure every case, where that is not said by what else is asked for."""
+    asked = config["replicates"]
+    if config["nested"] and isinstance(asked, int) and asked < _BLOCKS:
+        raise Refusal(f"nested=true takes at least {_BLOCKS} blocks of each device count: replicates={asked} are too few")
+    return asked if asked is not None else _BESIDE if config["versus"] is not None else _BLOCKS if config["nested"] else 1
+
+
+def _say_plan(made: launch.Plan, job: Job, console: Console) -> None:
+    where = next(iter(made.environments.values()))
+    words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
+    words += [f"{made.queued} in the queue already"] if made.queued else []
+    words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
+    on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
+    console.print(escape(told), soft_wrap=True, highlight=False)
+
+
+def _print_plan(made: launch.Plan, job: Job, console: Console) -> None:
+    """Every case that would run, by process, and every one that would be skipped, with why."""
+    platform = made.machine.platform
+    for each in made.jobs:
+        first = each[0].answer.case
+        wide = ", 64-bit" if first.dtype == "float64" else ""
+        devices = f"{counted(first.devices, f'{platform} device')}{wide}"
+        shape = launch.shape_of(first, made.machine, job.settings)
+        several = f" on {counted(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        console.print(f"[bold]{who} with {devices}{several}[/]", highlight=False)
+        for item in each:
+            console.print(f"  run   {escape(label(item.answer.case))}", soft_wrap=True, highlight=False)
+    for item in made.skips:
+        reason, words = item.answer.unfit or ("", "")
+        console.print(
+            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
+        )
+    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {made.done} done before; nothing was started")
