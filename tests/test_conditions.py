@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from scaling import environment
+from scaling import cores, environment
 from scaling.measuring import conditions
 from scaling.measuring.conditions import Reading
 
-CORE = environment.cores()[0]
+CORE = cores.allowed()[0]
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
 TURN = 0.1  # seconds
 
@@ -217,9 +217,9 @@ def test_idle_time_that_each_core_rounds_for_itself_hardly_ever_looks_like_a_for
 
 
 def test_more_than_a_tenth_of_a_core_taken_by_others_disturbs_a_bound_process_on_however_many(monkeypatch):
-    for cores in (1, 2, 16):
-        assert turn(monkeypatch, cores, wall=1.0, own=cores - 0.15) == ["foreign_load"]
-        assert turn(monkeypatch, cores, wall=1.0, own=cores - 0.05) == []
+    for bound in (1, 2, 16):
+        assert turn(monkeypatch, bound, wall=1.0, own=bound - 0.15) == ["foreign_load"]
+        assert turn(monkeypatch, bound, wall=1.0, own=bound - 0.05) == []
 
 
 def test_a_process_that_may_give_way_is_disturbed_by_a_tenth_of_all_its_cores(monkeypatch):

@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
-from scaling import environment
+from scaling import cores, environment
 from scaling.store import load
 
-CORES = environment.cores()
+CORES = cores.allowed()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
 
@@ -69,9 +67,9 @@ def test_the_digest_changes_with_what_makes_times_incomparable():
 @pytest.mark.parametrize(
     ("owner", "attribute", "value"),
     [
-        (environment, "_commit", lambda: ("c" * 40, False)),
+        (environment, "commit", lambda: ("c" * 40, False)),
         (environment, "_source", lambda: "d" * 12),
-        (environment, "_processor", lambda: "Another processor"),
+        (environment, "processor", lambda: "Another processor"),
         (environment.machine, "python_version", lambda: "3.99.1"),
         (environment.importlib.metadata, "version", lambda name: "0.99"),
     ],
@@ -130,45 +128,6 @@ def test_the_persons_flags_are_kept_and_the_one_that_keeps_answers_right_is_adde
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
     assert environment.variables("cpu") == once | {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
     assert environment.variables("gpu") == environment.variables("cpu")
-
-
-def test_the_cores_are_those_that_the_process_inherited():
-    assert set(CORES) <= os.sched_getaffinity(0)
-    assert len(CORES) == len(set(CORES)) >= 1
-
-
-def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
-    siblings = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
-    told = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
-    monkeypatch.setattr(environment, "contents", told)
-    assert environment.cores() == [0, 1, 4, 5]
-    siblings.update({0: "0-1", 1: "0-1", 4: "4-5", 5: "4-5"})
-    assert environment.cores() == [0, 4, 1, 5]
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)]
-)
-def test_a_container_has_no_more_cores_than_its_quota_pays_for(monkeypatch, quota, cores):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    monkeypatch.setattr(environment, "contents", lambda path: quota if path.endswith("cpu.max") else None)
-    assert environment.cores() == [2, 3, 5, 7][:cores]
-
-
-ASK = "import os; from scaling import environment as e; print(e.bind({}, {}), sorted(os.sched_getaffinity(0)), e.cores())"
-
-
-@needs_two_cores
-@pytest.mark.parametrize(("devices", "bound"), [(1, True), (2, True), (1, False)])
-def test_a_bound_process_has_as_many_cores_as_devices_and_its_children_inherit_them(devices, bound):
-    told = subprocess.run(
-        [sys.executable, "-c", ASK.format(devices, bound)], capture_output=True, text=True, check=True, timeout=60
-    ).stdout.replace("] [", "]\n[").splitlines()  # fmt: skip
-    said, has, next_time = (json.loads(line) for line in told)
-    assert len(said) == (devices if bound else len(CORES))
-    assert set(said) <= set(has) <= os.sched_getaffinity(0)
-    assert not bound or said == has == sorted(next_time)
 
 
 COUNTS = """

@@ -12,11 +12,13 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "measuring.modes",
     "measuring.derivative", "measuring.spmd", "measuring.inputs", "measuring.differences", "measuring.check",
-    "measuring.counts", "measuring.measure", "environment", "memory", "measuring.conditions", "record", "store",
-    "measuring.attempt", "worker", "study", "ceilings", "preflight", "seats", "launch", "supervise", "versus",
+    "measuring.counts", "measuring.measure", "environment", "machine", "cores", "memory", "measuring.conditions", "record",
+    "store", "measuring.attempt", "worker", "study", "ceilings", "preflight", "cluster.steps", "seats", "launch", "supervise",
+    "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission", "cluster.task", "cluster.outcome",
+    "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
     "reading.ratios", "reading.curves", "reading.standing", "reading.compare", "reading.answer", "reading.series",
     "reading.lint", "reading.published", "reading.figures", "reading.report", "reading.handover", "reading.track",
-    "progress", "compose", "cli",
+    "progress", "compose", "status", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.derivative", "measuring.spmd", "measuring.inputs",

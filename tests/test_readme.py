@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from slurm_fixture import cluster  # noqa: F401
 
 TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text()
@@ -40,8 +41,11 @@ def test_its_own_examples_are_about_ten_lines():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command):
+def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command, request):
     words = [word.strip("'") for word in command.split()[1:]]
+    if "cluster=slurm" in words or "results/smoke" in words:  # what the first leaves, the other reads
+        request.getfixturevalue("cluster")
+        words += ["wait=true"] if words[0] == "run" else []
     if words[0] == "run" and not any("=true" in word or word == "--help" for word in words):
         words += SMALL
     done = scaling_command(words, cwd=reader)

@@ -1,5 +1,7 @@
 """Where a timing stands: against the hand-written derivative, the machine's roofs and floors, JAX, and what was published."""
 
+import dataclasses
+
 import pytest
 
 from scaling import preflight
@@ -90,6 +92,23 @@ def test_the_report_says_what_the_machine_can_do_and_which_roof_binds_each_case(
     (only,) = tables["Every measured case"]
     assert only["of the roof"] == "under 1 %: memory"
     assert only["remarks"] == "under ten floors: 1.00 s"
+
+
+def test_a_roof_that_another_job_measured_binds_all_the_same():
+    """Jobs of a cluster, on whichever nodes of one kind, are one machine."""
+    job = {"job": "12_3", "restarts": 1, "hosts": ["n1", "n2"], "shape": {"devices": 1, "nodes": 1, "processes": 1}}
+    case = record(seconds=4.0, argument_bytes=20, output_bytes=60, work=(None, None))
+    there = dataclasses.replace(case, environment=case.environment | job)
+    (found,) = standings(there, ceiling("copy", k=10**9, seconds=[4.0] * 20)).values()
+    assert found.roof is not None and found.roof.name == "memory"
+
+
+def test_an_environment_of_many_jobs_is_told_in_a_line(tmp_path):
+    base = record(seconds=4.0)
+    jobs = [dataclasses.replace(base, replicate=n, environment=base.environment | {"job": f"12_{n}"}) for n in range(100)]
+    told(tmp_path, *jobs)
+    (environment,) = report._environments(read(tmp_path))
+    assert dict(environment["rows"])["job"] == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
 
 
 def told(tmp_path, *records):

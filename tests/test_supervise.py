@@ -9,6 +9,7 @@ import pytest
 from scaling import seats, supervise
 from scaling.case import Case
 from scaling.launch import Item, Plan, Settings
+from scaling.machine import Machine
 from scaling.preflight import Answer
 from scaling.seats import Lost, Side
 from scaling.store import Writer, latest, load
@@ -29,7 +30,7 @@ class Stage:
         monkeypatch.setattr(seats, "seat", self.seat)
 
     @contextlib.contextmanager
-    def seat(self, job, side, processes, platform, lock):
+    def seat(self, job, side, shape, platform, lock, within, errors):
         self.started += 1
         yield self.Seat(self, side.name)
 
@@ -54,7 +55,7 @@ class Stage:
 
 
 def run(tmp_path, some, beside=None, settings=None, heard=None):
-    made = Plan((tuple(some),), (), 0, "cpu", {(None, ()): ENVIRONMENT})
+    made = Plan((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Side("other"), tmp_path / "other") if beside else None
     supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other)
@@ -188,7 +189,7 @@ def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monk
 
     monkeypatch.setattr(seats, "seat", seat)
     run(tmp_path, some, beside=True)
-    assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "error") for item in some}
+    assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "killed") for item in some}
     assert load(tmp_path).records == []
     assert all(stage.seen["this", "finish", item.case.key] == 1 for item in some)
 
@@ -247,7 +248,7 @@ def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp
     run(tmp_path, some)
     records = latest(load(tmp_path).records)
     assert {r.key for r in records} == {item.case.key for item in some}
-    assert all(r.reason == "error" and "no jax" in r.text for r in records)
+    assert all(r.reason == "killed" and "no jax" in r.text for r in records)
 
 
 def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):

@@ -1,0 +1,142 @@
+"""Laws of packing: no case is lost or doubled, a task fills its time and no more, and what is compared stays together."""
+
+import dataclasses
+import random
+from collections import Counter
+
+import pytest
+
+from scaling import launch
+from scaling.case import Case, Refusal, problem
+from scaling.cluster import pack
+from scaling.launch import Settings
+from scaling.machine import EACH, Machine, Shape
+from scaling.preflight import Answer
+from scaling.sampling import Sampling
+
+NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
+
+
+@pytest.fixture
+def made():
+    """A plan of many cases on a cluster: workloads, modes, sizes, device counts, some in 64 bits, some of a peer."""
+
+    def call(replicates=1, machine=NODES):
+        cases = [
+            Case(workload, points=48 * n, mode=mode, devices=devices, dtype=dtype, engine=engine, api="shard_map")
+            for workload in ("rbf", "poisson")
+            for n in (1, 2, 3)
+            for mode in ("jacfwd", "jacrev", "linearize")
+            for devices in (1, 2, 8)
+            for dtype, engine in (("float32", "jax"), ("float64", "jax"), ("float32", "numpy"))
+            if engine == "jax" or devices == 1
+        ]
+        settings = Settings(replicates=replicates, attempts=3)
+        return launch.plan([Answer(case, None, None) for case in cases], settings, machine, []), settings
+
+    return call
+
+
+def ran(tasks):
+    return Counter(item.place for task in tasks for item in task.items)
+
+
+@pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
+@pytest.mark.parametrize("way", [pack.tasks, pack.nested])
+def test_every_case_is_in_one_task_whatever_the_budget(made, way, budget):
+    plan, settings = made(replicates=3)
+    tasks = way(plan, settings, [], budget)
+    assert ran(tasks) == {item.place: 1 for job in plan.jobs for item in job}
+
+
+@pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
+def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, budget):
+    plan, settings = made()
+    tasks = pack.tasks(plan, settings, [], budget)
+    for task in tasks:
+        assert {launch.shape_of(item.case, NODES, settings) for item in task.items} == {task.shape}
+        problems = {(problem(item.case), item.case.engine) for item in task.items}
+        assert task.seconds <= budget or len(problems) == 1
+    homes = Counter((problem(i.case), i.case.engine, i.case.devices) for t in tasks for i in {id(i): i for i in t.items}.values())
+    assert all(
+        sum((problem(i.case), i.case.engine, i.case.devices) == home for i in task.items) in (0, count)
+        for home, count in homes.items() for task in tasks
+    )  # fmt: skip
+    if budget == 1e9:
+        assert len(tasks) == len({task.shape for task in tasks})
+
+
+def test_a_job_of_a_task_holds_what_one_process_can_run(made):
+    plan, settings = made(replicates=2)
+    for task in pack.tasks(plan, settings, [], 100.0):
+        for job in task.jobs:
+            assert len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job}) == 1
+
+
+def test_nested_tasks_hold_whole_curves_in_every_block(made):
+    plan, settings = made(replicates=3)
+    tasks = pack.nested(plan, settings, [], 200.0)
+    assert len(tasks) > 1 and {task.shape for task in tasks} == {Shape(8, 2, 2)}
+    for task in tasks:
+        keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
+        everywhere = {i.place for j in plan.jobs for i in j if dataclasses.replace(i.case, devices=1).key in keys}
+        assert everywhere == {item.place for item in task.items}
+        blocks = [job[0].replicate for job in task.jobs]
+        assert blocks == sorted(blocks)
+
+
+def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
+    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
+    records = [make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)]
+    predict = pack.predictor(records, Settings(Sampling(seconds=3.0)))
+    assert predict(records[1].case) == pytest.approx(12)
+    assert predict(dataclasses.replace(records[1].case, points=24)) == pytest.approx(60)
+    assert predict(dataclasses.replace(records[1].case, mode="jacrev")) > 3.0
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "shape"),
+    [(1, None, (1, 1, 1)), (4, None, (4, 1, 1)), (8, None, (8, 2, 2)), (6, None, (6, 2, 2)), (9, None, (9, 3, 3)),
+     (8, EACH, (8, 2, 8)), (8, 4, (8, 2, 4)), (1, 4, (1, 1, 1)), (5, None, (5, 5, 5))],
+)  # fmt: skip
+def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
+    assert NODES.shape(devices, processes) == Shape(*shape)
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "words"),
+    [
+        (32, None, "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]"),
+        (5, None, "devices=5 do not share out evenly over 4 nodes of 4 of partition main: take devices=[1]"),
+        (8, 1, "devices=8 do not share out over processes=1 on 2 nodes"),
+        (6, 4, "devices=6 do not share out over processes=4 on 2 nodes"),
+    ],
+)
+def test_what_a_cluster_has_not_is_refused(devices, processes, words):
+    with pytest.raises(Refusal) as refusal:
+        NODES.enough([1, devices], processes, oversubscribe=True)
+    assert words in str(refusal.value)
+
+
+def test_thousands_of_cases_of_any_kind_are_packed_once_each():
+    rng = random.Random(1)
+    cases = {
+        Case(rng.choice(["rbf", "linear"]), points=16 * rng.randint(1, 99), mode=rng.choice(["jacfwd", "jacrev"]),
+             devices=rng.choice([1, 2, 4, 8, 16]), dtype=rng.choice(["float32", "float64"]))
+        for _ in range(4000)
+    }  # fmt: skip
+    settings = Settings(attempts=3)
+    plan = launch.plan([Answer(case, None, None) for case in cases], settings, NODES, [])
+    tasks = pack.tasks(plan, settings, [], 900.0)
+    assert ran(tasks) == {(case.key, 0): 1 for case in cases}
+    assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
+
+
+@pytest.mark.parametrize(("counts", "shape"), [((4, 6), Shape(8, 2, 2)), ((1, 8), Shape(8, 2, 2)), ((10, 12), Shape(20, 5, 5))])
+def test_every_step_of_a_nested_task_finds_room(counts, shape):
+    """Four devices on one node and six on two want two nodes of four: the largest count alone is not enough."""
+    machine = dataclasses.replace(NODES, nodes=8)
+    answers = [Answer(Case("rbf", points=120, devices=count), None, None) for count in counts]
+    settings = Settings(replicates=3, attempts=3)
+    (task,) = pack.nested(launch.plan(answers, settings, machine, []), settings, [], 1e9)
+    assert task.shape == shape

@@ -1,0 +1,65 @@
+"""How workers are started elsewhere: the words for srun and for a remote shell."""
+
+import os
+import shlex
+
+import pytest
+
+from scaling.cluster import steps
+from scaling.cluster.settings import from_config
+from scaling.cluster.steps import Shells, Steps
+from scaling.machine import Shape
+
+WORKER = ["python", "-m", "scaling.worker"]
+
+
+def options(words):
+    return dict(word.partition("=")[::2] for word in words if word.startswith("--"))
+
+
+def test_a_step_asks_for_its_shape_on_the_first_nodes_of_the_allocation():
+    (words,) = Steps(("n1", "n2", "n3"), "cpu").commands(Shape(8, 2, 4), WORKER, os.environ)
+    asked = options(words)
+    assert (asked["--nodes"], asked["--ntasks"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == ("2", "4", "2", "2")
+    assert asked["--nodelist"] == "n1,n2" and "--exact" in asked and words[0] == "srun" and words[-3:] == WORKER
+    assert "--gres" not in asked
+
+
+@pytest.mark.parametrize(("cores", "each"), [(None, None), (6, "12")])
+def test_a_step_with_gpus_asks_for_those_of_a_node_and_for_their_cores(cores, each):
+    (words,) = Steps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(Shape(8, 2, 4), WORKER, os.environ)
+    assert options(words)["--gres"] == "gpu:h100:4" and options(words).get("--cpus-per-task") == each
+
+
+def test_a_container_and_more_words_come_before_the_worker():
+    cluster = from_config({"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]})
+    (words,) = Steps(("n1",), "gpu", arguments=cluster.srun_words).commands(Shape(1), WORKER, os.environ)
+    assert words[-5:] == ["--container-image=image.sqsh", "--container-mounts=/scratch", *WORKER]
+    assert "versions" in cluster.untold  # of the packages in it
+
+
+def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_jax(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_one=1 --xla_two='a b'")
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    commands = Shells(("a", "b", "c"), ("ssh", "-q")).commands(Shape(8, 2, 4), WORKER, os.environ)
+    assert [words[:3] for words in commands] == [["ssh", "-q", host] for host in ("a", "a", "b", "b")]
+    said = shlex.split(commands[2][3])
+    assert said[:4] == ["cd", str(tmp_path), "&&", "exec"] and said[-3:] == WORKER
+    assert "AD_SCALING_NODE=b" in said and "XLA_FLAGS=--xla_one=1 --xla_two='a b'" in said
+    assert not any("hidden" in word for word in said)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO TIME LIMIT ***", "timeout"),
+        ("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO PREEMPTION ***", "preempted"),
+        ("srun: error: Node failure on n1", "node_failed"),
+        ("slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO NODE FAILURE ***", "node_failed"),
+        ("srun: error: n1: task 0: Killed", None),
+    ],
+)
+def test_slurms_words_for_the_end_of_a_step_become_a_reason(line, reason):
+    found = steps.why(["Traceback", line, "srun: Force Terminated StepId=12.0"])
+    assert found == ((reason, line) if reason else None)
