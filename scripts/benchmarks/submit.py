@@ -1,0 +1,49 @@
+"""How long does a large study take to submit, and its status to tell? 5,040 cases over six shapes; none stays in the queue.
+
+Wants a Slurm with sixteen cores on nodes of four, such as `slurm/cluster up --nodes 4 --cpus 4` brings up. Exit status 1 when
+submitting takes 30 s or more, or the status 2 s or more.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SUBMIT_SECONDS, STATUS_SECONDS, TIMES = 30.0, 2.0, 5
+STUDY = """
+devices: [1, 2, 4, 8, 12, 16]
+workload: linear
+points: [48, 96, 144, 192, 240, 288, 336]
+sizes: {p: [8, 16, 32, 48, 64, 96, 128, 192], o: [2, 4, 8]}
+mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, analytic]
+"""
+
+
+def main() -> int:
+    """Submit, ask several times, cancel; print a line for each; the exit status."""
+    Path("results").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="results", prefix=".bench-submit-", ignore_cleanup_errors=True) as name:
+        (Path(name) / "conf" / "study").mkdir(parents=True)
+        (Path(name) / "conf" / "study" / "many.yaml").write_text(STUDY)
+        words = ["run", "--config-dir", str(Path(name).resolve() / "conf"), "study=many", "cluster=slurm", f"results={name}/out"]
+        submitting, said = timed(words)
+        print(said.strip())
+        try:
+            asking = [timed(["status", f"{name}/out"])[0] for _ in range(TIMES)]
+        finally:
+            timed(["cancel", f"{name}/out"])
+    print(f"submitted in {submitting:.1f} s; the status answers in {statistics.median(asking):.2f} s (median of {TIMES})")
+    return 0 if submitting < SUBMIT_SECONDS and statistics.median(asking) < STATUS_SECONDS else 1
+
+
+def timed(words: list[str]) -> tuple[float, str]:
+    """Wall seconds of a command, and what it printed."""
+    began = time.monotonic()
+    done = subprocess.run([str(Path(sys.executable).parent / "scaling"), *words], check=True, stdout=subprocess.PIPE, text=True)
+    return time.monotonic() - began, done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
