@@ -4,6 +4,7 @@ Knows the configuration and in what order things happen; each of them is done el
 """
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.markup import escape
 
 from scaling import ceilings, launch, preflight, progress, store, study, supervise, versus
 from scaling.case import CEILING, FIELDS, Case, Refusal, label
-from scaling.cluster import follow, outcome, pack, slurm, task
+from scaling.cluster import follow, outcome, pack, slurm, submission, task
 from scaling.cluster import settings as clusters
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
@@ -150,7 +151,7 @@ def _records(folders: Sequence[Path]) -> list[list[Any]]:
 
 def _look(job: Job) -> list[outcome.Seen]:
     """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
-    return outcome.look(job.folder, asking=job.cluster.name == SLURM)
+    return outcome.look(job.folder, asking=job.cluster.name == SLURM or shutil.which("squeue") is not None)
 
 
 def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], console: Console) -> launch.Plan:
@@ -158,6 +159,9 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
     seen = _look(job)
     if lost := outcome.settle(job.folder, seen):
         console.print(f"{counted(lost, 'case')} of earlier jobs came to no end; the records say why")
+    if unknown := sum(one.state.name == outcome.UNKNOWN for one in seen):
+        told = f"{counted(unknown, 'task')} cannot be asked after from here, and may still run"
+        console.print(escape(f"{told}; if not, remove {job.folder / submission.FOLDER}"), soft_wrap=True, highlight=False)
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)

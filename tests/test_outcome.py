@@ -78,6 +78,10 @@ def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
     submission.save(dataclasses.replace(made, kind="local", host="elsewhere"))
     (seen,) = outcome.look(tmp_path)
     assert seen.state.name == outcome.UNKNOWN and not (made.folder / "states.json").exists()
+    journal = submission.Journal(made.entries[0].path)
+    journal.say("begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1)
+    assert outcome.settle(tmp_path, [seen]) == 0 and not load(tmp_path).records  # it may still bring it
+    assert len(outcome.queued([seen])) == 4
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def _keep(made: Submission, more: Mapping[str, Any]) -> None:
 def settle(results: Path, seen: Sequence[Seen]) -> int:
     """Put on record, once for each task that has ended, what it had begun and not brought to an end; how many cases that is."""
     kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
-    fresh = [one for one in seen if not one.state.live and not _told_of(kept, one).get("settled")]
+    fresh = [one for one in seen if not _may_live(one) and not _told_of(kept, one).get("settled")]
     records = store.load(results).records if fresh else []
     count = 0
     for one in fresh:
@@ -140,6 +140,10 @@ def settle(results: Path, seen: Sequence[Seen]) -> int:
         mine = [one for one in fresh if one.submission == made]
         _keep(made, {one.entry.name: {"state": asdict(one.state), "settled": True} for one in mine})
     return count
+
+
+def _may_live(one: Seen) -> bool:
+    return one.state.live or one.state.name == UNKNOWN
 
 
 def _told_of(kept: Mapping[Path, Mapping[str, Any]], one: Seen) -> Mapping[str, Any]:
@@ -173,8 +177,8 @@ def refused(seen: Sequence[Seen]) -> bool:
 
 
 def queued(seen: Iterable[Seen]) -> set[tuple[str, int]]:
-    """What tasks that wait or run are to bring, as (key, replicate)."""
-    return {item.place for one in seen if one.state.live for item in submission.read(one.entry.path).items}
+    """What tasks that wait or run, or may for all that is known here, are to bring, as (key, replicate)."""
+    return {item.place for one in seen if _may_live(one) for item in submission.read(one.entry.path).items}
 
 
 def cancel(seen: Iterable[Seen]) -> int:
