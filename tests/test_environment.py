@@ -68,7 +68,7 @@ def test_the_digest_changes_with_what_makes_times_incomparable():
     ("owner", "attribute", "value"),
     [
         (environment, "commit", lambda: ("c" * 40, False)),
-        (environment, "_source", lambda: "d" * 12),
+        (environment, "source", lambda: "d" * 12),
         (environment, "processor", lambda: "Another processor"),
         (environment.machine, "python_version", lambda: "3.99.1"),
         (environment.importlib.metadata, "version", lambda name: "0.99"),
