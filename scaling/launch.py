@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling import cores, environment
-from scaling.case import Case, to_dict
+from scaling.case import Case, problem, to_dict
 from scaling.machine import Machine, Shape
 from scaling.preflight import Answer
 from scaling.record import Record
 from scaling.sampling import Sampling
 
 _AS_OF_NOW = ("not_offered", "not_installed", "dominated")  # may end with what is installed, or with what else is running
-# Failures that another attempt may not meet with.
-NOT_BEGUN = "not_as_asked"  # and so no attempt
-PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)
+NOT_BEGUN = "not_as_asked"  # a failure that is no attempt
+PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)  # that another attempt may not meet with
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,15 @@ class Item:
     def place(self) -> tuple[str, int]:
         """What an attempt is one at: (key, replicate)."""
         return self.case.key, self.replicate
+
+    @property
+    def process(self) -> tuple[int, str, int, bool]:
+        """What cases of one process have in common.
+
+        On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too; a peer may
+        abort, and brings threads of its own.
+        """
+        return self.replicate, self.case.engine, self.case.devices, self.case.dtype == "float64"
 
 
 @dataclass(frozen=True)
@@ -118,10 +126,7 @@ def plan(
             elif past.over(identity, settings):
                 count["lost"] += 1
             else:
-                # On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too;
-                # a peer may abort, and brings threads of its own.
-                where = (replicate, answer.case.engine, answer.case.devices, answer.case.dtype == "float64")
-                jobs.setdefault(where, []).append(item)
+                jobs.setdefault(item.process, []).append(item)
     return Plan(
         tuple(tuple(job) for job in jobs.values()), tuple(skips), count["done"], machine, environments,
         count["queued"], count["lost"],
@@ -133,9 +138,12 @@ def shape_of(case: Case, machine: Machine, settings: Settings) -> Shape:
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
-def only_skips(made: Plan) -> Plan:
-    """The same without what is to be run."""
-    return dataclasses.replace(made, jobs=())
+def by_problem(items: Iterable[Item]) -> list[list[Item]]:
+    """Items of the same problem together, in the order of the first of each: these are compared."""
+    groups: dict[tuple, list[Item]] = {}
+    for item in items:
+        groups.setdefault(problem(item.case), []).append(item)
+    return list(groups.values())
 
 
 def around_of(machine: Machine, settings: Settings, around: tuple) -> dict[str, Any]:

@@ -21,10 +21,6 @@ class Shape:
     nodes: int = 1
     processes: int = 1
 
-    def __str__(self) -> str:
-        words = (counted(self.devices, "device"), counted(self.nodes, "node"), counted(self.processes, "process", "processes"))
-        return ", ".join(words)
-
 
 @dataclass(frozen=True)
 class Machine:

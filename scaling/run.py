@@ -4,6 +4,7 @@ Knows the configuration and in what order things happen; each of them is done el
 """
 
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Ran:
 
 def read(config: dict[str, Any], name: str) -> Job:
     """The study of a composed configuration; bad input is a `Refusal`, before anything starts."""
-    cluster, settings = clusters.from_config(config["cluster"]), _settings(config)
+    cluster = clusters.from_config(config["cluster"])
+    settings = _settings(config, cluster)
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
@@ -99,10 +101,7 @@ def run(job: Job, named: Any, dry_run: bool, console: Console) -> Ran | None:
     with _beside(named, job.folder) as beside:
         folders = [job.folder, beside[1]] if beside else [job.folder]
         if dry_run:
-            records = _records(folders)
-            beside_records = records[1] if beside else None
-            made = launch.plan(answers, job.settings, job.machine, records[0], beside_records, outcome.queued(_look(job)))
-            _print_plan(made, job, console)
+            _print_plan(_plan(job, answers, [store.load(each) for each in folders], _look(job)), job, console)
             return None
         for each in folders:
             store.prepare(each)
@@ -145,8 +144,10 @@ def _hand_over(job: Job, answers: Sequence[Answer], console: Console) -> tuple[l
         return _planned(job, answers, [job.folder], console), False
 
 
-def _records(folders: Sequence[Path]) -> list[list[Any]]:
-    return [store.load(each).records for each in folders]
+def _plan(job: Job, answers: Sequence[Answer], loaded: Sequence[store.Loaded], seen: Sequence[outcome.Seen]) -> launch.Plan:
+    """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
+    mine, *beside = (each.records for each in loaded)
+    return launch.plan(answers, job.settings, job.machine, mine, beside[0] if beside else None, outcome.queued(seen))
 
 
 def _look(job: Job) -> list[outcome.Seen]:
@@ -165,9 +166,7 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    records = [each.records for each in loaded]
-    beside = records[1] if len(records) > 1 else None
-    made = launch.plan(answers, job.settings, job.machine, records[0], beside, outcome.queued(seen))
+    made = _plan(job, answers, loaded, seen)
     for each in folders:
         store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
     _say_plan(made, job, console)
@@ -176,7 +175,7 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
 
 def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
     """Put the skips on record and hand over the rest; whether anything is in the queue now."""
-    supervise.run(launch.only_skips(made), job.settings, job.folder, None, lambda _: None)
+    supervise.run(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
     if not made.jobs:
         return bool(made.queued)
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
@@ -207,7 +206,7 @@ def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
         yield side, folder / f"versus-{side.name}"
 
 
-def _settings(config: dict[str, Any]) -> Settings:
+def _settings(config: dict[str, Any], cluster: Cluster) -> Settings:
     """How to run, with every value checked."""
 
     def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
@@ -232,7 +231,7 @@ def _settings(config: dict[str, Any]) -> Settings:
         turns=number("sampling.turns", given["turns"], 1, whole=True),
         compilations=number("sampling.compilations", given["compilations"], 1, whole=True),
     )
-    processes, cluster = config["processes"], clusters.from_config(config["cluster"])
+    processes = config["processes"]
     return Settings(
         sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
         number("order_seed", config["order_seed"], 0, whole=True), number("replicates", _replicates(config), 1, whole=True),

@@ -218,10 +218,7 @@ def _tail(errors: TextIO) -> list[str]:
     return errors.read().splitlines()
 
 
-def _own(lines: list[str]) -> list[str]:
-    """What the worker said itself, without what Slurm or a remote shell adds about its end."""
-    return [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-
-
 def _last_line(lines: list[str]) -> str:
-    return environment.last_line("\n".join(_own(lines) or lines), "")[:300]
+    """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
+    return environment.last_line("\n".join(own or lines), "")[:300]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling import cores, seats, store
-from scaling.case import Case, problem, told
+from scaling.case import Case, told
 from scaling.cluster.steps import Within
-from scaling.launch import Item, Plan, Settings, shape_of
+from scaling.launch import Item, Plan, Settings, by_problem, shape_of
 from scaling.record import Record
 from scaling.seats import Lost, Seat, Side, Unwritable
 
@@ -281,11 +281,8 @@ class _Block:
 
 
 def _comparable(job: Sequence[Item]) -> list[list[Item]]:
-    """Items of the same problem together, in the order of the first of each, so many at most."""
-    groups: dict[tuple, list[Item]] = {}
-    for item in job:
-        groups.setdefault(problem(item.case), []).append(item)
-    return [group[start : start + _TOGETHER] for group in groups.values() for start in range(0, len(group), _TOGETHER)]
+    """Items of the same problem together, so many at most."""
+    return [group[start : start + _TOGETHER] for group in by_problem(job) for start in range(0, len(group), _TOGETHER)]
 
 
 def _no_larger(one: Case, other: Case) -> bool:

@@ -216,6 +216,8 @@ def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple
 
 def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
     """Assert that all processes together are what was asked for; what is to be told of them: hosts, cores, the job."""
+    from scaling.measuring import measure
+
     mine = [device for device in place.devices if device.process_index == place.rank]
     told = {
         "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
@@ -223,7 +225,7 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
     }  # fmt: skip
     if place.platform == "cpu":
         told["kind"] = environment.processor()
-    each = [json.loads(words) for words in _gather_words(place.gather, json.dumps(told))]
+    each = [json.loads(words) for words in measure.words(place.gather, json.dumps(told))]
     nodes, kinds = list(dict.fromkeys(one["node"] for one in each)), sorted({one["kind"] for one in each})
     found = {
         "nodes": len(nodes), "processes": len(each), "devices": sum(one["devices"] for one in each),
@@ -250,13 +252,6 @@ def _gather(values: list[float]) -> list[list[float]]:
     # As bytes, because JAX would round a float64 where x64 is off.
     sent = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
     return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
-
-
-def _gather_words(gather: Callable, words: str) -> list[str]:
-    """Words of this process -> those of each, by rank."""
-    sent = words.encode()
-    longest = int(max(length for (length,) in gather([float(len(sent))])))
-    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
 def _address(nodes: int) -> str:

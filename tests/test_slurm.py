@@ -1,6 +1,5 @@
 """A study on a real Slurm (slurm/cluster): what was asked for is what runs, and whatever becomes of a job, no record is lost."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -331,8 +330,6 @@ def test_tasks_are_split_as_the_cluster_wants_and_shapes_follow_one_another(subm
     assert len(arrays) == 2
     assert f"afterany:{arrays[0]}" in call("scontrol", "show", "job", arrays[1]).stdout
     assert sum("RUNNING" in line for line in queue()) <= 1
-    with contextlib.suppress(OSError):
-        shutil.rmtree(made.folder / "log")
 
 
 def test_what_is_in_the_queue_is_not_submitted_twice(submit, tmp_path, results):

@@ -41,6 +41,11 @@ class Seen:
     entry: Entry
     state: State
 
+    @property
+    def open(self) -> bool:
+        """Whether it waits or runs, or may, where nobody could be asked."""
+        return self.state.live or self.state.name == UNKNOWN
+
 
 def look(results: Path, asking: bool = True) -> list[Seen]:
     """Every task that was submitted for a folder of results; what has ended is remembered. A `Refusal` if nobody answers.
@@ -129,7 +134,7 @@ def _keep(made: Submission, more: Mapping[str, Any]) -> None:
 def settle(results: Path, seen: Sequence[Seen]) -> int:
     """Put on record, once for each task that has ended, what it had begun and not brought to an end; how many cases that is."""
     kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
-    fresh = [one for one in seen if not _may_live(one) and not _told_of(kept, one).get("settled")]
+    fresh = [one for one in seen if not one.open and not _told_of(kept, one).get("settled")]
     records = store.load(results).records if fresh else []
     count = 0
     for one in fresh:
@@ -140,10 +145,6 @@ def settle(results: Path, seen: Sequence[Seen]) -> int:
         mine = [one for one in fresh if one.submission == made]
         _keep(made, {one.entry.name: {"state": asdict(one.state), "settled": True} for one in mine})
     return count
-
-
-def _may_live(one: Seen) -> bool:
-    return one.state.live or one.state.name == UNKNOWN
 
 
 def _told_of(kept: Mapping[Path, Mapping[str, Any]], one: Seen) -> Mapping[str, Any]:
@@ -166,19 +167,22 @@ def ending(one: Seen, begun: bool) -> tuple[str, str, bool] | None:
 
 def cancelled(seen: Sequence[Seen]) -> bool:
     """Whether a task of the last submission was cancelled: somebody does not want it."""
-    last = seen[-1].submission.folder if seen else None
-    return any(one.submission.folder == last and one.state.name == "CANCELLED" for one in seen)
+    return any(one.state.name == "CANCELLED" for one in _last_submission(seen))
 
 
 def refused(seen: Sequence[Seen]) -> bool:
     """Whether a task of the last submission did not get what it had asked for: another like it would not either."""
-    last = [one for one in seen if one.submission.folder == seen[-1].submission.folder]
-    return any(event.get("reason") == NOT_BEGUN for one in last for event in submission.journal(one.entry.path))
+    events = (event for one in _last_submission(seen) for event in submission.journal(one.entry.path))
+    return any(event.get("reason") == NOT_BEGUN for event in events)
+
+
+def _last_submission(seen: Sequence[Seen]) -> list[Seen]:
+    return [one for one in seen if one.submission == seen[-1].submission]
 
 
 def queued(seen: Iterable[Seen]) -> set[tuple[str, int]]:
     """What tasks that wait or run, or may for all that is known here, are to bring, as (key, replicate)."""
-    return {item.place for one in seen if _may_live(one) for item in submission.read(one.entry.path).items}
+    return {item.place for one in seen if one.open for item in submission.read(one.entry.path).items}
 
 
 def cancel(seen: Iterable[Seen]) -> int:

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.case import Case, problem
-from scaling.launch import Item, Plan, Settings, shape_of
+from scaling.case import Case
+from scaling.launch import Item, Plan, Settings, by_problem, shape_of
 from scaling.machine import Shape
 from scaling.record import Record
 
@@ -38,7 +38,7 @@ def tasks(made: Plan, settings: Settings, records: Sequence[Record], budget: flo
     predict = predictor(records, settings)
     by_shape: dict[Shape, list[list[Item]]] = defaultdict(list)
     for job in made.jobs:
-        by_shape[shape_of(job[0].case, made.machine, settings)] += _problems(job)
+        by_shape[shape_of(job[0].case, made.machine, settings)] += by_problem(job)
     return [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
 
 
@@ -67,14 +67,6 @@ def _blocks(items: Iterable[Item], made: Plan) -> tuple[tuple[Item, ...], ...]:
     return tuple(job for job in jobs if job)
 
 
-def _problems(job: Sequence[Item]) -> list[list[Item]]:
-    """The items of a job, those of one problem together."""
-    groups: dict[tuple, list[Item]] = {}
-    for item in job:
-        groups.setdefault(problem(item.case), []).append(item)
-    return list(groups.values())
-
-
 def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case], float], budget: float) -> list[Task]:
     """Groups in their order, as many to a task as fit its time; a job ends where what a process has in common ends."""
     made: list[Task] = []
@@ -82,7 +74,7 @@ def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case]
     total = 0.0
     for group in groups:
         long = sum(predict(item.case) for item in group)
-        fresh = not jobs or _process(jobs[-1][0]) != _process(group[0])
+        fresh = not jobs or jobs[-1][0].process != group[0].process
         if jobs and total + long + _START_SECONDS * fresh > budget:
             made.append(Task(shape, tuple(map(tuple, jobs)), total))
             jobs, total, fresh = [], 0.0, True
@@ -91,11 +83,6 @@ def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case]
         jobs[-1] += group
         total += long + _START_SECONDS * fresh
     return [*made, Task(shape, tuple(map(tuple, jobs)), total)] if jobs else made
-
-
-def _process(item: Item) -> tuple:
-    """What cases of one process have in common."""
-    return item.replicate, item.case.engine, item.case.devices, item.case.dtype == "float64"
 
 
 def predictor(records: Sequence[Record], settings: Settings) -> Callable[[Case], float]:

@@ -8,6 +8,7 @@ from scaling.case import Refusal, unknown
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 PLATFORMS = ("cpu", "gpu", "tpu")
+LISTS = ("setup", "srun", "hosts", "shell")  # fields that hold words
 _WHOLE = ("at_once", "attempts", "per_node", "nodes", "cores")
 _TEXTS = ("partition", "account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python", "container")
 
@@ -80,7 +81,7 @@ def _checked(name: str, value: Any) -> Any:
 
     if name == "platform" and value not in PLATFORMS:
         raise unknown("cluster.platform", value, PLATFORMS)
-    if name in ("setup", "srun", "hosts", "shell"):
+    if name in LISTS:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise wrong("a list of words, such as [--verbose]")
         return tuple(value)

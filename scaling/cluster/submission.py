@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from scaling import store
 from scaling.case import Refusal, from_dict, to_dict
 from scaling.cluster.pack import Task
-from scaling.cluster.settings import Cluster
+from scaling.cluster.settings import LISTS, Cluster
 from scaling.launch import Item, Plan, Settings
 from scaling.machine import Machine, Shape, node_name
 from scaling.preflight import Answer
@@ -167,7 +167,7 @@ def read(task: Path) -> Work:
             tuple(tuple(map(_item_from_json, job)) for job in told["jobs"]),
             Settings(**settings | {"sampling": Sampling(**settings["sampling"])}),
             Machine(**machine | {"untold": tuple(machine["untold"])}),
-            Cluster(**cluster | {name: tuple(cluster[name]) for name in ("setup", "srun", "hosts", "shell")} | {"sbatch": ()}),
+            Cluster(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
             told["nested"],
             {(digest, tuple(map(tuple, engine))): around for (digest, engine), around in told["environments"]},
         )

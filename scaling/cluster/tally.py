@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.cluster import submission
-from scaling.cluster.outcome import UNKNOWN, Seen
+from scaling.cluster.outcome import Seen
 from scaling.cluster.submission import Entry
 
 Place = tuple[str, int]  # (key, replicate)
@@ -69,7 +69,7 @@ class Tally:
     @property
     def open(self) -> bool:
         """Whether it waits or runs, or may, where nobody could be asked."""
-        return self.seen.state.live or self.seen.state.name == UNKNOWN
+        return self.seen.open
 
     @property
     def waits(self) -> bool:

@@ -68,8 +68,9 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     """Put on record what was lost when the task last ran, then run what is left."""
     results = submission.results_of(path)
     records = store.load(results).records
-    lost(results, records, path, work, "killed", "its job was stopped and started again while it ran")
-    jobs = remaining(work, store.load(results).records)
+    if lost(results, records, path, work, "killed", "its job was stopped and started again while it ran"):
+        records = store.load(results).records
+    jobs = remaining(work, records)
     here = {around: launch.around_of(work.machine, work.settings, around) for around in work.environments}
     made = Plan(jobs, (), 0, work.machine, here)
 

@@ -173,10 +173,10 @@ def _together(place: Place) -> Iterator[None]:
     fine = [each[0] == 1.0 for each in place.gather([float(error is None)])]
     if all(fine):
         return
-    told = place.gather(list(map(float, "|".join(_why(error or Exception())).encode()[:_TOLD].ljust(_TOLD))))
+    told = measure.words(place.gather, "|".join(_why(error or Exception()))[:_TOLD])
     if error is not None:
         raise error
-    status, reason, words = bytes(map(int, told[fine.index(False)])).decode(errors="replace").strip().split("|", 2)
+    status, reason, words = told[fine.index(False)].split("|", 2)
     raise Unfit(status, reason, f"process {fine.index(False)} of {place.processes}: {words}")
 
 

@@ -43,6 +43,13 @@ def alone(values: list[float]) -> list[list[float]]:
     return [values]
 
 
+def words(gather: Gather, text: str) -> list[str]:
+    """Words of this process -> those of each, by rank, without the blanks at their ends."""
+    sent = text.encode()
+    longest = int(max(length for (length,) in gather([float(len(sent))])))
+    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
+
+
 def stages(function: Callable, arguments: list[Any]) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
