@@ -39,9 +39,9 @@ def waiting(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def counted(count: int, noun: str, several: str = "") -> str:
-    """'1 case', '2 cases'; `several` where an s will not do."""
-    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
+def counted(count: int, noun: str) -> str:
+    """'1 case', '2 cases'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def cell(text: str) -> str:
