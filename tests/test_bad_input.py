@@ -3,6 +3,7 @@
 Most of it asks `cli.main` in this process, which is what the command calls; what a newcomer sees first goes through the command.
 """
 
+import logging
 import os
 import re
 import subprocess
@@ -136,6 +137,8 @@ def here(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["scaling"])
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        # Hydra sets logging up anew and closes the handlers that were there; absl's would close pytest's own standard error.
+        monkeypatch.setattr(logging, "shutdown", lambda *_: None)
         status = cli.main(words)
         return subprocess.CompletedProcess(words, status, *capsys.readouterr())
 
