@@ -115,7 +115,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
 
 def _tracking(config: dict[str, Any]) -> Any:
     """Where to publish, or None; checked before anything starts."""
-    from scaling.reading import track
+    from scaling.tracking import track
 
     return None if config["tracking"]["name"] == "none" else track.Settings.from_config(config["tracking"])
 
@@ -211,13 +211,13 @@ def _print_comparison(a: Path, b: Path, console: Console, margin: float | None =
 
 def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
-    from scaling.reading import answer
+    from scaling.reading import findings
     from scaling.reading import lint as linting
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
-    told = linting.remarks(answer.read(store.folder_of(given.folder)))
+    told = linting.remarks(findings.read(store.folder_of(given.folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in told:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
@@ -230,7 +230,7 @@ def lint(words: list[str], console: Console) -> int:
 
 def publish(words: list[str], console: Console) -> int:
     """Project a results folder onto W&B."""
-    from scaling.reading import track
+    from scaling.tracking import track
 
     parser = _parser(
         "publish", "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY)."
@@ -246,7 +246,7 @@ def publish(words: list[str], console: Console) -> int:
 
 
 def _publish(folder: Path, settings: Any, console: Console) -> None:
-    from scaling.reading import track
+    from scaling.tracking import track
 
     for line in track.publish(folder, settings).lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
@@ -254,10 +254,10 @@ def _publish(folder: Path, settings: Any, console: Console) -> None:
 
 def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> list[Record]:
     """Write the report and print its short form, of these environments; their records."""
-    from scaling.reading import answer
-    from scaling.reading import report as pages
+    from scaling.reading import answer, findings
+    from scaling.showing import report as pages
 
-    index, found = pages.write(folder), answer.read(folder, only)
+    index, found = pages.write(folder), findings.read(folder, only)
     table = Table(*answer.COLUMNS)
     rows, said = answer.brief(found)
     for row in rows:

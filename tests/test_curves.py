@@ -189,5 +189,5 @@ def test_one_size_is_no_panel():
 
 
 def test_reading_a_study_never_imports_jax():
-    code = "import sys, scaling.reading.curves, scaling.reading.figures, scaling.reading.report; sys.exit('jax' in sys.modules)"
+    code = "import sys, scaling.reading.curves, scaling.showing.figures, scaling.showing.report; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,8 +16,9 @@ ORDER = [
     "store", "measuring.attempt", "worker", "study", "ceilings", "preflight", "cluster.steps", "seats", "launch", "supervise",
     "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission", "cluster.task", "cluster.outcome",
     "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
-    "reading.ratios", "reading.curves", "reading.standing", "reading.compare", "reading.answer", "reading.series",
-    "reading.lint", "reading.published", "reading.figures", "reading.report", "reading.handover", "reading.track",
+    "reading.ratios", "reading.curves", "reading.standing", "reading.compare", "reading.series", "reading.findings",
+    "reading.answer",
+    "reading.lint", "reading.published", "showing.figures", "showing.report", "tracking.handover", "tracking.track",
     "progress", "compose", "status", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from scaling.case import to_dict
-from scaling.reading import answer, lint, report, series
+from scaling.reading import findings, lint, series
 from scaling.record import to_line
+from scaling.showing import report
 from scaling.store import write_json
 
 COMMITTED = {"commit": "c" * 40, "dirty": False}
@@ -51,7 +52,7 @@ def told(tmp_path):
         (tmp_path / "one.jsonl").write_text(lines)
         cases = [{"key": case.key, "case": to_dict(case)} for case in missing]
         write_json(tmp_path / "study.json", {"study": "made up", "scaling": [scaling], "cases": cases})
-        return {remark.rule: remark for remark in lint.remarks(answer.read(tmp_path))}
+        return {remark.rule: remark for remark in lint.remarks(findings.read(tmp_path))}
 
     return tell
 

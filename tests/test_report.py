@@ -9,7 +9,8 @@ from test_curves import record, weak
 
 from scaling import words
 from scaling.case import to_dict
-from scaling.reading import answer, figures, report
+from scaling.reading import answer
+from scaling.showing import figures, report
 from scaling.store import Writer, write_json
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'

@@ -6,8 +6,9 @@ import pytest
 
 from scaling import preflight
 from scaling.case import FIELDS, MODES, to_dict
-from scaling.reading import curves, published, report, standing
-from scaling.reading.answer import first_call, read
+from scaling.reading import curves, published, standing
+from scaling.reading.findings import first_call, read
+from scaling.showing import report
 from scaling.store import Writer
 from tests.test_curves import record
 from tests.test_study import compose

@@ -17,9 +17,9 @@ import yaml
 
 from scaling import store
 from scaling.case import Case, Refusal
-from scaling.reading import handover, track
 from scaling.reading.curves import curves
 from scaling.record import Record
+from scaling.tracking import handover, track
 
 KEY = "planted0secret0" * 3  # wandb wants at least 40 characters
 NOWHERE = "http://127.0.0.1:9"
@@ -431,6 +431,6 @@ def test_a_password_in_the_address_of_the_server_is_never_written(monkeypatch):
 
 
 def test_importing_track_starts_neither_jax_nor_wandb():
-    ask = "import sys, scaling.reading.track; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    ask = "import sys, scaling.tracking.track; print([name for name in ('jax', 'wandb') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

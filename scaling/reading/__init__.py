@@ -1,1 +1,1 @@
-"""What the records say: curves and ratios, and from them the answer, the report, W&B. No JAX."""
+"""What the records say, as values: curves, ratios, laws, the fastest mode, and from them the answer in words. No JAX."""

@@ -5,102 +5,28 @@ Does not know how a curve is computed (curves.py), nor pages and figures (report
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scaling.case import Case, from_dict, label
+from scaling.case import Case
 from scaling.reading import curves as analysis
-from scaling.reading.curves import Curve, Fastest, Panel, Timing, family_name, size_name, volume, way_of
-from scaling.reading.standing import Standing, standings
-from scaling.record import REASONS, Record
-from scaling.store import latest, load, read_json
+from scaling.reading.curves import Curve, Fastest, Timing, family_name, size_name, volume, way_of
+from scaling.reading.findings import Findings, marks, read
+from scaling.reading.standing import Standing
+from scaling.record import REASONS
 from scaling.words import counted, duration, ratio, share
 
 _MOST_ROWS = 20  # at a glance
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 
 
-@dataclass(frozen=True)
-class Findings:
-    """A results folder, read: the last word on each case, and what follows from it."""
-
-    name: str
-    records: list[Record]
-    damaged: list[str]
-    missing: list[str]  # cases of the study without any record
-    timings: list[Timing]
-    curves: list[Curve]
-    fastest: list[Fastest]
-    panels: list[Panel]
-    standings: list[Standing]
-    refusals: list[str]
-
-    @property
-    def environments(self) -> list[str]:
-        """The digests, that of the first case started first."""
-        return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
-
-    @property
-    def mixed(self) -> bool:
-        """Whether a workload was measured in more than one environment; two workloads may each have one of their own."""
-        return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
-
-
-def read(folder: Path, only: Collection[str] | None = None) -> Findings:
-    """Load a results folder and work out what it says, of every environment in it or of these settings only."""
-    loaded, study = load(folder), read_json(folder / "study.json")
-    study = study if isinstance(study, dict) else {}
-    scaling = study.get("scaling") or ["strong"]
-    scaling = [scaling] if isinstance(scaling, str) else scaling
-    records = [r for r in latest(loaded.records) if only is None or r.setting in only]
-    timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
-    run = {record.key for record in records}
-    cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
-    return Findings(
-        name=str(study.get("study") or folder.resolve().name),
-        records=records,
-        damaged=loaded.damaged,
-        missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
-        timings=timings,
-        curves=analysis.curves(studied, scaling),
-        fastest=analysis.fastest(studied),
-        panels=analysis.panels(studied),
-        standings=standings(timings),
-        refusals=analysis.weak_refusals(studied) if "weak" in scaling else [],
-    )
-
-
-def _planned(cell: Mapping[str, Any]) -> str:
-    try:
-        return label(from_dict(cell["case"]))
-    except (KeyError, TypeError, ValueError):
-        return str(cell.get("key"))
-
-
 def time_of(timing: Timing) -> str:
     return duration(timing.median, *(timing.interval or (None, None)))
-
-
-def first_call(timing: Timing) -> float | None:
-    """Seconds from the plain function to the first result: tracing, compiling, the first call; the median of the replicates."""
-    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
-    each = [sum(getattr(r, stage) or 0.0 for stage in stages) for r in timing.records if r.first_seconds is not None]
-    return statistics.median(each) if each else None
 
 
 def call_of(case: Case) -> str:
     """How a mode is called and cut, in words."""
     words = [case.api, "" if case.api == "jit" else f"{case.split} split"]
     return ", ".join(word for word in words if word)
-
-
-def marks(found: Findings, environment: str, honest: bool = True) -> str:
-    """What must stand beside a number: which environment, where there are several, and whether it was oversubscribed."""
-    words = [f"environment {environment}"] if found.mixed else []
-    words += [] if honest else ["oversubscribed"]
-    return f" [{', '.join(words)}]" if words else ""
 
 
 def sentences(source: Path | Findings) -> list[str]:

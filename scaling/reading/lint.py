@@ -1,6 +1,6 @@
 """Lint: what a strict reviewer would say of a results folder, and what mends it.
 
-A rule is a small function that says what is wrong, with figures, and a row of one table. Knows what a folder says (answer.py);
+A rule is a small function that says what is wrong, with figures, and a row of one table. Knows what a folder holds (findings.py);
 not how remarks are printed.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from scaling.case import ANALYTIC, Case, label, problem
 from scaling.environment import OF_THE_CASE
 from scaling.reading import series
-from scaling.reading.answer import Findings, marks
 from scaling.reading.curves import Curve, Timing, family_name, size_name
+from scaling.reading.findings import Findings, marks
 from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
 from scaling.words import counted, duration, share

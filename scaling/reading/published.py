@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from scaling.case import to_dict
-from scaling.reading.answer import Findings, first_call, marks
 from scaling.reading.curves import Timing
+from scaling.reading.findings import Findings, first_call, marks
 from scaling.words import duration, number, ratio
 
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")

@@ -1,7 +1,7 @@
 """The hand-over: runs as JSON given to wandb in a process of its own, with a deadline.
 
 wandb can hang, and its state and its environment must not reach a study. `events` is our side of the pipe; `python -m
-scaling.reading.handover` is the other. Does not know what the runs mean.
+scaling.tracking.handover` is the other. Does not know what the runs mean.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def events(folder: Path, job: Mapping[str, Any], timeout: float) -> Iterator[dic
         json.dump(job, told)
         told.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scaling.reading.handover"],
+            [sys.executable, "-P", "-m", "scaling.tracking.handover"],
             stdin=told,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -19,23 +19,21 @@ from markupsafe import Markup
 from scaling import ceilings
 from scaling.case import Case, label, to_dict
 from scaling.reading import curves as analysis
-from scaling.reading import figures, lint, published
+from scaling.reading import lint, published
 from scaling.reading.answer import (
     COLUMNS,
     PEER_COLUMNS,
-    Findings,
     brief,
-    first_call,
-    marks,
     peer_rows,
-    read,
     sentences,
     table_rows,
     time_of,
 )
 from scaling.reading.curves import Point, Timing, family_name, size_name, way_of
+from scaling.reading.findings import Findings, first_call, marks, read
 from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
+from scaling.showing import figures
 from scaling.words import cell, counted, duration, number, ratio, share
 
 _ENDINGS = ("svg", "png")

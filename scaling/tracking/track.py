@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 from scaling import store
 from scaling.case import Refusal, to_dict, unknown
-from scaling.reading import handover
 from scaling.reading.curves import Curve, Point, curves
 from scaling.record import STATUSES, Record
+from scaling.tracking import handover
 
 MODES = ("auto", "online", "offline")
 LEDGER = "wandb.json"  # which run went where, beside the records

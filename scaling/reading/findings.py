@@ -1,0 +1,88 @@
+"""Findings: a results folder, read: the last word on each case, and everything that follows from it, as one value.
+
+Knows which analysis there is, and the folder; not what is said or drawn of it.
+"""
+
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.case import from_dict, label
+from scaling.reading import curves as analysis
+from scaling.reading.curves import Curve, Fastest, Panel, Timing
+from scaling.reading.standing import Standing, standings
+from scaling.record import Record
+from scaling.store import latest, load, read_json
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A results folder, read: the last word on each case, and what follows from it."""
+
+    name: str
+    records: list[Record]
+    damaged: list[str]
+    missing: list[str]  # cases of the study without any record
+    timings: list[Timing]
+    curves: list[Curve]
+    fastest: list[Fastest]
+    panels: list[Panel]
+    standings: list[Standing]
+    refusals: list[str]
+
+    @property
+    def environments(self) -> list[str]:
+        """The digests, that of the first case started first."""
+        return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a workload was measured in more than one environment; two workloads may each have one of their own."""
+        return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
+
+
+def read(folder: Path, only: Collection[str] | None = None) -> Findings:
+    """Load a results folder and work out what it says, of every environment in it or of these settings only."""
+    loaded, study = load(folder), read_json(folder / "study.json")
+    study = study if isinstance(study, dict) else {}
+    scaling = study.get("scaling") or ["strong"]
+    scaling = [scaling] if isinstance(scaling, str) else scaling
+    records = [r for r in latest(loaded.records) if only is None or r.setting in only]
+    timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
+    run = {record.key for record in records}
+    cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
+    return Findings(
+        name=str(study.get("study") or folder.resolve().name),
+        records=records,
+        damaged=loaded.damaged,
+        missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
+        timings=timings,
+        curves=analysis.curves(studied, scaling),
+        fastest=analysis.fastest(studied),
+        panels=analysis.panels(studied),
+        standings=standings(timings),
+        refusals=analysis.weak_refusals(studied) if "weak" in scaling else [],
+    )
+
+
+def _planned(cell: Mapping[str, Any]) -> str:
+    try:
+        return label(from_dict(cell["case"]))
+    except (KeyError, TypeError, ValueError):
+        return str(cell.get("key"))
+
+
+def first_call(timing: Timing) -> float | None:
+    """Seconds from the plain function to the first result: tracing, compiling, the first call; the median of the replicates."""
+    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
+    each = [sum(getattr(r, stage) or 0.0 for stage in stages) for r in timing.records if r.first_seconds is not None]
+    return statistics.median(each) if each else None
+
+
+def marks(found: Findings, environment: str, honest: bool = True) -> str:
+    """What must stand beside a number: which environment, where there are several, and whether it was oversubscribed."""
+    words = [f"environment {environment}"] if found.mixed else []
+    words += [] if honest else ["oversubscribed"]
+    return f" [{', '.join(words)}]" if words else ""
