@@ -16,7 +16,7 @@ ORDER = [
     "store", "measuring.attempt", "worker", "study", "ceilings", "preflight", "cluster.steps", "seats", "launch", "supervise",
     "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission", "cluster.task", "cluster.outcome",
     "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
-    "reading.ratios", "reading.curves", "reading.standing", "reading.compare", "reading.series", "reading.findings",
+    "reading.ratios", "reading.sweeps", "reading.curves", "reading.crossover", "reading.standing", "reading.compare", "reading.series", "reading.findings",
     "reading.answer",
     "reading.lint", "reading.published", "showing.figures", "showing.report", "tracking.handover", "tracking.track",
     "progress", "compose", "status", "logs", "run", "cli",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from scaling.case import ANALYTIC, WHOLE, Case, label, problem
 from scaling.reading import ratios
+from scaling.reading.sweeps import numbers, sweeps
 from scaling.record import Record
 from scaling.store import latest
 
@@ -318,54 +319,15 @@ def panels(records: Iterable[Record]) -> list[Panel]:
 
 def _panels(group: Sequence[Timing]) -> list[Panel]:
     """The panels of timings that differ in mode and size alone: one size is swept, the others tell the panels apart."""
-    together = _moving_together([_numbers(t.case) for t in group])
-    if not together:
-        return []
-    swept = max(together, key=lambda names: len({_numbers(t.case)[names[0]] for t in group}))
-    apart: dict[tuple, list[Timing]] = {}
-    for timing in group:
-        held = tuple((k, v) for k, v in _numbers(timing.case).items() if k not in swept)
-        apart.setdefault(held, []).append(timing)
     made = []
-    for held, timings in apart.items():
+    for swept, held, timings in sweeps(group, lambda timing: timing.case):
         largest = max(timings, key=lambda t: volume(t.case))
-        if len({_numbers(t.case)[swept[0]] for t in timings}) > 1:
-            words = " ".join(f"{name}={value}" for name, value in held)
-            title = _swept_name(swept, [_numbers(t.case) for t in timings])
-            made.append(Panel(largest.case, largest.environment, largest.honest, title, words, _lines(timings, swept[0])))
+        made.append(Panel(largest.case, largest.environment, largest.honest, swept.title, held, _lines(timings, swept.name)))
     return made
-
-
-def _numbers(case: Case) -> dict[str, int]:
-    return {"points": case.points, **case.sizes}
-
-
-def _moving_together(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """The names that vary, those that determine each other in one list."""
-    together: list[list[str]] = []
-    for name in rows[0]:
-        count = len({row.get(name) for row in rows})
-        if count < 2:
-            continue
-        for names in together:
-            pairs = {(row.get(names[0]), row.get(name)) for row in rows}
-            if count == len(pairs) == len({pair[0] for pair in pairs}):
-                names.append(name)
-                break
-        else:
-            together.append([name])
-    return together
-
-
-def _swept_name(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
-    first, *rest = names
-    same = [name for name in rest if all(row[name] == row[first] for row in rows)]
-    along = [name for name in rest if name not in same]
-    return " = ".join([first, *same]) + (f" ({', '.join(along)} with it)" if along else "")
 
 
 def _lines(timings: Sequence[Timing], name: str) -> dict[Way, tuple[tuple[int, Timing], ...]]:
     ways: dict[Way, list[tuple[int, Timing]]] = {}
-    for timing in sorted(timings, key=lambda t: _numbers(t.case)[name]):
-        ways.setdefault(way_of(timing.case), []).append((_numbers(timing.case)[name], timing))
+    for timing in sorted(timings, key=lambda t: numbers(t.case)[name]):
+        ways.setdefault(way_of(timing.case), []).append((numbers(timing.case)[name], timing))
     return {way: tuple(rows) for way, rows in sorted(ways.items(), key=lambda line: line[0].name)}

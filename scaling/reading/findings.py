@@ -11,6 +11,7 @@ from typing import Any
 
 from scaling.case import from_dict, label
 from scaling.reading import curves as analysis
+from scaling.reading.crossover import Map, maps
 from scaling.reading.curves import Curve, Fastest, Panel, Timing
 from scaling.reading.standing import Standing, standings
 from scaling.record import Record
@@ -29,6 +30,7 @@ class Findings:
     curves: list[Curve]
     fastest: list[Fastest]
     panels: list[Panel]
+    maps: list[Map]
     standings: list[Standing]
     refusals: list[str]
 
@@ -51,7 +53,7 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
     scaling = [scaling] if isinstance(scaling, str) else scaling
     records = [r for r in latest(loaded.records) if only is None or r.setting in only]
     timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
-    run = {record.key for record in records}
+    run, fastest = {record.key for record in records}, analysis.fastest(studied)
     cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
@@ -60,8 +62,9 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
         timings=timings,
         curves=analysis.curves(studied, scaling),
-        fastest=analysis.fastest(studied),
+        fastest=fastest,
         panels=analysis.panels(studied),
+        maps=maps(fastest, timings),
         standings=standings(timings),
         refusals=analysis.weak_refusals(studied) if "weak" in scaling else [],
     )

@@ -1,0 +1,100 @@
+"""Crossover: for each size and number of devices the fastest mode, and where along the sizes it changes.
+
+Takes what curves.py found and gives values. Every cell compares modes on one problem; cells are never pooled, so that a map says
+nothing between the sizes that were measured but where a line through the neighbours would cross.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaling.case import Case
+from scaling.reading.curves import Fastest, Timing, Way, family, volume, way_of
+from scaling.reading.sweeps import numbers, sweeps
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Between two neighbouring sizes the fastest mode changes."""
+
+    devices: int
+    before: Way
+    after: Way
+    below: int  # the last size at which `before` is fastest
+    above: int  # the first at which `after` is
+    at: (
+        float | None
+    )  # where straight lines through both modes' times cross, both axes logarithmic; None if not both were measured
+    sure: bool  # whether at both sizes the two can be told apart
+
+
+@dataclass(frozen=True)
+class Map:
+    """For each size and number of devices the fastest mode of one family, where one size is swept and the others are held."""
+
+    case: Case  # that of the largest size on the most devices
+    environment: str
+    honest: bool
+    swept: str  # such as "m", or "points = m" where both move together
+    held: str  # the other sizes, such as "points=6 o=2"
+    sizes: tuple[int, ...]
+    devices: tuple[int, ...]
+    cells: Mapping[tuple[int, int], Fastest]  # (size, devices) -> the fastest; what was not measured has no cell
+    flips: tuple[Flip, ...]
+
+
+def maps(fastest: Iterable[Fastest], timings: Iterable[Timing]) -> list[Map]:
+    """A map for each family that was measured at two sizes or more, in each environment."""
+    groups: dict[tuple, list[Fastest]] = {}
+    for row in fastest:
+        groups.setdefault((row.first.environment, row.first.honest, *family(row.first.case)), []).append(row)
+    rivals = _rivals(timings)
+    return [made for group in groups.values() for made in _maps(group, rivals)]
+
+
+def _maps(group: Sequence[Fastest], rivals: Mapping[tuple, Timing]) -> list[Map]:
+    """One size is swept, the others tell the maps of a family apart."""
+    made = []
+    for swept, held, rows in sweeps(group, lambda row: row.first.case):
+        at = {(numbers(row.first.case)[swept.name], row.first.case.devices): row for row in rows}
+        sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*at, strict=True))
+        last = max((row.first for row in rows), key=lambda timing: (volume(timing.case), timing.case.devices))
+        flips = [
+            flip for count in devices for flip in _flips(count, [(s, at[s, count]) for s in sizes if (s, count) in at], rivals)
+        ]
+        made.append(Map(last.case, last.environment, last.honest, swept.title, held, sizes, devices, at, tuple(flips)))
+    return made
+
+
+def _flips(devices: int, row: Sequence[tuple[int, Fastest]], rivals: Mapping[tuple, Timing]) -> list[Flip]:
+    found = []
+    for (below, one), (above, other) in itertools.pairwise(row):
+        before, after = way_of(one.first.case), way_of(other.first.case)
+        if before != after:
+            lagging, leading = rivals.get(_place(one.first, after)), rivals.get(_place(other.first, before))
+            at = _crossing(below, one.first, lagging, above, leading, other.first) if lagging and leading else None
+            found.append(Flip(devices, before, after, below, above, at, one.sure and other.sure))
+    return found
+
+
+def _crossing(below: int, a: Timing, b: Timing, above: int, a_after: Timing, b_after: Timing) -> float:
+    """The size at which two modes take as long as each other, times and sizes taken for straight lines on logarithmic axes."""
+    lead, lag = math.log(b.median / a.median), math.log(a_after.median / b_after.median)  # both at least 0
+    return below * (above / below) ** (lead / (lead + lag) if lead + lag else 0.5)
+
+
+def _rivals(timings: Iterable[Timing]) -> dict[tuple, Timing]:
+    """The fastest timing of each way to each problem, by its place."""
+    best: dict[tuple, Timing] = {}
+    for timing in timings:
+        place = _place(timing, way_of(timing.case))
+        best[place] = min(best.get(place, timing), timing, key=lambda t: t.median)
+    return best
+
+
+def _place(timing: Timing, way: Way) -> tuple:
+    """What two timings of the same problem on as many devices in one environment have in common."""
+    case = timing.case
+    sizes = tuple(sorted(numbers(case).items()))
+    return timing.environment, timing.honest, family(case), sizes, case.devices, way

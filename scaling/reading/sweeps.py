@@ -1,0 +1,71 @@
+"""Sweeps: which size of a family is varied, and which are held.
+
+Knows cases and their sizes; not what was measured of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from scaling.case import Case
+
+T = TypeVar("T")
+
+
+class Sweep(NamedTuple):
+    """The size that most varies, with those that vary along with it."""
+
+    name: str  # such as "m"
+    title: str  # such as "m", or "points = m" where both move together
+
+
+def numbers(case: Case) -> dict[str, int]:
+    """The points and every size, by name."""
+    return {"points": case.points, **case.sizes}
+
+
+def sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
+    """Items of one family by what is held: (what is swept, the held sizes in words, the items); at least two sizes each.
+
+    One size is swept, with those that determine it and are determined by it; the others tell the lists apart.
+    """
+    rows = [(numbers(case_of(item)), item) for item in items]
+    together = _moving_together([row for row, _ in rows])
+    if not together:
+        return []
+    swept = max(together, key=lambda names: len({row[names[0]] for row, _ in rows}))
+    apart: dict[tuple, list[tuple[dict[str, int], T]]] = {}
+    for row, item in rows:
+        apart.setdefault(tuple((name, size) for name, size in row.items() if name not in swept), []).append((row, item))
+    return [
+        (
+            Sweep(swept[0], _title(swept, [row for row, _ in some])),
+            " ".join(f"{name}={size}" for name, size in held),
+            [item for _, item in some],
+        )
+        for held, some in apart.items()
+        if len({row[swept[0]] for row, _ in some}) > 1
+    ]
+
+
+def _moving_together(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
+    """The names that vary, those that determine each other in one list."""
+    together: list[list[str]] = []
+    for name in rows[0]:
+        count = len({row.get(name) for row in rows})
+        if count < 2:
+            continue
+        for names in together:
+            pairs = {(row.get(names[0]), row.get(name)) for row in rows}
+            if count == len(pairs) == len({pair[0] for pair in pairs}):
+                names.append(name)
+                break
+        else:
+            together.append([name])
+    return together
+
+
+def _title(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
+    first, *rest = names
+    same = [name for name in rest if all(row[name] == row[first] for row in rows)]
+    along = [name for name in rest if name not in same]
+    return " = ".join([first, *same]) + (f" ({', '.join(along)} with it)" if along else "")
