@@ -79,3 +79,16 @@ def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
     assert found.cells[16, 1].first.case.api == "pmap" and found.cells[128, 1].first.case.api == "shard_map"
     assert [way_of(cell.first.case).mode for _, cell in sorted(found.cells.items())] == ["jacfwd", "jacfwd", "jacrev", "jacrev"]
     assert len(found.flips) == 1
+
+
+def test_points_that_grow_with_their_devices_are_not_the_size_that_is_swept(timed, make_record):
+    weak = [
+        make_record(mode="jacfwd", sizes={"p": 5, "o": 3}, points=16 * d, devices=d, api="shard_map") for d in (1, 2, 4, 8, 16)
+    ]
+    sizes = [
+        make_record(mode="jacfwd", sizes={"p": p, "o": 3}, points=16, devices=d, api="shard_map")
+        for p in (5, 6, 7)
+        for d in (1, 2)
+    ]
+    (found,) = mapped(weak + sizes)
+    assert (found.swept, found.held, found.sizes, found.devices) == ("p", "points=16 o=3", (5, 6, 7), (1, 2))

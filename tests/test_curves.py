@@ -42,11 +42,13 @@ def test_times_of_8_4_and_2_are_speedups_of_1_2_and_4_at_efficiency_1():
     assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
 
 
-def test_the_interval_of_a_speedup_holds_that_of_both_medians():
-    base, fast = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0], [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
-    point = only(curves.curves([record(1, base), record(2, fast)])).points[1]
-    assert (point.speedup, point.speedup_low, point.speedup_high) == (13 / 6.5, 10 / 8, 16 / 5)
-    assert (point.efficiency_low, point.efficiency_high) == (10 / 16, 16 / 10)
+def test_the_interval_of_a_speedup_lies_within_what_the_samples_of_both_allow():
+    base, fast = [13.0, 10.0, 16.0, 12.0, 14.0, 11.0, 15.0], [6.5, 8.0, 5.0, 7.0, 6.0, 7.5, 5.5]
+    plain = record(1, [2 * seconds for seconds in base], api="jit")
+    point = next(curve for curve in curves.curves([record(1, base), record(2, fast), plain]) if len(curve.points) == 2).points[1]
+    assert point.speedup == 13 / 6.5 and 10 / 8 < point.speedup_low < 1.9 and 2.1 < point.speedup_high < 16 / 5
+    assert (point.efficiency_low, point.efficiency_high) == (point.speedup_low / 2, point.speedup_high / 2)
+    assert (point.against_jit, point.against_jit_low) == (2 * 13 / 6.5, pytest.approx(2 * point.speedup_low))
     assert (point.low, point.high) == (5.0, 8.0)
 
 

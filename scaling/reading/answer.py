@@ -3,17 +3,20 @@
 Does not know how a curve is computed (curves.py), nor pages and figures (report.py).
 """
 
+import dataclasses
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.case import Case
+from scaling.case import Case, problem
 from scaling.reading import curves as analysis
-from scaling.reading.curves import Curve, Fastest, Timing, family_name, size_name, volume, way_of
+from scaling.reading import trends
+from scaling.reading.curves import Curve, Fastest, Timing, family_name, ratio_of, size_name, volume, way_of
 from scaling.reading.findings import Findings, marks, read
 from scaling.reading.standing import Standing
 from scaling.record import REASONS
-from scaling.words import counted, duration, ratio, share
+from scaling.words import counted, duration, number, ratio, share
 
 _MOST_ROWS = 20  # at a glance
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
@@ -35,46 +38,79 @@ def sentences(source: Path | Findings) -> list[str]:
     count = Counter(record.status for record in found.records)
     if not count["ok"]:
         return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
-    return [*_fastest_sentences(found), *_scaling_sentences(found), *_peer_sentences(found), *_trouble(found)]
+    parts = (headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, _peer_sentences, _trouble)
+    return [sentence for part in parts for sentence in part(found)]
 
 
-def _fastest_sentences(found: Findings) -> list[str]:
+def heads(found: Findings) -> list[tuple[list[Fastest], list[Fastest]]]:
+    """For each family all its problems on each number of devices, and those of its largest problem, the least time first."""
     families: dict[tuple, list[Fastest]] = {}
     for row in found.fastest:
         first = row.first
         families.setdefault((first.environment, first.honest, *analysis.family(first.case)), []).append(row)
-    told = []
+    heads = []
     for rows in families.values():
-        row = max(rows, key=lambda row: (volume(row.first.case), row.first.case.devices))
-        case = row.first.case
-        mode = way_of(case).name
-        at = (
-            f"on {counted(case.devices, 'device')} at the largest size ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
-        )
-        if row.second is None:
-            text = f"only {mode} was measured {at}"
-        else:
-            factor = ratio(row.ratio, row.ratio_low, row.ratio_high)
-            second = way_of(row.second.case).name
-            verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"
-            text = f"{mode} {verdict} {at}; the next, {second}, takes {factor} as long"
-        if row.by_hand:
-            text += f". Written by hand it would take {ratio(1 / row.by_hand)} as long"
-            roofs = [s.roof for s in found.standings if s.roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
-            text += f" ({share(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
-        wins = Counter(way_of(r.first.case).name for r in rows if r.sure)
-        if len(rows) > 1 and wins:
-            counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
-            text += f". Clear winners over {len(rows)} problems and device counts: {counts}"
-        told.append(f"{family_name(case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
+        largest = problem(max(rows, key=lambda row: volume(row.first.case)).first.case)
+        heads.append((rows, sorted((r for r in rows if problem(r.first.case) == largest), key=lambda row: row.first.median)))
+    return heads
+
+
+def headlines(found: Findings) -> list[str]:
+    """For each family: the fastest way to its largest problem, on how many devices, what it costs, and how sure that is."""
+    told = []
+    for rows, (row, *others) in heads(found):
+        text = _verdict(row) + _what_devices_buy(found, row.first, others) + _beside_by_hand(found, row) + _winners(rows)
+        told.append(f"{family_name(row.first.case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
     return told
+
+
+def _verdict(row: Fastest) -> str:
+    case, mode = row.first.case, way_of(row.first.case).name
+    at = f"on {counted(case.devices, 'device')} at the largest size ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
+    if row.second is None:
+        return f"only {mode} was measured, {at}"
+    verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"
+    factor = ratio(row.ratio, row.ratio_low, row.ratio_high)
+    return f"{mode} {verdict} {at}; the next, {way_of(row.second.case).name}, takes {factor} as long"
+
+
+def _what_devices_buy(found: Findings, first: Timing, others: Sequence[Fastest]) -> str:
+    """The speed-up of the fastest way over one device, or that one device is best."""
+    point = found.placed.get((first.environment, first.case), {}).get("strong") if first.honest else None
+    if point and point.devices > 1 and point.speedup is not None:
+        speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)
+        text = f". That is {speedup} as fast as the same program on one device, efficiency {number(point.efficiency or 0.0)}"
+        if point.against_jit is not None:
+            plain = ratio(point.against_jit, point.against_jit_low, point.against_jit_high)
+            text += f", and {plain} as fast as the best plain jit program there"
+        return text
+    more = [row.first for row in others if row.first.case.devices > first.case.devices]
+    if not more or not first.honest:
+        return ""
+    return f". More devices do not pay: {counted(more[0].case.devices, 'device')} take {ratio(*ratio_of(more[0], first))} as long"
+
+
+def _beside_by_hand(found: Findings, row: Fastest) -> str:
+    if not row.by_hand:
+        return ""
+    roofs = [s.roof for s in found.standings if s.roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
+    roof = f" ({share(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
+    return f". Written by hand it would take {ratio(1 / row.by_hand)} as long{roof}"
+
+
+def _winners(rows: Sequence[Fastest]) -> str:
+    wins = Counter(way_of(row.first.case).name for row in rows if row.sure)
+    if len(rows) < 2 or not wins:
+        return ""
+    counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
+    return f". Clear winners over {len(rows)} problems and device counts: {counts}"
 
 
 def _beside(standing: Standing, row: Fastest) -> bool:
     """Whether a standing is of the same problem, in the same place."""
     one, other = standing.timing, row.first
     same = (one.environment, one.honest, one.case.devices) == (other.environment, other.honest, other.case.devices)
-    return same and analysis.problem(one.case) == analysis.problem(other.case)
+    return same and problem(one.case) == problem(other.case)
 
 
 def _peer_sentences(found: Findings) -> list[str]:
@@ -83,7 +119,7 @@ def _peer_sentences(found: Findings) -> list[str]:
     for standing in found.standings:
         if standing.by_jax:
             timing = standing.timing
-            of = (timing.environment, timing.case.engine, timing.honest, timing.case.devices, analysis.problem(timing.case))
+            of = (timing.environment, timing.case.engine, timing.honest, timing.case.devices, problem(timing.case))
             fastest[of] = min(fastest.get(of, standing), standing, key=lambda s: s.timing.median)
     systems: dict[tuple[str, str, bool], list[Standing]] = {}
     for (environment, engine, honest, *_), standing in fastest.items():
@@ -127,31 +163,43 @@ def peer_rows(found: Findings) -> list[tuple[str, ...]]:
 
 
 def _scaling_sentences(found: Findings) -> list[str]:
-    """For each kind and family: the best curve on the most devices, beside the median of all curves that reach them."""
+    """For each kind and family, on the most devices: the curve that is fastest there, beside all that reach it."""
     families: dict[tuple, list[Curve]] = {}
     for curve in found.curves:
         last = curve.points[-1]
         if last.devices > 1 and last.speedup is not None and curve.case.engine == "jax":
             families.setdefault((curve.kind, curve.environment, *analysis.family(curve.case)), []).append(curve)
+    headed = {(row.first.environment, row.first.case) for _, (row, *_) in heads(found)}
     told = []
     for of in families.values():
         most = max(curve.points[-1].devices for curve in of)
         rivals = [curve for curve in of if curve.points[-1].devices == most]
-        best = max(rivals, key=lambda curve: curve.points[-1].speedup or 0)
-        last = best.points[-1]
-        word = "scaled speed-up" if best.kind == "weak" else "speed-up"
-        speedup = ratio(last.speedup, last.speedup_low, last.speedup_high)
-        efficiency = ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
-        text = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {counted(most, 'device')}: "
-        text += f"the best {word} is {speedup}, efficiency {efficiency}, with {way_of(best.case).name}, {call_of(best.case)}"
-        text += f" at {size_name(best.case)}"
-        text += " for each device" if best.kind == "weak" else ""
-        if len(rivals) > 1:
-            middle = statistics.median(curve.points[-1].speedup or 0 for curve in rivals)
-            text += f" (the median of {len(rivals)} curves is {ratio(middle)})"
-        text += f"; {ratio(last.against_jit)} the speed of the best plain jit program on one device" if last.against_jit else ""
-        told.append(f"{text}.{marks(found, best.environment)}")
+        largest = problem(max(rivals, key=lambda curve: volume(curve.case)).case)
+        best = min((c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds)
+        # What a headline has said of the fastest is not said again.
+        said = best.kind == "strong" and (best.environment, dataclasses.replace(best.case, devices=most)) in headed
+        parts = [*([] if said else [_speedup(best)]), *([_spread(rivals)] if len(rivals) > 1 else [])]
+        if parts:
+            text = (
+                f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {counted(most, 'device')}: {'; '.join(parts)}."
+            )
+            told.append(text + marks(found, best.environment))
     return told
+
+
+def _speedup(curve: Curve) -> str:
+    last, weak = curve.points[-1], curve.kind == "weak"
+    return (
+        f"{'scaled speed-up' if weak else 'speed-up'} {ratio(last.speedup, last.speedup_low, last.speedup_high)}, "
+        f"efficiency {ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, "
+        f"with {way_of(curve.case).name}, {call_of(curve.case)}, the fastest there at {size_name(curve.case)}"
+    ) + (" for each device" if weak else "")
+
+
+def _spread(rivals: Sequence[Curve]) -> str:
+    each = sorted(curve.points[-1].speedup or 0.0 for curve in rivals)
+    middle = ratio(statistics.median(each))
+    return f"the median speed-up of {len(rivals)} curves is {middle}, from {ratio(each[0])} to {ratio(each[-1])}"
 
 
 def _trouble(found: Findings) -> list[str]:
@@ -182,15 +230,18 @@ def _trouble(found: Findings) -> list[str]:
 
 
 def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Rows and sentences at a glance: of many problems the largest of each family, and no sentence on what the rows say."""
+    """Rows and sentences at a glance: of many problems the largest of each family, and what no row says."""
+    if not any(record.status == "ok" for record in found.records):
+        return [], sentences(found)
+    said = [*headlines(found), *_peer_sentences(found), *_trouble(found)]
     if len(found.fastest) <= _MOST_ROWS:
-        return table_rows(found), sentences(found)
+        return table_rows(found), said
     largest: dict[tuple, Fastest] = {}
     for row in found.fastest:
         first = row.first
         of = (first.environment, first.honest, first.case.devices, *analysis.family(first.case))
         largest[of] = max(largest.get(of, row), row, key=lambda row: volume(row.first.case))
-    return table_rows(found, list(largest.values())), [*_scaling_sentences(found), *_peer_sentences(found), *_trouble(found)]
+    return table_rows(found, list(largest.values())), said
 
 
 def table_rows(source: Path | Findings, some: list[Fastest] | None = None) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.case import ANALYTIC, WHOLE, Case, label, problem
-from scaling.reading import ratios
+from scaling.reading import ratios, resampling
 from scaling.reading.sweeps import numbers, sweeps
 from scaling.record import Record
 from scaling.store import latest
@@ -75,6 +75,8 @@ class Point:
     efficiency_low: float | None
     efficiency_high: float | None
     against_jit: float | None  # speed-up over the best plain jit program, not written by hand, on one device
+    against_jit_low: float | None
+    against_jit_high: float | None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Curve:
     kind: str
     environment: str
     points: tuple[Point, ...]
+    timings: tuple[Timing, ...]  # what each point rests on
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -
     case = series[0].case
     base = series[0] if case.devices == 1 else None
     points = [_point(t, base, kind == "weak", plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(_name(kind, case), case, kind, series[0].environment, tuple(points))
+    return Curve(_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
 
 
 def _name(kind: str, case: Case) -> str:
@@ -261,8 +264,7 @@ def _name(kind: str, case: Case) -> str:
 
 def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None) -> Point:
     devices = timing.case.devices
-    # On one device the program is its own baseline: 1 by definition, and known exactly.
-    ratio = (1.0, 1.0, 1.0) if base is timing else ratio_of(base, timing) if base else (None, None, None)
+    ratio, jit = _against(base, timing), _against(plain, timing)
     work = devices if weak else 1  # that many times the work of the baseline was done
     speedup, speedup_low, speedup_high = (None if value is None else value * work for value in ratio)
     efficiency, efficiency_low, efficiency_high = (None if value is None else value * work / devices for value in ratio)
@@ -279,8 +281,15 @@ def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None
         efficiency=efficiency,
         efficiency_low=efficiency_low,
         efficiency_high=efficiency_high,
-        against_jit=plain.median / timing.median if plain else None,
+        against_jit=jit[0],
+        against_jit_low=jit[1],
+        against_jit_high=jit[2],
     )
+
+
+def _against(base: Timing | None, timing: Timing) -> tuple[float | None, float | None, float | None]:
+    """How many times as fast as a baseline, with its interval; a program is its own baseline: 1 by definition, known exactly."""
+    return (1.0, 1.0, 1.0) if base is timing else resampling.ratio(base.records, timing.records) if base else (None, None, None)
 
 
 def ratio_of(top: Timing, bottom: Timing) -> tuple[float, float | None, float | None]:

@@ -3,16 +3,21 @@
 Knows which analysis there is, and the folder; not what is said or drawn of it.
 """
 
+import dataclasses
+import functools
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.case import from_dict, label
+from scaling.case import Case, from_dict, label
 from scaling.reading import curves as analysis
 from scaling.reading.crossover import Map, maps
-from scaling.reading.curves import Curve, Fastest, Panel, Timing
+from scaling.reading.curves import Curve, Fastest, Panel, Point, Timing
+from scaling.reading.growth import Growth, growths
+from scaling.reading.laws import Law, fits
+from scaling.reading.losses import Loss, losses
 from scaling.reading.standing import Standing, standings
 from scaling.record import Record
 from scaling.store import latest, load, read_json
@@ -33,13 +38,26 @@ class Findings:
     maps: list[Map]
     standings: list[Standing]
     refusals: list[str]
+    laws: list[tuple[Curve, tuple[Law, ...]]]  # of the curves with device counts enough
+    losses: list[tuple[Curve, tuple[Loss, ...]]]  # of the curves that have one device and more
+    growths: list[Growth]
 
-    @property
+    @functools.cached_property
+    def placed(self) -> dict[tuple[str, Case], dict[str, Point]]:
+        """(environment, case) -> its places on curves of scaling, by their kind."""
+        places: dict[tuple[str, Case], dict[str, Point]] = {}
+        for curve in self.curves:
+            for point in curve.points:
+                case = dataclasses.replace(curve.case, devices=point.devices, points=point.points)
+                places.setdefault((curve.environment, case), {})[curve.kind] = point
+        return places
+
+    @functools.cached_property
     def environments(self) -> list[str]:
         """The digests, that of the first case started first."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
-    @property
+    @functools.cached_property
     def mixed(self) -> bool:
         """Whether a workload was measured in more than one environment; two workloads may each have one of their own."""
         return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
@@ -55,18 +73,23 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
     timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
     run, fastest = {record.key for record in records}, analysis.fastest(studied)
     cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
+    curves, panels = analysis.curves(studied, scaling), analysis.panels(studied)
+    ceilings = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
         missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
         timings=timings,
-        curves=analysis.curves(studied, scaling),
+        curves=curves,
         fastest=fastest,
-        panels=analysis.panels(studied),
+        panels=panels,
         maps=maps(fastest, timings),
         standings=standings(timings),
         refusals=analysis.weak_refusals(studied) if "weak" in scaling else [],
+        laws=[(curve, fitted) for curve in curves if (fitted := fits(curve))],
+        losses=[(curve, lost) for curve in curves if (lost := losses(curve, ceilings))],
+        growths=growths(panels),
     )
 
 

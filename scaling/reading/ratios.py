@@ -40,10 +40,10 @@ class Ratio:
 
 def process_median(record: Record) -> float:
     """Seconds of one process: the median of its samples; where it compiled several times, the median of their medians."""
-    return statistics.median(map(statistics.median, _compilations(record)))
+    return statistics.median(map(statistics.median, compilations(record)))
 
 
-def _compilations(record: Record) -> list[list[float]]:
+def compilations(record: Record) -> list[list[float]]:
     """The samples of each fresh compilation: those of the first, then those of the further ones."""
     rest, parts = record.seconds, list[list[float]]()
     for further in reversed(record.compilations):
@@ -66,7 +66,7 @@ def interval(records: Sequence[Record], confidence: float = 0.95) -> tuple[float
     """
     medians = [process_median(record) for record in records]
     if len(medians) == 1:
-        within = [median_interval(samples, confidence) for samples in _compilations(records[0])]
+        within = [median_interval(samples, confidence) for samples in compilations(records[0])]
         known = [each for each in within if each]
         return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(within) else None
     if ranked := median_interval(medians, confidence):

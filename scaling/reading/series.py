@@ -37,12 +37,23 @@ def widening(samples: Sequence[float]) -> float | None:
     As if each knew nothing of those before the last (a first-order process). Source: the rank version of von Neumann's ratio,
     Bartels 1982, and its variance.
     """
-    ranks, n = _ranks(samples), len(samples)
-    if n < 3 or not ranks.any():
+    n, resemblance = len(samples), _resemblance(samples)
+    if n < 3:
         return None
-    resemblance = 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks))
     spread = math.sqrt((n - 2) * (5 * n**2 - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
-    return math.sqrt((1 + resemblance) / (1 - resemblance)) if resemblance > -ndtri(_CHANCE) * spread else None
+    return stretch(samples) if resemblance > -ndtri(_CHANCE) * spread else None
+
+
+def stretch(samples: Sequence[float]) -> float:
+    """The same, whether or not it could be chance; at most that of samples that all together tell no more than one."""
+    resemblance = max(0.0, _resemblance(samples))
+    return min(math.sqrt((1 + resemblance) / (1 - resemblance)), math.sqrt(len(samples)))
+
+
+def _resemblance(samples: Sequence[float]) -> float:
+    """The correlation of each sample's rank with that of the one before; 0 where all are equal."""
+    ranks = _ranks(samples)
+    return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
 
 
 def _ranks(samples: Sequence[float]) -> Any:

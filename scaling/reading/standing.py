@@ -47,8 +47,8 @@ def standings(timings: Sequence[Timing]) -> list[Standing]:
     for timing in timings:
         if timing.case.workload != CEILING:
             groups.setdefault((*_place(timing), problem(timing.case)), []).append(timing)
-    speeds = _speeds(timings)
-    return [_standing(timing, group, speeds) for group in groups.values() for timing in group]
+    measured = speeds(timings)
+    return [_standing(timing, group, measured) for group in groups.values() for timing in group]
 
 
 def near_floor(timing: Timing) -> float | None:
@@ -61,7 +61,7 @@ def _place(timing: Timing) -> tuple:
     return timing.environment, timing.honest, timing.case.devices
 
 
-def _machine(timing: Timing) -> tuple:
+def machine(timing: Timing) -> tuple:
     """Where a timing was taken, whichever function and system it is of."""
     own = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     rest = {name: value for name, value in timing.records[0].environment.items() if name not in own}
@@ -88,14 +88,18 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
 
 def _roof(timing: Timing, speeds: Mapping[tuple, list[tuple[int, float]]]) -> Roof | None:
     """The roof that binds, of those whose ceiling was measured in the same place and whose work was counted."""
-    roofs, here = [], _machine(timing)
+    roofs, here = [], machine(timing)
     for target, amount in _work(timing.records[0]).items():
         measured = speeds.get((target, *ceilings.like(target, timing.case), here))
         if amount and measured:
-            # Of several sizes the largest that is no more work: what stays in a cache there may stay in it here.
-            _, speed = max([one for one in measured if one[0] <= amount] or [min(measured)])
-            roofs.append(Roof(_NAMES[target], amount / speed / timing.median))
+            roofs.append(Roof(_NAMES[target], amount / speed_of(amount, measured) / timing.median))
     return max(roofs, key=lambda roof: roof.fraction, default=None)
+
+
+def speed_of(amount: float, measured: Sequence[tuple[int, float]]) -> float:
+    """How much of so much work a device does in a second, of a ceiling that was measured in these sizes."""
+    # Of several sizes the largest that is no more work: what stays in a cache there may stay in it here.
+    return max([one for one in measured if one[0] <= amount] or [min(measured)])[1]
 
 
 def _work(record: Record) -> dict[str, float | None]:
@@ -109,12 +113,12 @@ def _work(record: Record) -> dict[str, float | None]:
     }
 
 
-def _speeds(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
+def speeds(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
     """By ceiling, dtype, precision and where it ran: how much work it is, and how much of that a device does in a second."""
-    speeds: dict[tuple, list[tuple[int, float]]] = {}
+    made: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         case = timing.case
         if case.kind == "ceiling":
-            at, work = (case.target, case.dtype, case.precision, _machine(timing)), ceilings.work(case)
-            speeds.setdefault(at, []).append((work, work / timing.median))
-    return speeds
+            at, work = (case.target, case.dtype, case.precision, machine(timing)), ceilings.work(case)
+            made.setdefault(at, []).append((work, work / timing.median))
+    return made

@@ -26,13 +26,19 @@ def numbers(case: Case) -> dict[str, int]:
 def sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
     """Items of one family by what is held: (what is swept, the held sizes in words, the items); at least two sizes each.
 
-    One size is swept, with those that determine it and are determined by it; the others tell the lists apart.
+    One size is swept, with those that determine it and are determined by it; the others tell the lists apart. Of several the one
+    that takes the most values on a single number of devices: points that grow with their devices are no sweep.
     """
     rows = [(numbers(case_of(item)), item) for item in items]
     together = _moving_together([row for row, _ in rows])
     if not together:
         return []
-    swept = max(together, key=lambda names: len({row[names[0]] for row, _ in rows}))
+    counts = {case_of(item).devices for _, item in rows}
+
+    def values(name: str) -> int:
+        return max(len({row[name] for row, item in rows if case_of(item).devices == count}) for count in counts)
+
+    swept = max(together, key=lambda names: values(names[0]))
     apart: dict[tuple, list[tuple[dict[str, int], T]]] = {}
     for row, item in rows:
         apart.setdefault(tuple((name, size) for name, size in row.items() if name not in swept), []).append((row, item))

@@ -1,0 +1,90 @@
+"""Are the laws found again? Curves made from an exact law with 5 % noise on every device count, and what laws.py says of them.
+
+For each law, its parts and its device counts: how often the interval of each part holds the truth (of 500 curves; 95 % is meant,
+90 % asked for), half the length of the intervals in the median, and how often AICc prefers the law that the curve was made from.
+Below it the intervals of a ratio of two cases, by resampling.py and by ratios.py. Exit status 1 where an interval of a law holds
+the truth in less than 90 %.
+"""
+
+import math
+import sys
+
+import numpy as np
+
+from scaling.case import Case
+from scaling.reading import laws, ratios, resampling
+from scaling.reading.curves import Curve, Point
+from scaling.reading.laws import AMDAHL, GUSTAFSON, UNIVERSAL
+from scaling.record import Record
+from scaling.words import share
+
+CURVES, RATIOS, NOISE, HELD = 500, 1000, 0.05, 0.9
+COUNTS = {"1 to 128, doubling": [2**i for i in range(8)], "1 to 8": list(range(1, 9)), "1 to 8, doubling": [1, 2, 4, 8]}
+PARTS = {
+    AMDAHL: [(0.0,), (0.01,), (0.05,), (0.1,), (0.2,), (0.5,)],
+    UNIVERSAL: [(0.0, 0.0), (0.05, 0.0), (0.0, 1e-4), (0.01, 1e-3), (0.05, 1e-4), (0.2, 1e-4), (0.05, 0.01)],
+    GUSTAFSON: [(0.0,), (0.05,), (0.2,)],
+}
+CASE = Case("linear")
+
+
+def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
+    """A curve that follows a law but for the noise."""
+    counts = np.array(devices, float)
+    first, second = (*parts, 0.0)[:2]
+    ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
+    times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
+    points = [Point(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)]
+    return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
+
+
+def found_again() -> bool:
+    """Print a line for each setting; whether every interval holds the truth often enough."""
+    good = True
+    for where, devices in COUNTS.items():
+        for law, several in PARTS.items():
+            for parts in several:
+                generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
+                for _ in range(CURVES):
+                    fitted = laws.fits(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
+                    one = next(each for each in fitted if each.name == law)
+                    held += [e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)]
+                    halves.append([(e.high - e.low) / 2 for e in one.parts.values()])
+                    best += one.best
+                good &= bool((held >= HELD * CURVES).all())
+                often, half = ", ".join(f"{each:.1%}" for each in held / CURVES), np.median(halves, axis=0)
+                widths = ", ".join(f"{each:.2g}" for each in half)
+                named = ", ".join(f"{name} {part:g}" for name, part in zip(one.parts, parts, strict=True))
+                print(f"{where}, {law}, {named}: held {often}; half {widths}; best {share(best / CURVES)}", flush=True)
+    return good
+
+
+def processes(generator: np.random.Generator, count: int, between: float, samples: int, jobs: int) -> list[Record]:
+    """Processes whose level and samples scatter, by jobs that scatter as much as they do."""
+    levels = between * (generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0))
+    rows = np.exp(levels[:, None] + NOISE * generator.normal(size=(count, samples)))
+    around = [{"digest": "made", "job": f"{generator.integers(2**60)}"} for _ in range(jobs)] or [{"digest": "made"}]
+    return [Record(CASE, "ok", around[i % len(around)], seconds=row.tolist(), replicate=i) for i, row in enumerate(rows)]
+
+
+def ratios_held() -> None:
+    """Print a line for each number of processes, jobs and samples: how often both kinds of interval hold the ratio."""
+    for count, jobs, samples in ((1, 0, 7), (1, 0, 30), (2, 0, 15), (3, 0, 15), (5, 0, 15), (10, 0, 15), (6, 2, 15), (6, 3, 15)):
+        between = 0.03 if count > 1 else 0.0
+        generator, told = np.random.default_rng(0), {resampling.ratio: [], ratios.ratio: []}
+        for _ in range(RATIOS):
+            sides = [processes(generator, count, between, samples, jobs) for _ in range(2)]
+            for estimate, rows in told.items():
+                found = estimate(*sides)
+                rows.append((found.low <= 1 <= found.high, math.log(found.high / found.low) / 2))
+        (often, half), (beside, wider) = (
+            (np.mean([r[0] for r in rows]), np.median([r[1] for r in rows])) for rows in told.values()
+        )
+        of = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")
+        print(f"{of}: held {often:.1%}, half {half:.3f}; by ratios.py {beside:.1%}, half {wider:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    good = found_again()
+    ratios_held()
+    sys.exit(not good)

@@ -1,0 +1,90 @@
+"""Laws of the answer: the fastest mode first, on how many devices, what it costs, how sure; then what holds beside it."""
+
+import pytest
+
+from scaling.reading import answer, findings
+from tests import made_up
+
+
+@pytest.fixture
+def said(tmp_path, make_record):
+    """What is said of records given as (mode, devices, points, milliseconds)."""
+
+    def say(*rows, spread=0.001, scaling=("strong",), **fields):
+        records = [
+            make_record(mode=mode, devices=devices, points=points, api="shard_map",
+                        seconds=[ms * 1e-3 * (1 + spread * i) for i in range(-6, 7)], **fields)
+            for mode, devices, points, ms in rows
+        ]  # fmt: skip
+        return answer.sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
+
+    return say
+
+
+def test_the_headline_is_the_least_time_of_the_largest_problem_over_modes_and_devices(said):
+    told = said(("jacfwd", 1, 64, 12), ("jacfwd", 2, 64, 6.4), ("jacrev", 1, 64, 40), ("jacrev", 2, 64, 30), ("jacrev", 1, 16, 1))
+    assert told[0].startswith(
+        "linear: jacfwd (vmap) is fastest on 2 devices at the largest size (o=3 p=5 points=64): 6.40 ms (6.37"
+    )
+    assert "the next, jacrev (vmap), takes 4.69x (" in told[0]
+    assert "That is 1.88x (" in told[0] and "efficiency 0.94" in told[0]
+
+
+def test_more_devices_that_do_not_pay_are_said_so(said):
+    (told, *_) = said(("jacfwd", 1, 64, 5), ("jacfwd", 2, 64, 6), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 8))
+    assert "is fastest on 1 device" in told and "More devices do not pay: 2 devices take 1.20x (" in told
+
+
+def test_what_cannot_be_told_apart_is_no_clear_winner(said):
+    told = said(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
+    assert "is ahead of the next, but the two are not distinguished," in told[0] and "Clear winners" not in told[0]
+
+
+def test_oversubscribed_times_have_no_speedup_and_are_marked(said):
+    told = said(("jacfwd", 1, 64, 9), ("jacfwd", 2, 64, 5), environment={"cores": [0]})
+    assert [("[oversubscribed]" in line, "on 2 devices" in line) for line in told[:2]] == [(False, False), (True, True)]
+    assert not [line for line in told if "as fast as" in line]
+
+
+def test_where_the_fastest_mode_changes_is_said_with_the_size(said):
+    rows = [(mode, 1, n, n if mode == "jacfwd" else 64) for mode in ("jacfwd", "jacrev") for n in (16, 32, 128, 256)]
+    crossing = next(line for line in said(*rows) if line.startswith("Crossover"))
+    assert (
+        "jacfwd (vmap) is fastest up to points = 32, jacrev (vmap) from 128 on 1 device (their times meet at about 64" in crossing
+    )
+    assert "not told apart" not in crossing
+
+
+def test_growth_is_said_with_its_exponent_for_each_mode(said):
+    rows = [(mode, 1, n, n**2 / 100 if mode == "jacfwd" else n) for mode in ("jacfwd", "jacrev") for n in (16, 32, 64, 128, 256)]
+    growing = next(line for line in said(*rows) if "grows with" in line)
+    assert "grows with points on 1 device to the power of 1 (" in growing and "in jacrev (vmap), 2 (" in growing
+
+
+def test_the_law_of_a_curve_is_said_with_its_limit(said):
+    rows = [("jacfwd", d, 1024, 100 * (0.1 + 0.9 / d)) for d in (1, 2, 4, 8, 16, 32, 64, 128)]
+    law = next(line for line in said(*rows) if "laws of strong scaling" in line)
+    assert "Amdahl describes it best: serial 0.1 (" in law and "no more than 10.0x as fast on any number of devices" in law
+
+
+def test_a_weak_curve_is_said_for_each_device_and_a_strong_one_that_the_headline_told_is_not_said_twice(said):
+    counted = {"flops": 1e6, "hbm_bytes": 1e6}
+    told = said(*(("jacfwd", d, 16 * d, 5 * (1 + 0.25 * (d > 1))) for d in (1, 2, 4)), scaling=("strong", "weak"), **counted)
+    (weak,) = [line for line in told if line.startswith("Weak scaling")]
+    assert "on 4 devices: scaled speed-up 3.20x (" in weak and "efficiency 0.8" in weak and "points=16 for each device" in weak
+    assert not [line for line in told if line.startswith("Strong scaling")]
+
+
+def test_what_grows_with_its_devices_without_constant_work_is_never_called_weak(said):
+    rows = [("jacfwd", d, 16 * d, 5) for d in (1, 2, 4)]
+    told = said(*rows, scaling=("weak",), flops=None, hbm_bytes=1e6)
+    assert not [line for line in told if line.startswith("Weak scaling")]
+    assert [line for line in told if line.startswith("Not weak scaling")]
+
+
+def test_at_a_glance_there_is_a_row_for_each_family_and_device_count_and_the_headlines(tmp_path):
+    found = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
+    rows, said = answer.brief(found)
+    assert len(rows) == len({(row[0].split(" ")[0], row[1]) for row in rows}) and len(rows) < len(found.fastest)
+    assert said[: len(answer.headlines(found))] == answer.headlines(found)
+    assert [line for line in said if "failed" in line] and not [line for line in said if line.startswith("Crossover")]

@@ -1,0 +1,47 @@
+"""What findings.py makes of a whole folder."""
+
+import pytest
+
+from scaling.reading.findings import read
+from scaling.store import Writer, write_json
+
+STEADY = 9  # samples
+
+
+@pytest.fixture
+def read_back(tmp_path, make_record):
+    """The findings of a folder of records, from their fields, of a study that asks for these kinds of scaling."""
+
+    def call(rows, scaling=("strong",)):
+        writer = Writer(tmp_path)
+        for row in rows:
+            writer.append(make_record(**{"flops": 1e6, "hbm_bytes": 1e3} | row | {"seconds": [row["seconds"]] * STEADY}))
+        write_json(tmp_path / "study.json", {"study": "made up", "scaling": list(scaling)})
+        return read(tmp_path)
+
+    return call
+
+
+def test_laws_losses_and_exponents_follow_from_a_folder(read_back):
+    counts, sizes = (1, 2, 4, 8), (4, 8, 16)
+    found = read_back(
+        {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)} for d in counts for p in sizes
+    )
+    assert [curve for curve, _ in found.laws] == [curve for curve, _ in found.losses] == found.curves and len(found.curves) == 3
+    for _, fitted in found.laws:
+        assert next(law for law in fitted if law.best).parts["serial"].value == pytest.approx(0.1, abs=1e-4)
+    assert [[loss.devices for loss in lost] for _, lost in found.losses] == [[2, 4, 8]] * 3
+    assert [growth.exponent.value for growth in found.growths] == pytest.approx([2] * len(counts))
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_series_that_is_refused_the_word_weak_has_no_law_and_no_loss_either(read_back, grows):
+    rows = [{"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)} for d in (1, 2, 4)]
+    found = read_back(rows, ["weak"])
+    told = [curve.kind for curve, _ in [*found.laws, *found.losses]]
+    assert (told, len(found.refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
+
+
+def test_two_device_counts_and_two_sizes_are_no_law_and_no_exponent(read_back):
+    found = read_back({"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d} for d in (1, 2) for p in (4, 8))
+    assert (found.laws, found.growths, len(found.losses)) == ([], [], 2)
