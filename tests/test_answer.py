@@ -88,3 +88,9 @@ def test_at_a_glance_there_is_a_row_for_each_family_and_device_count_and_the_hea
     assert len(rows) == len({(row[0].split(" ")[0], row[1]) for row in rows}) and len(rows) < len(found.fastest)
     assert said[: len(answer.headlines(found))] == answer.headlines(found)
     assert [line for line in said if "failed" in line] and not [line for line in said if line.startswith("Crossover")]
+
+
+def test_the_headline_of_strong_and_weak_grids_together_is_the_largest_problem_on_every_device_count(said):
+    strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
+    told = said(*strong, *weak, scaling=("strong", "weak"), flops=1e6, hbm_bytes=1e6)
+    assert "on 4 devices at the size (o=3 p=5 points=64): 2.00 ms" in told[0] and "That is 4.00x" in told[0]

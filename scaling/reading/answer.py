@@ -43,30 +43,41 @@ def sentences(source: Path | Findings) -> list[str]:
 
 
 def heads(found: Findings) -> list[tuple[list[Fastest], list[Fastest]]]:
-    """For each family all its problems on each number of devices, and those of its largest problem, the least time first."""
-    families: dict[tuple, list[Fastest]] = {}
+    """For each family all its problems on each number of devices, and those of its largest problem, the least time first.
+
+    The largest of those that were measured on the most device counts: points that grow with their devices are all on one each.
+    """
+    families: dict[tuple, dict[tuple, list[Fastest]]] = {}
     for row in found.fastest:
         first = row.first
-        families.setdefault((first.environment, first.honest, *analysis.family(first.case)), []).append(row)
-    heads = []
-    for rows in families.values():
-        largest = problem(max(rows, key=lambda row: volume(row.first.case)).first.case)
-        heads.append((rows, sorted((r for r in rows if problem(r.first.case) == largest), key=lambda row: row.first.median)))
-    return heads
+        of = families.setdefault((first.environment, first.honest, *analysis.family(first.case)), {})
+        of.setdefault(problem(first.case), []).append(row)
+    made = []
+    for problems in families.values():
+        largest = max(problems.values(), key=lambda rows: (len(rows), volume(rows[0].first.case)))
+        everything = [row for rows in problems.values() for row in rows]
+        made.append((everything, sorted(largest, key=lambda row: row.first.median)))
+    return made
 
 
 def headlines(found: Findings) -> list[str]:
     """For each family: the fastest way to its largest problem, on how many devices, what it costs, and how sure that is."""
     told = []
     for rows, (row, *others) in heads(found):
-        text = _verdict(row) + _what_devices_buy(found, row.first, others) + _beside_by_hand(found, row) + _winners(rows)
+        largest = volume(row.first.case) == max(volume(each.first.case) for each in rows)
+        text = (
+            _verdict(row, "at the largest size" if largest else "at the size")
+            + _what_devices_buy(found, row.first, others)
+            + _beside_by_hand(found, row)
+            + _winners(rows)
+        )
         told.append(f"{family_name(row.first.case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
     return told
 
 
-def _verdict(row: Fastest) -> str:
+def _verdict(row: Fastest, size: str) -> str:
     case, mode = row.first.case, way_of(row.first.case).name
-    at = f"on {counted(case.devices, 'device')} at the largest size ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
+    at = f"on {counted(case.devices, 'device')} {size} ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
     if row.second is None:
         return f"only {mode} was measured, {at}"
     verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"

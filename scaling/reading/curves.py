@@ -189,14 +189,13 @@ def curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> l
     """The curves of these kinds, each within one environment; dishonest records and refused weak series are left out."""
     timings = [timing for timing in pooled(records) if timing.honest]
     plain = _best_plain(timings)
-    made = []
-    for kind in KINDS:
-        if kind in scaling:
-            # Beside strong curves, a weak series of one device count is but a point of those.
-            least = 2 if kind == "weak" and "strong" in scaling else 1
-            some = [s for s in _series(timings, kind) if len(s) >= least]
-            made += [_curve(kind, series, plain) for series in some if kind == "strong" or _unequal_work(series) is None]
-    return made
+    series = {kind: _series(timings, kind) if kind in scaling else [] for kind in KINDS}
+    if len(scaling) > 1:  # where both are asked for, a series of one device count is but a point of one of the other kind
+        series["weak"] = [s for s in series["weak"] if len(s) > 1]
+        growing = {(t.environment, t.case) for s in series["weak"] for t in s if t.case.devices > 1}
+        series["strong"] = [s for s in series["strong"] if len(s) > 1 or (s[0].environment, s[0].case) not in growing]
+    series["weak"] = [s for s in series["weak"] if _unequal_work(s) is None]
+    return [_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
 
 
 def weak_refusals(records: Iterable[Record]) -> list[str]:

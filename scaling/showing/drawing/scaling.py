@@ -1,0 +1,134 @@
+"""Scaling: speed-up and efficiency over devices, strong and weak apart, with the ideal and the fitted law behind."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from scaling.reading.curves import Curve, Way, family, family_name, problem, size_name, volume, way_of
+from scaling.reading.laws import Law
+from scaling.showing.drawing import lines
+from scaling.showing.drawing.palette import colour, cut
+from scaling.showing.drawing.sheet import Drawing, Painter, compose
+from scaling.words import counted
+
+MOST_ROWS = 6  # two panels each
+MOST_LINES = 8  # in one panel
+TITLES = {"strong": "Strong scaling: the same problem on more devices", "weak": "Weak scaling: as many points for each device"}
+Laws = Sequence[tuple[Curve, tuple[Law, ...]]]
+
+
+def draw(kind: str, curves: Sequence[Curve], laws: Laws, several: bool) -> Drawing | None:
+    """A row of two panels for the largest problem of each family."""
+    drawable = [c for c in curves if c.kind == kind and len([p for p in c.points if p.speedup is not None]) > 1]
+    rows = largest(drawable)
+    if not rows:
+        return None
+    best = {id(curve): next((law for law in fitted if law.best), None) for curve, fitted in laws}
+    painters: list[Painter] = []
+    for row in map(fewer, rows[:MOST_ROWS]):
+        painters += [partial(_speedups, row=row, laws=best, several=several), partial(_efficiencies, row=row, laws=best)]
+    caption = _caption(kind, curves, drawable, rows, any(best.values()))
+    return compose(f"scaling-{kind}", TITLES[kind], caption, painters)
+
+
+def largest(curves: Iterable[Curve]) -> list[list[Curve]]:
+    """The curves of the largest problem of each family in each environment; those of a value alone come last."""
+    families: dict[tuple, dict[tuple, list[Curve]]] = {}
+    for curve in curves:
+        problems = families.setdefault((curve.environment, *family(curve.case)), {})
+        problems.setdefault(problem(curve.case), []).append(curve)
+    rows = [max(problems.values(), key=lambda same: (_reach(same), volume(same[0].case))) for problems in families.values()]
+    return sorted(rows, key=lambda row: row[0].case.mode == "value")
+
+
+def _reach(curves: Iterable[Curve]) -> bool:
+    """Whether any of these has more than two points: a problem that was only tried on two numbers of devices is no curve."""
+    return max(len(curve.points) for curve in curves) > 2
+
+
+def fewer(curves: Sequence[Curve]) -> list[Curve]:
+    """All of them, or, when they are too many to tell apart, for each mode the one that is fastest on the most devices."""
+    if len(curves) <= MOST_LINES:
+        return list(curves)
+    best: dict[Way, Curve] = {}
+    for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
+        best.setdefault(way_of(curve.case), curve)
+    return list(best.values())
+
+
+def _speedups(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], several: bool) -> None:
+    case, weak = row[0].case, row[0].kind == "weak"
+    devices = _curves(axis, row, laws, efficiency=False)
+    axis.plot(devices, devices, label="ideal", **lines.GUIDE)
+    lines.title(axis, case, size_name(case) + (" for each device" if weak else ""), row[0].environment if several else "")
+    axis.set_ylabel("speed-up (scaled)" if weak else "speed-up")
+    if devices[-1] > 16:
+        axis.set_yscale("log", base=2)
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axis.set_ylim(bottom=0)
+
+
+def _efficiencies(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None]) -> None:
+    devices = _curves(axis, row, laws, efficiency=True)
+    axis.plot(devices, [1] * len(devices), label="ideal", **lines.GUIDE)
+    axis.set_ylabel("efficiency")
+    axis.set_ylim(bottom=0, top=max(1.1, axis.get_ylim()[1]))
+
+
+def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], efficiency: bool) -> list[int]:
+    """Every curve of a problem with its law; the numbers of devices."""
+    devices = sorted({p.devices for curve in row for p in curve.points if p.speedup is not None})
+    if devices[-1] > 16:
+        axis.set_xscale("log", base=2)
+    for above, curve in enumerate(reversed(row)):
+        known, case, way = [p for p in curve.points if p.speedup is not None], curve.case, way_of(curve.case)
+        rows: list[Any] = [
+            (p.efficiency, p.efficiency_low, p.efficiency_high) if efficiency else (p.speedup, p.speedup_low, p.speedup_high)
+            for p in known
+        ]
+        name = f"{way.name}, {case.api}, {case.split} split"
+        lines.bars(axis, [p.devices for p in known], rows, name, way, cut(case.api, case.split), above)
+        base = curve.points[0]
+        if (law := laws.get(id(curve))) and base.devices == 1:
+            at = np.geomspace(known[0].devices, known[-1].devices, 40)
+            own = base.seconds / law.seconds  # a law's speed-up stands against its own time on one device
+            fitted = [own * law.speedup(d) / (d if efficiency else 1) for d in at]
+            axis.plot(at, fitted, color=colour(way), linewidth=3.5, alpha=0.22, zorder=1, solid_capstyle="round")
+    lines.ticks(axis, devices, logarithmic=devices[-1] > 16)
+    axis.set_xlabel("devices")
+    axis.grid(True)
+    return devices
+
+
+def _caption(kind: str, curves: Sequence[Curve], drawable: Sequence[Curve], rows: Sequence[Sequence[Curve]], fitted: bool) -> str:
+    of = "one device, as many points for each device" if kind == "weak" else "one device"
+    told = [f"Against the same program on {of}; bars are 95 % intervals. The largest problem of each workload is drawn."]
+    if fitted:
+        told.append("The broad pale line behind is the law that fits best (its numbers are in the table of laws).")
+    if any(len(row) > MOST_LINES for row in rows[:MOST_ROWS]):
+        told.append("Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn.")
+    if left_out := rows[MOST_ROWS:]:
+        told.append(f"Left out, but in the tables: {'; '.join(family_name(row[0].case) for row in left_out)}.")
+    # A plain jit program has one device by nature: it is a baseline and no curve. Nor is a point of a curve of the other kind.
+    drawn = {id(curve) for curve in drawable}
+    left = [c for c in curves if c.kind == kind and id(c) not in drawn and c.case.api != "jit"]
+    if count := len([c for c in left if not _is_point(c, [other for other in curves if other.kind != kind])]):
+        are = "is" if count == 1 else "are"
+        told.append(f"{counted(count, 'curve')} {are} not drawn: no second device count, or no baseline.")
+    return " ".join(told)
+
+
+def _is_point(curve: Curve, others: Iterable[Curve]) -> bool:
+    """Whether a curve is but one measurement, and on one of these others as well."""
+    only = curve.points[0] if len(curve.points) == 1 else None
+    return only is not None and any(
+        (other.environment, replace(other.case, devices=only.devices, points=only.points)) == (curve.environment, curve.case)
+        and only.devices in {point.devices for point in other.points}
+        for other in others
+    )

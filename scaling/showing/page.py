@@ -1,0 +1,85 @@
+"""Page: the report as one HTML file that asks nothing of any network, from findings and drawings.
+
+Knows markup, which stands in report.html.jinja with its style and its script; not the disk, nor what the numbers say. Whatever
+stands in a record is text and is escaped; the drawings are ours, their text escaped where they are made.
+"""
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from scaling.reading import trends
+from scaling.reading.answer import brief
+from scaling.reading.curves import KINDS
+from scaling.reading.findings import Findings
+from scaling.record import STATUSES
+from scaling.showing import figures, outcomes, tables
+from scaling.showing.cards import cards
+from scaling.showing.drawing import palette
+from scaling.showing.drawing.sheet import Drawing
+
+_LONG = 40  # rows: a table of more is folded, but for that of every case
+_DASHES = {"--": "5 3", "-.": "6 2 1.5 2", ":": "1.5 2.5"}
+_MARKERS = {
+    "o": "M15 2.5a3.5 3.5 0 1 0 .01 0z", "s": "M11.8 2.8h6.4v6.4h-6.4z", "^": "M15 2l4 7.5h-8z", "v": "M15 10l4-7.5h-8z",
+    "D": "M15 1.5L19.5 6 15 10.5 10.5 6z", "P": "M15 2v8M11 6h8", "X": "M12 3l6 6M18 3l-6 6", "x": "M12 3l6 6M18 3l-6 6",
+}  # fmt: skip
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja2.Environment(loader=loader, **options).get_template("report.html.jinja")  # type: ignore[arg-type]
+
+
+def html(found: Findings, drawings: Sequence[Drawing], shown: Sequence[tables.Table]) -> str:
+    """The page."""
+    rows, said = brief(found)
+    count = Counter(record.status for record in found.records if record.case.kind == "case")
+    several = {table.anchor: table for table in shown}
+    fastest = several.pop("fastest", None)
+    context = {
+        "name": found.name,
+        "counts": [(status, count[status]) for status in STATUSES if count[status]],
+        "verdict": several["review"].rows[0][1],
+        "cards": cards(found),
+        "sentences": said,
+        "notes": _notes(found),
+        "fastest": fastest and {"brief": rows, "columns": fastest.columns, "all": fastest.rows if fastest.rows != rows else ()},
+        "drawings": drawings,
+        "tables": several.values(),
+        "grid": outcomes.grid(found),
+        "unmeasured": outcomes.unmeasured(found),
+        "environments": tables.environments(found),
+        "missing": found.missing,
+        "damaged": found.damaged,
+    }
+    return _template().render(
+        **context, contents=_contents(context, several.values(), drawings), long=_LONG, endings=figures.ENDINGS, drawn=Markup,
+        light=palette.sheet(dark=False), dark=palette.sheet(dark=True), themed=palette.themed, dashes=_DASHES, markers=_MARKERS,
+    )  # fmt: skip
+
+
+def _notes(found: Findings) -> dict[str, list[str]]:
+    """What is said of a figure in sentences, by the figure's name."""
+    kinds = {kind: [one for one in found.laws if one[0].kind == kind] for kind in KINDS}
+    laws = {f"scaling-{kind}": trends.laws(dataclasses.replace(found, laws=of)) for kind, of in kinds.items()}
+    return {"crossover": trends.crossovers(found), "size": trends.growth(found), **laws}
+
+
+def _contents(context: dict, several: Iterable[tables.Table], drawings: Iterable[Drawing]) -> list[tuple[str, str]]:
+    """The anchors and titles of what the page has."""
+    made = [("fastest", "Fastest mode")] if context["fastest"] else []
+    made += [(drawing.name, drawing.title.split(":")[0]) for drawing in drawings]
+    made += [("outcomes", "What became of every case")] if context["grid"] else []
+    made += [(table.anchor, table.title) for table in several]
+    made += [("unmeasured", "Skipped and failed")] if context["unmeasured"] else []
+    made += [("missing", "Not run yet")] if context["missing"] else []
+    made += [("environments", "Where it was measured")] if context["environments"] else []
+    return made + ([("damaged", "Damaged lines")] if context["damaged"] else [])

@@ -1,0 +1,171 @@
+"""The proposal: what an application for compute time needs of a study: figures, tables, methods and provenance.
+
+Written as Markdown and as LaTeX, each from the same blocks. Chooses what is told of a study; does not know how it is escaped
+(document.py), nor how the sentences on methods are made (methods.py). Points that grow with the devices without constant work for
+each are no series here, whatever they were meant as.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from scaling.reading.answer import call_of
+from scaling.reading.curves import Curve, Point, family_name, size_name, way_of
+from scaling.reading.findings import Findings, marks
+from scaling.reading.laws import Law
+from scaling.reading.lint import ERROR, WARNING, remarks
+from scaling.record import REASONS
+from scaling.showing import methods
+from scaling.showing.choice import largest
+from scaling.showing.document import (
+    PREAMBLE,
+    Block,
+    Figure,
+    Heading,
+    Items,
+    Paragraph,
+    Table,
+    to_latex,
+    to_markdown,
+)
+from scaling.showing.files import replace
+from scaling.store import load
+from scaling.words import counted, duration, number, ratio
+
+FOLDER = "proposal"  # within the report
+_COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
+_NOT_WEAK = "Not weak scaling: "  # how a refusal of curves.py begins
+_FIGURES = {
+    "scaling-strong": "Speed-up and efficiency: the same problem on more devices. Bars are 95 % intervals.",
+    "scaling-weak": "Scaled speed-up and efficiency: as many points for each device. Bars are 95 % intervals.",
+}
+_SHOWN, _PRINTED = ("png", "svg"), ("pdf", "png")  # endings, the best first
+_ALONE = f"""\
+% The proposal as a document of its own: pdflatex proposal-alone.tex
+\\documentclass{{article}}
+\\usepackage[margin=2.5cm]{{geometry}}
+{PREAMBLE}
+\\begin{{document}}
+\\input{{proposal}}
+\\end{{document}}
+"""
+
+
+def write(folder: Path, found: Findings) -> list[Path]:
+    """Write the proposal of a results folder beside its report, with the report's figures that it shows; what was written."""
+    target = folder / "report" / FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    figures = _figures(folder / "report", target, found)
+    blocks = _blocks(found, figures, methods.used(load(folder).records))
+    head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
+    texts = {"proposal.md": to_markdown(blocks), "proposal.tex": head + to_latex(blocks), "proposal-alone.tex": _ALONE}
+    for name, text in texts.items():
+        replace(target / name, text.encode())
+    return [target / name for name in (*texts, *(name for each in figures for name in dict.fromkeys((each.shown, each.printed))))]
+
+
+def _figures(report: Path, target: Path, found: Findings) -> list[Figure]:
+    """Copy the figures of the kinds of scaling that there are; one that is no longer due goes away."""
+    kinds, made = {curve.kind for curves in largest(found.curves) for curve in curves}, []
+    for name, caption in _FIGURES.items():
+        for ending in {*_SHOWN, *_PRINTED}:
+            (target / f"{name}.{ending}").unlink(missing_ok=True)
+        files = {ending: report / f"{name}.{ending}" for ending in {*_SHOWN, *_PRINTED}}
+        shown, printed = (next((files[e].name for e in endings if files[e].exists()), None) for endings in (_SHOWN, _PRINTED))
+        if name.removeprefix("scaling-") in kinds and shown and printed:
+            for file in {shown, printed}:
+                shutil.copyfile(report / file, target / file)
+            made.append(Figure(caption, shown, printed))
+    return made
+
+
+def _blocks(found: Findings, figures: Iterable[Figure], used: str) -> list[Block]:
+    best = [curves[0] for curves in largest(found.curves)]
+    laws = {id(curve): fitted for curve, fitted in found.laws}
+    results: list[Block] = [
+        *(Paragraph(_sentence(found, curve, laws.get(id(curve), ()))) for curve in best),
+        *(_table(found, curve) for curve in best),
+        *figures,
+    ]
+    limits: list[Block] = [Heading("Limitations"), Items(tuple(told))] if (told := _limits(found)) else []
+    return [
+        Heading(f"Scaling of {found.name}", 1),
+        Heading("Results"),
+        *(results or [Paragraph("Nothing was measured on several numbers of devices.")]),
+        Heading("Methods"),
+        *(Paragraph(text) for text in methods.paragraphs(found)),
+        Heading("Compute time used"),
+        Paragraph(used),
+        *limits,
+        Heading("Provenance"),
+        Items(tuple(methods.provenance(found))),
+    ]
+
+
+def _how(curve: Curve) -> str:
+    each = " for each device" if curve.kind == "weak" else ""
+    return f"{size_name(curve.case)}{each}, with {way_of(curve.case).name}, {call_of(curve.case)}"
+
+
+def _sentence(found: Findings, curve: Curve, fitted: Iterable[Law]) -> str:
+    """The best curve of a family in words: how far it was measured, what came of it, and what a law makes of it."""
+    last = [point for point in curve.points if point.speedup is not None][-1]
+    word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
+    speedup, efficiency = _speedup(last), _efficiency(last)
+    text = (
+        f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_how(curve)}): the {word} on "
+        f"{counted(last.devices, 'device')} is {speedup}, the efficiency {efficiency}"
+    )
+    if last.against_jit:
+        jit = ratio(last.against_jit, last.against_jit_low, last.against_jit_high)
+        text += f"; {jit} the speed of the best plain program on one device"
+    return f"{text}.{''.join(f' {_law(law)}' for law in fitted if law.best)}{marks(found, curve.environment)}"
+
+
+def _law(law: Law) -> str:
+    parts = " and ".join(
+        f"a {name} part of {part.value:.3g}" + ("" if part.low is None else f" ({part.low:.3g} to {part.high:.3g})")
+        for name, part in law.parts.items()
+    )
+    name = f"{law.name}'s law" if law.name[0].isupper() else f"The {law.name} law"
+    where = f" on {number(law.peak)} devices" if law.peak else ""
+    end = f", so that the speed-up would be {number(law.limit)} at most{where}" if law.limit else ""
+    return f"{name} describes it best, with {parts}{end}."
+
+
+def _table(found: Findings, curve: Curve) -> Table:
+    rows = [
+        (str(p.devices), duration(p.seconds, p.low, p.high), _speedup(p), f"{p.devices}x", _efficiency(p)) for p in curve.points
+    ]
+    title = f"{curve.kind.capitalize()} scaling of {family_name(curve.case)}, {_how(curve)}"
+    return Table(f"{title}; 95 % intervals in brackets.{marks(found, curve.environment)}", _COLUMNS, rows)
+
+
+def _speedup(point: Point) -> str:
+    known = point.devices == 1  # its own baseline
+    return ratio(point.speedup) if known else ratio(point.speedup, point.speedup_low, point.speedup_high)
+
+
+def _efficiency(point: Point) -> str:
+    known = point.devices == 1
+    low, high = (None, None) if known else (point.efficiency_low, point.efficiency_high)
+    return ratio(point.efficiency, low, high, sign="")
+
+
+def _limits(found: Findings) -> list[str]:
+    """What a reader must know before believing the rest."""
+    told = [
+        "Points that grow with the devices, but not at constant work for each, so that they stand in no table here: "
+        + refusal.removeprefix(_NOT_WEAK)
+        for refusal in found.refusals
+    ]
+    if found.mixed:
+        told.append(f"{len(found.environments)} environments were measured; no curve and no comparison mixes them.")
+    for status in ("failed", "skipped"):
+        reasons = Counter(f"{r.reason}: {REASONS.get(r.reason or '', '')}" for r in found.records if r.status == status)
+        if reasons:
+            counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            told.append(f"{counted(reasons.total(), 'case')} {status}: {counts}.")
+    broken = [each for each in remarks(found) if each.severity in (ERROR, WARNING) and "weak" not in each.rule]
+    return told + [f"{each.severity.capitalize()}: {each.rule} ({each.count})." for each in broken]

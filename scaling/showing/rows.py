@@ -1,0 +1,142 @@
+"""Rows: what a results folder holds as flat tables, a value a column, in full precision, every column of one kind.
+
+Knows the fields of records, curves and laws; not the format of any file (export.py), and nothing is rounded or put into words.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scaling.case import Case, to_dict
+from scaling.reading import ratios
+from scaling.reading.curves import Point
+from scaling.reading.findings import Findings
+from scaling.record import Record
+
+Kind = Any  # bool, int, float, str, list[int] or list[float]
+_SEVERAL = ("case", "environment", "collectives", "compilations", "marked", "before", "after")  # fields that are many values
+_LARGEST = 2**63  # what a column of integers does not hold any more
+_SUMMARY = {"samples": int, "seconds_median": float, "seconds_low": float, "seconds_high": float}
+_SCALED = {f"{kind}_{name}": float for kind in ("strong", "weak") for name in ("speedup", "efficiency")} | {"against_jit": float}
+_LAW = {
+    "name": str, "kind": str, "environment": str, "law": str, "part": str, "value": float, "low": float, "high": float,
+    "seconds": float, "spread": float, "best": bool, "limit": float, "peak": float,
+}  # fmt: skip
+
+
+class Table(NamedTuple):
+    """A name, the kind of every column in order, and a mapping from column to value for each row; what is missing is None."""
+
+    name: str
+    kinds: dict[str, Kind]
+    rows: Iterable[Mapping[str, Any]]
+
+
+def _kinds(of: type) -> dict[str, Kind]:
+    """The fields of a dataclass that are one value or a list of them, and of which kind."""
+    hints = {name: hint for name, hint in typing.get_type_hints(of).items() if name not in (*_SEVERAL, "sizes")}
+    plain = {name: typing.get_args(hint)[0] for name, hint in hints.items() if isinstance(hint, types.UnionType)}
+    return hints | plain
+
+
+_OF_CASE, _OF_RECORD, _OF_POINT = _kinds(Case), _kinds(Record), _kinds(Point)
+_IDENTITY = {"key": str, "environment": str}  # what the tables have in common: the digest of what may be compared
+
+
+def tables(found: Findings) -> list[Table]:
+    """Every table of a folder."""
+    return [record_table(found), curve_table(found), sample_table(found), law_table(found)]
+
+
+def record_table(found: Findings) -> Table:
+    """A record each, whatever its status."""
+    rows = record_rows(found)
+    kinds = _IDENTITY | _OF_CASE | _sizes(rows) | _OF_RECORD | _SUMMARY | _SCALED | {"honest": bool}
+    around = {name: str for row in rows for name in row if name.startswith("environment.")}
+    return Table("records", _wide(kinds | around, rows), rows)
+
+
+def record_rows(found: Findings) -> list[dict[str, Any]]:
+    """A record each, whatever its status: its case, every field, its median and speed-ups, and its environment in words."""
+    rows = []
+    for record in found.records:
+        row = _identity(record) | _case_row(record.case)
+        row |= {name: getattr(record, name) for name in _OF_RECORD}
+        if record.status == "ok":
+            low, high = ratios.interval([record]) or (None, None)
+            row |= zip(_SUMMARY, (len(record.seconds), ratios.median([record]), low, high), strict=True)
+            for kind, point in found.placed.get((record.setting, record.case), {}).items() if record.honest else ():
+                row |= {f"{kind}_speedup": point.speedup, f"{kind}_efficiency": point.efficiency}
+                row["against_jit"] = point.against_jit
+        rows.append(row | {"honest": record.honest} | {f"environment.{k}": v for k, v in around(record.environment)})
+    return rows
+
+
+def curve_table(found: Findings) -> Table:
+    """A point of a curve each, with the case that it is of."""
+    rows = []
+    for curve in found.curves:
+        for point in curve.points:
+            case = dataclasses.replace(curve.case, devices=point.devices, points=point.points)
+            row = {"name": curve.name, "kind": curve.kind, "key": case.key, "environment": curve.environment}
+            rows.append(row | _case_row(case) | {name: getattr(point, name) for name in _OF_POINT})
+    return Table("curves", _wide({"name": str, "kind": str} | _IDENTITY | _OF_CASE | _sizes(rows) | _OF_POINT, rows), rows)
+
+
+def sample_table(found: Findings) -> Table:
+    """A sample each, in the order in which its process took it; `seconds_min` is the same sample on the fastest process."""
+    kinds = {"key": str, "replicate": int, "environment": str, "index": int, "seconds": float, "seconds_min": float}
+    return Table("samples", kinds, _sample_rows(found.records))
+
+
+def _sample_rows(of: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    for record in of:
+        same = _identity(record) | {"replicate": record.replicate}
+        least = record.seconds_min if len(record.seconds_min) == len(record.seconds) else [None] * len(record.seconds)
+        for index, (seconds, fastest) in enumerate(zip(record.seconds, least, strict=True)):
+            yield same | {"index": index, "seconds": seconds, "seconds_min": fastest}
+
+
+def law_table(found: Findings) -> Table:
+    """A part of a law that was fitted to a curve each, with what is said of the law as a whole."""
+    rows = []
+    for curve, fitted in found.laws:
+        for law in fitted:
+            whole = {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name}
+            whole |= {name: getattr(law, name) for name in ("seconds", "spread", "best", "limit", "peak")}
+            rows += [whole | {"part": part, **estimate._asdict()} for part, estimate in law.parts.items()]
+    return Table("laws", dict(_LAW), rows)
+
+
+def _identity(record: Record) -> dict[str, Any]:
+    return {"key": record.key, "environment": record.setting}
+
+
+def _case_row(case: Case) -> dict[str, Any]:
+    fields = to_dict(case)
+    return {name: fields[name] for name in _OF_CASE} | {f"sizes.{name}": size for name, size in case.sizes.items()}
+
+
+def _sizes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
+    return {name: int for row in rows for name in row if name.startswith("sizes.")}
+
+
+def _wide(kinds: Mapping[str, Kind], rows: Sequence[Mapping[str, Any]]) -> dict[str, Kind]:
+    """The same kinds, integers too large for a column of them as text: a seed may have any number of digits."""
+    whole = [name for name, kind in kinds.items() if kind is int]
+    large = {name for name in whole if any(abs(row.get(name) or 0) >= _LARGEST for row in rows)}
+    return {name: str if name in large else kind for name, kind in kinds.items()}
+
+
+def around(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An environment as names and words, lists and mappings joined."""
+    told = []
+    for name, value in environment.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value))
+        told.append((name, "" if value is None else str(value)))
+    return told

@@ -1,0 +1,188 @@
+"""The terminal: what a results folder says at a glance, for a person without a browser: a table, and small curves.
+
+Speed-up over devices beside the ideal, for the largest problem of each family; where nothing was measured on several numbers of
+devices, time over size. Never more than a screen of curves, on a terminal of 80 columns or more, without colours as with them.
+Chooses what is shown; how a plot is drawn is known in plot.py.
+"""
+
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scaling.reading import answer
+from scaling.reading.answer import call_of
+from scaling.reading.curves import Curve, Panel, Timing, family, family_name, size_name, volume, way_of
+from scaling.reading.findings import Findings, marks
+from scaling.showing.choice import largest
+from scaling.showing.plot import COLOURS, LETTERS, Axis, Series, draw
+from scaling.words import counted, duration, number
+
+_LINES = 23  # of plots, on a screen of 24
+_WIDEST = 140
+_NARROW = 38  # columns of a plot at least
+_ROWS = 2  # of plots
+_MOST = 4  # lines in a plot; one less where plots stand in two rows
+_TALLEST = 14  # lines of a plot with its axes
+_GAP = "  "
+Say = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A plot to be: what it is of, its series in order of their letters with what each is, and its axes."""
+
+    title: tuple[str, str]
+    series: tuple[Series, ...]
+    legend: tuple[str, ...]
+    x: Axis
+    y: Axis
+
+
+def show(found: Findings, console: Console) -> None:
+    """Print the table of the fastest modes and the curves."""
+    say = _plain if (console.encoding or "").lower().startswith("utf") else _ascii
+    table, rows = Table(), answer.brief(found)[0]
+    for name in answer.COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(say(cell)) for cell in row))
+    if rows:
+        console.print(table)
+    if len(rows) < len(found.fastest):
+        console.print(f"- The largest problem of each kind; the report has all {len(found.fastest)}.", highlight=False)
+    for line in curves(found, min(console.width, _WIDEST), say):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _plain(text: str) -> str:
+    """Text on one line, and nothing in it that steers a terminal."""
+    return " ".join("".join(" " if unicodedata.category(sign) == "Cc" else sign for sign in text).split())
+
+
+def _ascii(text: str) -> str:
+    return _plain(text).replace("µ", "u").encode("ascii", "replace").decode()
+
+
+def curves(found: Findings, width: int, say: Say = _plain) -> list[Text]:
+    """The curves as lines of text, at most a screen of them; none where there is nothing to be drawn."""
+    shown, panels = largest(found.curves), _panels(found)
+    if not (count := len(shown or panels)):
+        return []
+    across = max(1, min(count, (width + len(_GAP)) // (_NARROW + len(_GAP))))
+    down = min(_ROWS, math.ceil(count / across))
+    most = _MOST if down == 1 else _MOST - 1
+    blocks = [_scaling(found, some, most) for some in shown] or [_sizes(found, panel, most) for panel in panels]
+    each, height = (width - len(_GAP) * (across - 1)) // across, (_LINES - (down - 1)) // down
+    lines: list[Text] = []
+    for at in range(0, across * down, across):
+        lines += [Text()] if at else []
+        lines += _beside([_drawn(block, each, height, say) for block in blocks[at : at + across]], each)
+    left = count - across * down
+    more = f"{counted(left, 'more plot')} and all intervals" if left > 0 else "all intervals"
+    note = f"Line without a letter: ideal. In the report: {more}." if shown else f"In the report: {more}."
+    return [*lines, Text(note)]
+
+
+def _beside(columns: Sequence[Sequence[Text]], width: int) -> list[Text]:
+    """Blocks of lines side by side."""
+    lines = []
+    for row in range(max(map(len, columns))):
+        line = Text()
+        for at, column in enumerate(columns):
+            cell = column[row].copy() if row < len(column) else Text()
+            cell.truncate(width, overflow="crop", pad=True)
+            line.append(_GAP if at else "").append_text(cell)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _drawn(block: _Block, width: int, height: int, say: Say) -> list[Text]:
+    """A block in so many columns and, at most, lines."""
+    titles = block.title if height > _LINES // _ROWS else [", ".join(word for word in block.title if word)]
+    legend = [
+        Text().append(letter, COLOURS[at % len(COLOURS)]).append(f" {say(words)}")
+        for at, (letter, words) in enumerate(zip(LETTERS, block.legend, strict=False))
+    ]
+    tall = min(_TALLEST, height - len(titles) - len(legend))
+    x, y = ([(value, say(name)) for value, name in axis] for axis in (block.x, block.y))
+    plot = draw(block.series, x, y, width, tall, braille=say is _plain)
+    return [*(Text(say(words), "bold") for words in titles if words), *plot, *legend]
+
+
+def _lettered(lines: Sequence[Sequence[tuple[float, float]]]) -> list[Series]:
+    return [
+        Series(line, letter, COLOURS[at % len(COLOURS)]) for at, (letter, line) in enumerate(zip(LETTERS, lines, strict=False))
+    ]
+
+
+def _fewer(names: Sequence[str], most: int) -> list[str]:
+    """What of a legend has room: all, or the first with a word on the rest."""
+    more = f"; {len(names) - most} more" if len(names) > most else ""
+    return [*names[: most - 1], *(f"{name}{more}" for name in names[most - 1 : most])]
+
+
+# Speed-up over devices.
+
+
+def _scaling(found: Findings, same: Sequence[Curve], most: int) -> _Block:
+    """The curves of one problem, the fastest first, and the ideal."""
+    lines = [[(p.devices, p.speedup) for p in curve.points if p.speedup is not None] for curve in same[:most]]
+    calls = {call_of(curve.case) for curve in same}
+    names = [way_of(curve.case).name + (f", {call_of(curve.case)}" if len(calls) > 1 else "") for curve in same]
+    ends = [f"{number(line[-1][1])}x on {line[-1][0]:g}" for line in lines]
+    told = [f"{end}: {name}" for end, name in zip(ends, _fewer(names, most), strict=True)]
+    devices = sorted({point.devices for curve in same for point in curve.points})
+    case, each = same[0].case, " each" if same[0].kind == "weak" else ""
+    title = f"{same[0].kind} scaling: {family_name(case)}{marks(found, same[0].environment)}"
+    what = ", ".join([f"{size_name(case)}{each}", *(calls if len(calls) == 1 else ())])
+    ideal = Series([(devices[0], devices[0]), (devices[-1], devices[-1])])
+    powers = [2.0**power for power in range(math.floor(math.log2(devices[-1])) + 1)]
+    return _Block(
+        title=(title, what),
+        series=(*_lettered(lines), ideal),
+        legend=tuple(told),
+        x=[(count, str(count)) for count in devices],
+        y=[(power, f"{power:g}x") for power in powers],
+    )
+
+
+# Time over size.
+
+
+def _panels(found: Findings) -> list[Panel]:
+    """Of each family the panel with the largest problem."""
+    panels: dict[tuple, Panel] = {}
+    for panel in found.panels:
+        of = (panel.environment, panel.honest, *family(panel.case))
+        panels[of] = max(panels.get(of, panel), panel, key=lambda each: volume(each.case))
+    return list(panels.values())
+
+
+def _sizes(found: Findings, panel: Panel, most: int) -> _Block:
+    """Time over size, a line for each way, the fastest at the largest size first."""
+
+    def last(rows: Sequence[tuple[int, Timing]]) -> tuple[int, float]:
+        return -rows[-1][0], rows[-1][1].median
+
+    ways = sorted(panel.lines.items(), key=lambda line: last(line[1]))
+    lines = [[(float(size), timing.median) for size, timing in rows] for _, rows in ways[:most]]
+    names = [f"{duration(rows[-1][1].median)}: {way.name}" for way, rows in ways]
+    sizes = sorted({size for line in lines for size, _ in line})
+    times = sorted(seconds for line in lines for _, seconds in line)
+    devices = counted(panel.case.devices, "device")
+    return _Block(
+        title=(
+            f"time over {panel.swept}: {family_name(panel.case)}{marks(found, panel.environment, panel.honest)}",
+            ", ".join(word for word in (panel.held, devices, call_of(panel.case)) if word),
+        ),
+        series=tuple(_lettered(lines)),
+        legend=tuple(_fewer(names, most)),
+        x=[(size, f"{size:g}") for size in sizes],
+        y=[(seconds, duration(seconds)) for seconds in (times[0], math.sqrt(times[0] * times[-1]), times[-1])],
+    )

@@ -1,0 +1,72 @@
+"""Text in a document is text: in Markdown, HTML and LaTeX alike."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from scaling.showing.document import PREAMBLE, Figure, Heading, Items, Paragraph, Table, latex, markdown, to_latex, to_markdown
+
+NASTY = [
+    "# $ % & _ { } ~ ^ \\", "<script>alert(1)</script>", "a|b `c` *d* [e](http://f)", "\\input{/etc/passwd}", "\\\\[5cm]",
+    "$$x$$ \\(y\\)", "-- --- '' ,, ?` \"q\"", "line\nbreak\x1b[31m \x00", "µ × é ñ Ł 漢 🙂", "1. not a list", "+ nor this",
+    "% comment", "\\end{document}", "^^M",
+]  # fmt: skip
+BLOCKS = [
+    *(Heading(text, level) for text in NASTY for level in (1, 2)),
+    *map(Paragraph, NASTY),
+    Items(tuple(NASTY)),
+    Table(" ".join(NASTY), ("one", "two"), [(text, text) for text in NASTY]),
+]
+SPECIAL = re.compile(r"(?<!\\)[#$%&_~^<>|\"`]")  # what means something to LaTeX, or prints as something else
+
+
+def bare(text):
+    """LaTeX without the commands that stand for a sign."""
+    text = re.sub(r"\\ensuremath\{\\(mu|times)\}|\\(?:[`'^~\"]|[vrc] )\{[A-Za-z]\}", "", text)
+    named = "backslash|asciitilde|asciicircum|less|greater|bar|asciigrave"
+    return re.sub(rf"\\(text({named})|char34|ldots)\{{\}}", "", text)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_sign_of_latex_is_left_unescaped(text):
+    plain = bare(latex(text))
+    assert plain.isascii() and not SPECIAL.search(plain)
+    assert not re.search(r"\\(?![#$%&_{}])", plain)
+    assert plain.count("{") == plain.count("}") and "\n" not in plain
+
+
+def test_signs_that_latex_would_join_or_drop_stay_apart():
+    assert (latex("--"), latex("''"), latex("a-b")) == ("-{}-", "'{}'", "a-b")
+    assert (latex("é"), latex("µs"), latex("漢")) == (r"\'{e}", r"\ensuremath{\mu}s", "{[}U+6F22{]}")
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_sign_of_markdown_or_html_is_left_unescaped(text):
+    plain = markdown(text)
+    assert not re.search(r"(?<!\\)[`*_\[\]#|~$]|<|&(?!amp;|lt;|gt;)", plain.replace("\\\\", ""))
+    assert "\n" not in plain and not re.match(r"\d+[.)] |[-+] ", plain)
+
+
+def test_a_table_in_markdown_keeps_its_cells_whatever_is_in_them():
+    lines = to_markdown([BLOCKS[-1]]).splitlines()[2:]
+    assert {len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) for line in lines} == {3}
+
+
+def test_a_figure_stands_in_each_format_as_a_file_of_its_own():
+    figure = Figure("Speed-up", "a.png", "a.pdf")
+    assert to_markdown([figure]) == "![Speed-up](a.png)\n"
+    assert "{a.pdf}" in to_latex([figure]) and "\\caption{Speed-up}" in to_latex([figure])
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not here")
+def test_pdflatex_takes_it_as_it_is(tmp_path):
+    (tmp_path / "part.tex").write_text(to_latex(BLOCKS))
+    (tmp_path / "whole.tex").write_text(
+        f"\\documentclass{{article}}{PREAMBLE}\\begin{{document}}\\input{{part}}\\end{{document}}"
+    )
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "whole.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+    assert (tmp_path / "whole.pdf").stat().st_size > 10_000
