@@ -54,7 +54,7 @@ class Case:
     workload: str
     target: str | None = None
     variant: str | None = None  # of the function
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    sizes: Mapping[str, int] = field(default_factory=dict)
     points: int = 1
     wrt: str | None = None  # input names joined by "+"
     mode: str = "jacfwd"
@@ -93,6 +93,9 @@ class Case:
         for name, size in self.sizes.items():
             _natural(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
+
+    def __hash__(self) -> int:  # of the sizes too, which a mapping has not of itself: thousands of cases may differ in these alone
+        return hash((*(getattr(self, name) for name in FIELDS if name != "sizes"), *self.sizes.items()))
 
     @property
     def kind(self) -> str:
