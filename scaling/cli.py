@@ -1,6 +1,7 @@
 """The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ How does the cost of a Jacobian scale, with problem size, with AD mode, and with
   scaling report    curves, tables and figures as HTML         scaling report results/smoke
   scaling compare   what became slower or faster               scaling compare results/old results/new
   scaling lint      what a strict reviewer would say           scaling lint results/smoke
+  scaling export    the same as CSV, Parquet or for Extra-P    scaling export results/smoke
+  scaling merge     one folder of several clusters             scaling merge results/a results/b --output results/ab
   scaling publish   the same curves on Weights & Biases        scaling publish results/smoke
 
 `scaling VERB --help` says more about each."""
@@ -43,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console, complaints = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     verbs: dict[str, Callable[[list[str], Console], int]] = {
-        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "publish": publish, "logs": logs,
-        "cancel": cancel,
+        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "export": export, "merge": merge,
+        "publish": publish, "logs": logs, "cancel": cancel,
     }  # fmt: skip
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup has it
@@ -88,7 +91,10 @@ def _interrupt(_signal: int, _frame: Any) -> None:
 
 
 def entry() -> None:
-    """The console script."""
+    """The console script. Where the terminal does not know a sign, such as that of a microsecond, it gets a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())
 
 
@@ -102,7 +108,8 @@ def run(words: list[str], console: Console) -> int:
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     """Run one composed study to its report."""
     job, tracking = running.read(config, name), _tracking(config)
-    ran = running.run(job, config["versus"], config["dry_run"], console)
+    between = _early(job, tracking, console) if tracking is not None else None
+    ran = running.run(job, config["versus"], config["dry_run"], console, between)
     if ran is None or ran.left:
         return OK
     found = _conclude(job.folder, console, ran.settings)
@@ -115,9 +122,19 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
 
 def _tracking(config: dict[str, Any]) -> Any:
     """Where to publish, or None; checked before anything starts."""
-    from scaling.tracking import track
+    from scaling.tracking.settings import Settings
 
-    return None if config["tracking"]["name"] == "none" else track.Settings.from_config(config["tracking"])
+    return None if config["tracking"]["name"] == "none" else Settings.from_config(config["tracking"])
+
+
+def _early(job: running.Job, tracking: Any, console: Console) -> Callable[[], None]:
+    """What publishes finished curves while the study runs."""
+    from scaling.tracking.early import Early
+
+    def say(line: str) -> None:
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+    return Early(job.folder, tracking, job.settings.replicates, say)
 
 
 def status(words: list[str], console: Console) -> int:
@@ -171,8 +188,17 @@ def cancel(words: list[str], console: Console) -> int:
 
 def report(words: list[str], console: Console) -> int:
     """Write the report of a results folder."""
-    parser = _parser("report", "Write report/index.html, its figures (SVG, PNG), table.md and table.csv into a results folder.")
-    _conclude(store.folder_of(parser.parse_args(words).folder), console)
+    parser = _parser("report", "Write report/index.html, its figures (SVG, PNG, PDF), table.md and table.csv into a folder.")
+    parser.add_argument("--proposal", action="store_true", help="also what an application for compute time needs, in LaTeX too")
+    given = parser.parse_args(words)
+    folder = store.folder_of(given.folder)
+    _conclude(folder, console)
+    if given.proposal:
+        from scaling.reading import findings
+        from scaling.showing import proposal
+
+        written = proposal.write(folder, findings.read(folder))
+        console.print(f"proposal: {escape(str(written[0]))}", soft_wrap=True, highlight=False)
     return OK
 
 
@@ -228,9 +254,39 @@ def lint(words: list[str], console: Console) -> int:
     return FAILED if any(remark.severity in bad for remark in told) else OK
 
 
+def export(words: list[str], console: Console) -> int:
+    """Write a results folder in the formats of other programs."""
+    from scaling.showing import export as exporting
+
+    parser = _parser("export", "Write records, curves, samples and laws of a results folder for other programs to read.")
+    known = ", ".join(exporting.FORMATS)
+    parser.add_argument("--format", action="append", default=[], help=f"{known}, or several with commas (default: csv)")
+    parser.add_argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)")
+    given = parser.parse_args(words)
+    output = Path(given.output) if given.output else None
+    written = exporting.write(store.folder_of(given.folder), exporting.formats(given.format), output)
+    for path in written:
+        console.print(escape(str(path)), soft_wrap=True, highlight=False)
+    return OK
+
+
+def merge(words: list[str], console: Console) -> int:
+    """Join results folders into one."""
+    from scaling import merge as merging
+
+    what = "Join results folders of several clusters: records are copied, environments stay apart, nothing is copied twice."
+    parser = argparse.ArgumentParser(prog="scaling merge", description=what)
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed")
+    parser.add_argument("--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to")
+    given = parser.parse_args(words)
+    for line in merging.merge(given.folders, given.output).lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    return OK
+
+
 def publish(words: list[str], console: Console) -> int:
-    """Project a results folder onto W&B."""
-    from scaling.tracking import track
+    """Project a results folder onto W&B; status 1 when not all of it is where it was asked to be."""
+    from scaling.tracking.settings import Settings
 
     parser = _parser(
         "publish", "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY)."
@@ -238,37 +294,35 @@ def publish(words: list[str], console: Console) -> int:
     parser.add_argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)")
     parser.add_argument("--entity", default=None, help="W&B entity (default: your own)")
     parser.add_argument("--mode", default="auto", help="auto, online or offline (default: auto)")
+    words_on = "save the workspace and the report too (default: yes, needs ad-scaling[dashboard])"
+    parser.add_argument("--dashboard", action=argparse.BooleanOptionalAction, default=True, help=words_on)
     given = parser.parse_args(words)
-    folder = store.folder_of(given.folder)
-    settings = track.Settings.from_config({"project": given.project, "entity": given.entity, "mode": given.mode})
-    _publish(folder, settings, console)
-    return OK
+    told = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+    return OK if _publish(store.folder_of(given.folder), Settings.from_config(told), console) else FAILED
 
 
-def _publish(folder: Path, settings: Any, console: Console) -> None:
-    from scaling.tracking import track
+def _publish(folder: Path, settings: Any, console: Console) -> bool:
+    """Publish and say what came of it; whether all of it is where it was asked to be."""
+    from scaling.tracking.publish import publish
 
-    for line in track.publish(folder, settings).lines:
+    published = publish(folder, settings)
+    for line in published.lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
+    return published.well
 
 
 def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> list[Record]:
     """Write the report and print its short form, of these environments; their records."""
     from scaling.reading import answer, findings
     from scaling.showing import report as pages
+    from scaling.showing import terminal
 
-    index, found = pages.write(folder), findings.read(folder, only)
-    table = Table(*answer.COLUMNS)
-    rows, said = answer.brief(found)
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    if table.row_count:
-        console.print(table)
-    if len(rows) < len(found.fastest):
-        console.print(f"- The largest problem of each kind; the report has all {len(found.fastest)}.")
-    for sentence in said:
+    whole = findings.read(folder)
+    index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
+    terminal.show(found, console)
+    for sentence in answer.brief(found)[1]:
         console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
-    if elsewhere := len(store.latest(store.load(folder).records)) - len(found.records):
+    if elsewhere := len(whole.records) - len(found.records):
         console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))

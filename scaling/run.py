@@ -6,7 +6,7 @@ Knows the configuration and in what order things happen; each of them is done el
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,11 @@ def _machine(cluster: Cluster) -> Machine:
     return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
 
 
-def run(job: Job, named: Any, dry_run: bool, console: Console) -> Ran | None:
-    """Run what is missing of a study, or hand it to its cluster; None if nothing was to be started. named: the other side."""
+def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> Ran | None:
+    """Run what is missing of a study, or hand it to its cluster; None if nothing was to be started.
+
+    named: the other side. between: called now and then, when nothing is being measured on this machine.
+    """
     answers = preflight.ask(job.cells)
     with _beside(named, job.folder) as beside:
         folders = [job.folder, beside[1]] if beside else [job.folder]
@@ -106,33 +109,37 @@ def run(job: Job, named: Any, dry_run: bool, console: Console) -> Ran | None:
         for each in folders:
             store.prepare(each)
         if job.cluster.submits:
-            made, left = _hand_over(job, answers, console)
+            made, left = _hand_over(job, answers, console, between)
         else:
-            made, left = _run_here(job, answers, folders, beside, console), False
+            made, left = _run_here(job, answers, folders, beside, console, between), False
     settings = launch.settings_of(store.load(job.folder).records, made.environments.values())
     return Ran(frozenset(answer.case.key for answer in answers), settings, beside[1] if beside else None, left)
 
 
 def _run_here(
-    job: Job, answers: Sequence[Answer], folders: Sequence[Path], beside: _Side | None, console: Console
-) -> launch.Plan:
+    job: Job, answers: Sequence[Answer], folders: Sequence[Path], beside: _Side | None, console: Console,
+    between: Callable[[], None] | None,
+) -> launch.Plan:  # fmt: skip
     """Run what is missing to its end, in this process or in the allocation around it."""
     with store.locked(job.folder) as lock:
         made = _planned(job, answers, folders, console)
         names = {answer.case.key: label(answer.case) for answer in answers}
         site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
         with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
-            supervise.run(made, job.settings, job.folder, lock, listen, beside, site)
+            supervise.run(made, job.settings, job.folder, lock, listen, beside, site, between)
     return made
 
 
-def _hand_over(job: Job, answers: Sequence[Answer], console: Console) -> tuple[launch.Plan, bool]:
+def _hand_over(
+    job: Job, answers: Sequence[Answer], console: Console, between: Callable[[], None] | None
+) -> tuple[launch.Plan, bool]:
     """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
+    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
     for _ in range(job.cluster.attempts or 1):
         with store.locked(job.folder):
             made = _planned(job, answers, [job.folder], console)
             left = _submit(job, made, console)
-        if not left or not job.wait or not follow.until_done(job.folder, console):
+        if not left or not job.wait or not follow.until_done(job.folder, console, away):
             return made, left
         seen = _look(job)
         if outcome.cancelled(seen):

@@ -65,15 +65,17 @@ def run(
     listener: Listener,
     beside: tuple[Side, Path] | None = None,
     site: Site | None = None,
+    between: Callable[[], None] | None = None,
 ) -> None:
     """Put the skips on record, then run every job to its end, one after another: two at once would time each other.
 
-    beside: another side and its folder; every case is then measured on both, in turns.
+    beside: another side and its folder; every case is then measured on both, in turns. between: called when a group of cases has
+    ended and the next has not begun, so that nothing is being measured.
     """
     site = site or Site()
     sides = [(Side(python=site.python), folder)] + ([beside] if beside else [])
     around = {of: told | dict(site.told) for of, told in made.environments.items()}
-    whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(around)) for s, f in sides], site)
+    whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(around)) for s, f in sides], site, between)
     for item in made.skips:
         assert item.answer.unfit is not None
         for where in range(len(whole.sides)):
@@ -92,6 +94,7 @@ class _Run:
     listener: Listener
     sides: list[Where]
     site: Site = field(default_factory=Site)
+    between: Callable[[], None] | None = None
     owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # of the cores that its workers have
     seats: int = 0  # so far
     exhausted: list[Ticket] = field(default_factory=list)  # that ran out of memory
@@ -116,6 +119,8 @@ class _Run:
                 while waiting:
                     left, fresh = _Block(self, table, waiting.pop(0)).measure()
                     waiting[:0] = left
+                    if self.between and not left:
+                        self.between()
                     if fresh:
                         break
 

@@ -34,7 +34,7 @@ BAD = {
     "unknown key": ([*RBF, "devises=[1]"], "unknown key 'devises'.*did you mean 'devices'"),
     "unknown key of sampling": ([*RBF, "sampling.secs=1"], "unknown key '(sampling.)?secs'"),
     "unknown key, added": ([*RBF, "+devises=[1]", "dry_run=true"], "unknown key 'devises'.*did you mean 'devices'"),
-    "unknown verb": (["rnu"], "unknown verb 'rnu'.*run, status, report, compare, lint, publish.*did you mean 'run'"),
+    "unknown verb": (["rnu"], "unknown verb 'rnu'.*run, status, report, compare, lint, export, merge.*did you mean 'run'"),
     "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf by \(wrt\) 'y'.*x"),
     "wrt twice": ([*RBF, "wrt=x+x", "mode=jacfwd"], r"wrt='x\+x' names an input twice"),
     "unknown size": (["run", "study=linear", "sizes.q=4"], "unknown size of linear 'q'.*p, o"),
@@ -112,6 +112,9 @@ BAD = {
     "report of nothing": (["report", "nowhere"], "no results in 'nowhere'"),
     "status of nothing": (["status", "nowhere"], "no results in 'nowhere'"),
     "publish of nothing": (["publish", "nowhere"], "no results in 'nowhere'"),
+    "export of nothing": (["export", "nowhere"], "no results in 'nowhere'"),
+    "export of a folder without results": (["export", "."], r"no results in '\.'"),
+    "merge of nothing": (["merge", "nowhere", "a_file", "--output", "both"], "no results in 'nowhere'"),
     "report of a folder without results": (["report", "."], r"no results in '\.'"),
     "status of a file": (["status", "a_file"], "no results in 'a_file'"),
 }
@@ -249,6 +252,8 @@ HELP = {
     "scaling status --help": (["status", "--help"], ["usage: scaling status", "DIR", "results/smoke", "missing"]),
     "scaling report --help": (["report", "--help"], ["usage: scaling report", "DIR", "results/smoke", "index.html"]),
     "scaling publish --help": (["publish", "--help"], ["usage: scaling publish", "DIR", "WANDB_API_KEY", "--project", "--mode"]),
+    "scaling export --help": (["export", "--help"], ["usage: scaling export", "DIR", "csv, parquet, extrap", "--output"]),
+    "scaling merge --help": (["merge", "--help"], ["usage: scaling merge", "DIR", "--output", "clusters"]),
     "scaling run --cfg job": (["run", "--cfg", "job", "study=rbf"], ["devices: null", "workload: rbf", "case_seconds: 600"]),
 }
 

@@ -54,11 +54,11 @@ class Stage:
             yield event or default
 
 
-def run(tmp_path, some, beside=None, settings=None, heard=None):
+def run(tmp_path, some, beside=None, settings=None, heard=None, between=None):
     made = Plan((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Side("other"), tmp_path / "other") if beside else None
-    supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other)
+    supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other, None, between)
 
 
 def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeypatch, tmp_path):
@@ -73,6 +73,17 @@ def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeyp
     prepared = [i for i, (_, what, key) in enumerate(stage.log) if what == "prepare" and key in keys[6]]
     assert max(prepared) < min(i for i, (_, what, _) in enumerate(stage.log) if what == "turn")
     assert [stage.seen["this", "finish", item.case.key] for item in some] == [1] * 6
+
+
+def test_what_else_is_to_be_done_is_done_when_every_case_that_was_begun_has_ended(monkeypatch, tmp_path):
+    stage, held = Stage(monkeypatch), []
+
+    def between():
+        whats = [what for _, what, _ in stage.log]
+        held.append((whats.count("prepare"), whats.count("finish")))
+
+    run(tmp_path, items("jacfwd", "jacrev", points=(6, 12)), between=between)
+    assert held == [(2, 2), (4, 4)]
 
 
 def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recorded_seed(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -39,8 +39,11 @@ def looks(results: Path) -> Iterator[list[Seen]]:
         time.sleep(max(poll, (now - looked) / _SHARE))
 
 
-def until_done(results: Path, console: Console) -> bool:
-    """Wait until no task of a folder waits or runs, telling how it goes; False if the person had enough of it."""
+def until_done(results: Path, console: Console, between: Callable[[], None] | None = None) -> bool:
+    """Wait until no task of a folder waits or runs, telling how it goes; False if the person had enough of it.
+
+    between: called after each look.
+    """
     said = ""
     try:
         with console.status("") as status:
@@ -50,6 +53,8 @@ def until_done(results: Path, console: Console) -> bool:
                 if words not in ("", said) and not console.is_terminal:
                     console.print(words, soft_wrap=True, highlight=False)
                 said = words
+                if between:
+                    between()
     except KeyboardInterrupt:
         folder = escape(str(results))
         words = f"left to itself; `scaling status {folder}` tells how it does, `scaling cancel {folder}` ends it"

@@ -18,9 +18,9 @@ from scaling.words import cell
 _UNMEASURED = ("status", "reason", "case", "text")
 
 
-def write(folder: Path) -> Path:
-    """Write the report of a results folder into its folder `report`; the path of the page."""
-    found = read(folder)
+def write(folder: Path, found: Findings | None = None) -> Path:
+    """Write the report of a results folder, read before or not, into its folder `report`; the path of the page."""
+    found = found or read(folder)
     drawings, shown = figures.draw(found), tables.every(found)
     target = folder / "report"
     target.mkdir(exist_ok=True)
