@@ -94,7 +94,7 @@ class Case:
             _natural(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
 
-    def __hash__(self) -> int:  # of the sizes too, which a mapping has not of itself: thousands of cases may differ in these alone
+    def __hash__(self) -> int:  # of the sizes too, which have none of themselves: thousands of cases may differ in these alone
         return hash((*(getattr(self, name) for name in FIELDS if name != "sizes"), *self.sizes.items()))
 
     @property
