@@ -144,7 +144,7 @@ def test_a_card_says_which_mode_how_many_devices_what_it_costs_and_how_sure(tmp_
     (card,) = cards.cards(findings.read(made_up.write(tmp_path / "made", records)))
     assert (card.mode, card.where, card.time) == ("jacfwd (vmap)", "2 devices, shard_map, points split", "2.00 s (2.00 to 2.00)")
     assert card.sure and card.verdict == "sure: jacrev (vmap) takes 2.50x (2.50 to 2.50) as long"
-    assert card.scaling == "2.00x (2.00 to 2.00) of one device, efficiency 1.00"
+    assert card.scaling == "2.00x (2.00 to 2.00) as fast as one device, efficiency 1.00"
 
 
 def test_a_card_of_two_that_are_not_told_apart_is_not_sure(tmp_path):

@@ -58,6 +58,5 @@ def _scaling(found: Findings, row: Fastest) -> str:
     point = found.placed.get((first.environment, first.case), {}).get("strong") if first.honest else None
     if point is None or point.devices == 1 or point.speedup is None:
         return ""
-    return (
-        f"{ratio(point.speedup, point.speedup_low, point.speedup_high)} of one device, efficiency {number(point.efficiency or 0)}"
-    )
+    speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)
+    return f"{speedup} as fast as one device, efficiency {number(point.efficiency or 0)}"
