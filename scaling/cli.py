@@ -239,6 +239,7 @@ def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
     from scaling.reading import findings
     from scaling.reading import lint as linting
+    from scaling.showing.wording import legible
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
@@ -247,7 +248,8 @@ def lint(words: list[str], console: Console) -> int:
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in told:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
-        console.print(f"{head}{escape(f'{remark.rule} ({remark.count}): {remark.text}')}", soft_wrap=True, highlight=False)
+        told_of = legible(f"{remark.rule} ({remark.count}): {remark.text}")
+        console.print(f"{head}{escape(told_of)}", soft_wrap=True, highlight=False)
         console.print(f"        mend: {escape(remark.mend)}", soft_wrap=True, highlight=False)
     console.print(linting.verdict(told), highlight=False)
     bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
@@ -316,12 +318,13 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
     from scaling.reading import answer, findings
     from scaling.showing import report as pages
     from scaling.showing import terminal
+    from scaling.showing.wording import legible
 
     whole = findings.read(folder)
     index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
     terminal.show(found, console)
     for sentence in answer.brief(found)[1]:
-        console.print(f"- {escape(sentence)}", soft_wrap=True, highlight=False)
+        console.print(f"- {escape(legible(sentence))}", soft_wrap=True, highlight=False)
     if elsewhere := len(whole.records) - len(found.records):
         console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
     counts = Counter(record.status for record in found.records)

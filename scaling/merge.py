@@ -136,7 +136,11 @@ def _bring(folder: Path, target: Path, kept: _Kept) -> tuple[int, int, int]:
 def _sorted_out(path: Path, kept: _Kept) -> tuple[list[bytes], int, list[bytes]]:
     """Of the lines of a file: the records that are new, how many are not, and what is no record."""
     fresh, again, broken = [], 0, []
-    for line in path.read_bytes().split(b"\n"):
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise Refusal(f"cannot read {path}: {error.strerror}; make it readable or move it away, and merge again") from None
+    for line in lines:
         if not line.strip():
             continue
         try:
@@ -232,14 +236,14 @@ def _unite(folders: Sequence[Path], target: Path) -> list[str]:
 def _united(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One study of several: the cases of all, each once, and every kind of scaling; a setting only where all agree on it."""
     names = dict.fromkeys(part for told in studies if told.get("study") for part in str(told["study"]).split(_JOIN))
-    kinds = [told.get("scaling") or ["strong"] for told in studies]
+    kinds = [told.get("scaling") or "strong" for told in studies]
     listed = [told["cases"] for told in studies if isinstance(told.get("cases"), list)]
     cases = {str(cell.get("key")): cell for each in listed for cell in each if isinstance(cell, dict)}
     same = {name: studies[0].get(name) for name in ("order_seed", "sampling")}
     return {
         "study": _JOIN.join(names) or None,
         "title": next((told["title"] for told in studies if told.get("title")), None),
-        "scaling": sorted({word for kind in kinds for word in ([kind] if isinstance(kind, str) else kind)}),
+        "scaling": sorted({str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}),
         **{name: value if all(told.get(name) == value for told in studies) else None for name, value in same.items()},
         "cases": list(cases.values()),
     }

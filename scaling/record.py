@@ -152,11 +152,17 @@ def _types(hint: Any) -> tuple[type, ...]:
 _TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
 
 
+_INSIDE: dict[str, Any] = {"seconds_min": (float, int), "turns": int, "compilations": dict}  # of lists, beside the samples
+
+
 def _validate(record: Record) -> None:
     values = vars(record)
     for name, allowed in _TYPES.items():
-        if not isinstance(values[name], allowed):
+        if not isinstance(values[name], allowed) or (isinstance(values[name], float) and not math.isfinite(values[name])):
             raise ValueError(f"{name} is {values[name]!r}")
+    for name, inside in _INSIDE.items():
+        if not all(isinstance(value, inside) for value in values[name]):
+            raise ValueError(f"{name} holds {values[name]!r}")
     if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
     if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):

@@ -94,3 +94,29 @@ def test_the_headline_of_strong_and_weak_grids_together_is_the_largest_problem_o
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     told = said(*strong, *weak, scaling=("strong", "weak"), flops=1e6, hbm_bytes=1e6)
     assert "on 4 devices at the size (o=3 p=5 points=64): 2.00 ms" in told[0] and "That is 4.00x" in told[0]
+
+
+def test_a_flip_that_is_not_told_apart_makes_no_mode_the_fastest(said):
+    rows = [(mode, 1, n, n if mode == "jacfwd" else 64) for mode in ("jacfwd", "jacrev") for n in (63, 65)]
+    crossing = next(line for line in said(*rows, spread=0.02) if line.startswith("Crossover"))
+    assert "jacfwd (vmap) is ahead up to points = 63" in crossing and "not told apart everywhere" in crossing
+
+
+def test_a_law_that_is_far_off_is_said_to_be_and_that_of_a_weak_curve_is_of_each_device(said):
+    told = said(*(("jacfwd", d, 64, 5 / d**1.5) for d in (1, 2, 4, 8)))
+    assert "Amdahl describes it best, though off by " in next(line for line in told if "laws of strong" in line)
+    told = said(*(("jacfwd", d, 16 * d, 5 + d) for d in (2, 4, 8)), scaling=("weak",), flops=1e6, hbm_bytes=1e6)
+    assert "points=16 for each device, jacfwd" in next(line for line in told if "laws of weak" in line)
+
+
+def test_what_ended_without_a_reason_is_counted_without_one(tmp_path, make_record):
+    told = answer.sentences(made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)]))
+    assert told[1:] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
+
+
+@pytest.mark.parametrize("fields, what", [({"engine": "torch"}, "torch"), ({"mode": "value"}, "values"),
+                                          ({"mode": "analytic"}, "derivatives written by hand")])  # fmt: skip
+def test_where_no_mode_of_jax_was_measured_that_is_said(tmp_path, make_record, fields, what):
+    found = findings.read(made_up.write(tmp_path / "made", [make_record(**fields)]))
+    expected = f"No mode of JAX was measured, so that none is called the fastest; what was measured: {what}."
+    assert answer.sentences(found)[0] == answer.brief(found)[1][0] == expected

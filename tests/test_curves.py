@@ -193,3 +193,8 @@ def test_one_size_is_no_panel():
 def test_reading_a_study_never_imports_jax():
     code = "import sys, scaling.reading.curves, scaling.showing.figures, scaling.showing.report; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_seed_at_a_time_is_one():
+    assert curves.way_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
+    assert curves.way_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"

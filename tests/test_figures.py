@@ -1,6 +1,7 @@
 """What the figures show of studies made up to have a known shape, and that they are legible, safe and always the same."""
 
 import re
+import warnings
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -212,3 +213,16 @@ def test_ways_of_one_colour_are_told_apart_in_their_cells():
 )
 def test_a_size_is_written_in_few_letters(value, text):
     assert lines.whole(value) == text
+
+
+def test_equal_times_have_an_axis_and_no_complaint(tmp_path):
+    made = [record(d, 1e-3, mode=m, sizes={"p": p}) for d in (1, 2) for m in ("jacfwd", "jacrev") for p in (2, 4, 8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = {one.name: one for one in figures.draw(findings.read(made_up.write(tmp_path / "made", made)))}
+    assert ">0.00<" in drawn["size"].svg and "-0.00" not in drawn["size"].svg
+
+
+def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
+    made = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
+    assert "size" in {one.name for one in figures.draw(findings.read(made_up.write(tmp_path / "made", made)))}

@@ -45,3 +45,20 @@ def test_a_series_that_is_refused_the_word_weak_has_no_law_and_no_loss_either(re
 def test_two_device_counts_and_two_sizes_are_no_law_and_no_exponent(read_back):
     found = read_back({"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d} for d in (1, 2) for p in (4, 8))
     assert (found.laws, found.growths, len(found.losses)) == ([], [], 2)
+
+
+@pytest.mark.parametrize(
+    "told, kinds",
+    [
+        ({"scaling": "weak"}, {"weak"}),
+        ({"scaling": 5, "cases": 5}, {"strong"}),
+        ({"scaling": {"weak": 1}, "cases": {"a": 1}}, {"strong"}),
+        ({"scaling": [["weak"], 3, "weak"], "cases": [1, {"key": ["x"]}, {"key": {}, "case": 3}]}, {"weak"}),
+        ({"scaling": True, "cases": "abc", "study": [1]}, {"strong"}),
+    ],
+)
+def test_a_study_file_that_somebody_damaged_takes_nothing_from_the_records(read_back, tmp_path, told, kinds):
+    read_back({"devices": d, "points": 6 * d, "seconds": 1.0} for d in (1, 2))
+    write_json(tmp_path / "study.json", told)
+    found = read(tmp_path)
+    assert {curve.kind for curve in found.curves} == kinds and len(found.records) == 2

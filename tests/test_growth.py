@@ -62,3 +62,13 @@ def test_each_mode_has_an_exponent_of_its_own(make_record):
                for mode, power in powers.items()]  # fmt: skip
     found = growths(curves.panels(records))
     assert {growth.way.mode: growth.exponent.value for growth in found} == pytest.approx(powers)
+
+
+def test_what_does_not_grow_has_the_exponent_0_without_a_rounding_error(grown):
+    (growth,) = grown(dict.fromkeys((4, 8, 16, 32), 1e-3))
+    assert growth.exponent == (0, 0, 0)
+
+
+def test_sizes_of_more_than_64_bits_have_an_exponent(grown):
+    (growth,) = grown({p: 1e-3 * p**0.1 for p in (1, 10**19, 10**40)})
+    assert growth.exponent.value == pytest.approx(0.1)

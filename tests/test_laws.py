@@ -7,6 +7,7 @@ import pytest
 
 from scaling.reading import curves, laws
 from scaling.reading.laws import AMDAHL, GUSTAFSON, UNIVERSAL
+from scaling.reading.resampling import Estimate
 
 DOUBLING, EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
 TRIALS = 200
@@ -146,3 +147,34 @@ def test_the_serial_fraction_of_karp_and_flatt_is_that_of_amdahl(curve_of):
         assert [amdahl(part) for part in found] == pytest.approx([point.speedup, point.speedup_high, point.speedup_low])
     (alone,) = curve_of(AMDAHL, (0.1,), (4,)).points
     assert laws.karp_flatt(alone) is None
+
+
+@pytest.mark.parametrize("devices", [(1, 2, 4, 8), (1, 2, 4, 8, 16)])
+def test_on_too_few_device_counts_for_aicc_the_simpler_law_stands_unless_it_is_plainly_wrong(curve_of, devices):
+    noise = 0.002 * np.random.default_rng(2).normal(size=len(devices))
+    slower = curve_of(UNIVERSAL, (0.1, 0.4), devices, noise)  # more devices take longer, which Amdahl's law cannot say
+    assert [(law.name, law.best) for law in laws.fits(slower)] == [(AMDAHL, False), (UNIVERSAL, True)]
+    assert law_of(curve_of(AMDAHL, (0.1,), devices, noise), AMDAHL).best
+
+
+def test_a_coherency_that_is_none_has_no_peak_beyond_every_machine(curve_of):
+    found = law_of(curve_of(AMDAHL, (0.0,), (1, 2, 4, 8), noise=-0.1 * np.log((1, 2, 4, 8))), UNIVERSAL)
+    assert found.parts["coherency"].value == 0 and found.peak is None and found.limit is None
+
+
+@pytest.mark.parametrize(
+    "name, parts, doubt",
+    [
+        (AMDAHL, {"serial": Estimate(0.1, 0.05, 0.2)}, ""),
+        (AMDAHL, {"serial": Estimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
+        (AMDAHL, {"serial": Estimate(0.0, 0.0, 0.2)}, ""),
+        (
+            UNIVERSAL,
+            {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(1e-4, 0.0, 1e-3)},
+            ", if there is a peak at all",
+        ),
+        (UNIVERSAL, {"contention": Estimate(0.1, 0.0, 0.2), "coherency": Estimate(1e-4, 1e-5, 1e-3)}, ""),
+    ],
+)
+def test_a_limit_whose_part_might_be_none_is_told_with_doubt(name, parts, doubt):
+    assert laws.Law(name, parts, 1.0, 0.01, best=True).doubt == doubt

@@ -186,3 +186,16 @@ def test_bad_input_is_refused_before_anything_is_written(name, two, tmp_path, mo
     with pytest.raises(Refusal, match=told):
         merging.merge(inputs, output)
     assert bytes_of(tmp_path) == before and not (tmp_path / "c").exists()
+
+
+def test_a_study_file_that_somebody_damaged_stops_no_merge(two, tmp_path):
+    store.write_json(tmp_path / "a" / "study.json", {"scaling": [["weak"], 5], "cases": 7, "study": {"a": 1}})
+    store.write_json(tmp_path / "b" / "study.json", {"scaling": 5})
+    assert merging.merge(two, str(tmp_path / "c")).records == 5
+    assert len(findings.read(tmp_path / "c").curves) > 0
+
+
+def test_a_file_that_cannot_be_read_is_named(two, tmp_path):
+    (tmp_path / "b" / "x.jsonl").mkdir()
+    with pytest.raises(Refusal, match=r"cannot read .*x\.jsonl: Is a directory"):
+        merging.merge(two, str(tmp_path / "c"))

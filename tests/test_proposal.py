@@ -146,7 +146,7 @@ def test_text_of_a_record_is_text(tmp_path, make_record, name):
 
 def test_nothing_measured_makes_a_proposal_that_says_so(tmp_path, make_record):
     texts = written(made_up.write(tmp_path, [make_record("failed", reason="error", text="it broke")]))
-    assert "Nothing was measured on several numbers of devices" in texts["proposal.md"]
+    assert "No curve of the scaling of a derivative came of this study" in texts["proposal.md"]
     assert "Nothing has been measured" in texts["proposal.tex"]
 
 

@@ -74,7 +74,7 @@ def test_whatever_stands_in_a_record_is_escaped(folder):
     text = page(folder)
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text and "<b>study" not in text
     lines = (folder / "report" / "table.md").read_text()
-    assert "a\\|b second line &amp; $5 more" in lines and "<script" not in lines
+    assert r"a\|b second line &amp; \$5 more" in lines and "<script" not in lines
 
 
 def test_names_of_a_users_workload_are_safe_in_figures(tmp_path):
@@ -163,3 +163,10 @@ def test_durations_are_written_in_units_that_suit_them(seconds, text):
 def test_ratios_are_written_with_their_interval():
     assert words.ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
     assert words.ratio(5700.0) == "5700x" and words.ratio(None) == ""
+
+
+def test_a_name_that_is_a_picture_or_a_link_in_markdown_is_neither(tmp_path):
+    filled(tmp_path, [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")], name="[y](http://nowhere.invalid/y)")
+    report.write(tmp_path)
+    text = (tmp_path / "report" / "table.md").read_text()
+    assert r"\!\[x\](http" in text and r"\[y\](http" in text and not re.search(r"(?<!\\)\]\(", text)

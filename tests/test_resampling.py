@@ -171,3 +171,9 @@ def test_the_interval_reaches_further_to_the_side_on_which_a_process_is_far_off(
     top = [process([level] * 9, i) for i, level in enumerate([1.0] * 9 + [2.0])]
     found = resampling.ratio(top, [process([1.0] * 9, i) for i in range(10)])
     assert np.log(found.high / found.value) > 1.15 * np.log(found.value / found.low)
+
+
+def test_a_job_may_be_named_by_anything():
+    times = [1 + 0.01 * i for i in range(9)]
+    listed, named = ([process(times, i, job=job) for i in range(3)] for job in (["a", "b"], "a, b"))
+    assert resampling.ratio(listed, listed) == resampling.ratio(named, named)

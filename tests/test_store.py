@@ -122,7 +122,8 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
         {"environment": {"digest": 3}}, {"seconds": [0.1, 0]}, {"seconds": [0.1, -0.1]}, {"seconds": [0.1, None]},
         {"surprise": 1}, {"seconds": [0.1, "0.2"]}, {"seconds": [True]}, {"seconds": {"a": 1}}, {"case": None},
         {"case": {}}, {"case": []},
-        {"seconds": [float("nan")]}, {"seconds": [float("inf")]},
+        {"seconds": [float("nan")]}, {"seconds": [float("inf")]}, {"flops": float("nan")}, {"floor_seconds": float("inf")},
+        {"seconds_min": ["0.1"]}, {"turns": [1.5]}, {"compilations": [3]},
     ],
     ids=str,
 )  # fmt: skip

@@ -62,7 +62,10 @@ def heads(found: Findings) -> list[tuple[list[Fastest], list[Fastest]]]:
 
 def headlines(found: Findings) -> list[str]:
     """For each family: the fastest way to its largest problem, on how many devices, what it costs, and how sure that is."""
-    told = []
+    told = list[str]()
+    if not found.fastest:
+        kinds = dict.fromkeys(_what(timing.case) for timing in found.timings)
+        told.append(f"No mode of JAX was measured, so that none is called the fastest; what was measured: {', '.join(kinds)}.")
     for rows, (row, *others) in heads(found):
         largest = volume(row.first.case) == max(volume(each.first.case) for each in rows)
         text = (
@@ -73,6 +76,13 @@ def headlines(found: Findings) -> list[str]:
         )
         told.append(f"{family_name(row.first.case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
     return told
+
+
+def _what(case: Case) -> str:
+    """What was timed, where it is no mode of JAX."""
+    if case.kind != "case":
+        return "what the machine can do"
+    return case.engine if case.engine != "jax" else "values" if case.mode == "value" else "derivatives written by hand"
 
 
 def _verdict(row: Fastest, size: str) -> str:
@@ -213,14 +223,21 @@ def _spread(rivals: Sequence[Curve]) -> str:
     return f"the median speed-up of {len(rivals)} curves is {middle}, from {ratio(each[0])} to {ratio(each[-1])}"
 
 
-def _trouble(found: Findings) -> list[str]:
+def unmeasured(found: Findings) -> list[str]:
+    """How many cases failed and were skipped, and for which reasons, the most frequent first."""
     told = []
     for status in ("failed", "skipped"):
-        reasons = Counter(f"{r.reason}: {REASONS.get(r.reason or '', '')}" for r in found.records if r.status == status)
+        given = (record.reason for record in found.records if record.status == status)
+        reasons = Counter(f"{reason}: {REASONS.get(reason, '')}" if reason else "for no reason given" for reason in given)
         if reasons:
             counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             told.append(f"{counted(reasons.total(), 'case')} {status}: {counts}.")
-    told += found.refusals
+    return told
+
+
+def _trouble(found: Findings) -> list[str]:
+    told = list[str]()
+    told += [*unmeasured(found), *found.refusals]
     if count := len([t for t in found.timings if not t.honest]):
         told.append(
             f"{counted(count, 'case')} ran oversubscribed, without a core for each device: marked, and never drawn as scaling."

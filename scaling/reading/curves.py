@@ -14,6 +14,7 @@ from scaling.reading import ratios, resampling
 from scaling.reading.sweeps import numbers, sweeps
 from scaling.record import Record
 from scaling.store import latest
+from scaling.words import counted
 
 KINDS = ("strong", "weak")
 _WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a weak series
@@ -164,7 +165,7 @@ class Way(NamedTuple):
         if (self.engine == "jax") != self.jit:  # JAX compiles unless told not to, most peers when told to
             words.append("compiled" if self.jit else "eager")
         if self.chunk:
-            words.append(f"{self.chunk} seeds at a time")
+            words.append(f"{counted(self.chunk, 'seed')} at a time")
         return ", ".join(word for word in words if word)
 
 

@@ -6,7 +6,7 @@ Knows which analysis there is, and the folder; not what is said or drawn of it.
 import dataclasses
 import functools
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,19 +67,19 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
     """Load a results folder and work out what it says, of every environment in it or of these settings only."""
     loaded, study = load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
-    scaling = study.get("scaling") or ["strong"]
-    scaling = [scaling] if isinstance(scaling, str) else scaling
+    scaling = _several(study.get("scaling"), analysis.KINDS) or ["strong"]
     records = [r for r in latest(loaded.records) if only is None or r.setting in only]
     timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
     run, fastest = {record.key for record in records}, analysis.fastest(studied)
-    cases = [cell for cell in study.get("cases") or [] if isinstance(cell, dict)]
+    cases = study.get("cases")
+    cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     curves, panels = analysis.curves(studied, scaling), analysis.panels(studied)
     ceilings = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=[_planned(cell) for cell in cases if cell.get("key") not in run],
+        missing=[_planned(cell) for cell in cells if str(cell.get("key")) not in run],
         timings=timings,
         curves=curves,
         fastest=fastest,
@@ -91,6 +91,12 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         losses=[(curve, lost) for curve in curves if (lost := losses(curve, ceilings))],
         growths=growths(panels),
     )
+
+
+def _several(told: Any, known: Sequence[str]) -> list[str]:
+    """The words among those that are known, of a list of them or of one alone; a file may hold anything."""
+    words = told if isinstance(told, list) else [told]
+    return [word for word in known if word in words]
 
 
 def _planned(cell: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ sizes that were measured, no limit. Where a parabola shows that there is no one 
 those at both ends as well; of three sizes that cannot be told, and the interval is long.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,8 @@ def growths(panels: Iterable[Panel]) -> list[Growth]:
 
 def _exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
     """The slope of the logarithms by least squares with Student's interval, and whether it changes along the sizes."""
-    sizes, times = (np.log(values) for values in ([size for size, _ in line], [timing.median for _, timing in line]))
+    sizes = np.array([math.log(size) for size, _ in line])  # of NumPy's own, a size has no more than 64 bits
+    times = np.log([timing.median / line[0][1].median for _, timing in line])  # so that what does not grow has the exponent 0
     (slope,), (half,) = _fit(sizes, times, 1)
     low, high = slope - half, slope + half
     if len(line) == _LEAST:

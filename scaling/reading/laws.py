@@ -5,7 +5,7 @@ between them. Knows curves; not whether a law has a reason to hold there: that a
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class Law:
     parts: Mapping[str, Estimate]  # "serial"; of the last "contention" (sigma) and "coherency" (kappa)
     seconds: float  # on one device
     spread: float  # standard deviation of what the logarithms of the times are off by
-    best: bool  # whether AICc prefers it to the others fitted to this curve
+    best: bool  # of those fitted to this curve: see fits
 
     def speedup(self, devices: float) -> float:
         """What the law says; the scaled speed-up where it is of a weak curve."""
@@ -45,6 +45,13 @@ class Law:
         if self.peak:
             return self.speedup(self.peak)
         return 1 / first if first and self.name != GUSTAFSON else None
+
+    @property
+    def doubt(self) -> str:
+        """To be said beside a limit whose part might be 0: that there may be none. Nothing where its interval excludes 0."""
+        if self.limit is None or list(self.parts.values())[-1].low:
+            return ""
+        return f", if there is a {'peak' if self.peak else 'limit'} at all"
 
     @property
     def peak(self) -> float | None:
@@ -69,13 +76,27 @@ def fits(curve: Curve) -> tuple[Law, ...]:
 
     Each takes one number of devices more than it has parameters, the time on one device among them, as that is noisy too: three
     for the first two, four for the universal one. A law without them is left out. Each part is held between 0 and 1.
+
+    The best is the one that AICc prefers; on device counts too few for it, the simpler one unless F's test at 5 % rejects that.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
     forms = [form for form in _forms(devices, curve.kind) if len(devices) > len(form.parts) + 1]
     fitted = [_fit(form, logs) for form in forms]
-    best = min(fitted, key=lambda each: each[1], default=None)
-    return tuple(replace(law, best=each is best) for each in fitted for law in each[:1])
+    found = [law for law, _ in fitted]
+    told = bool(fitted) and all(math.isfinite(criterion) for _, criterion in fitted)
+    best = min(fitted, key=lambda each: each[1])[0] if told else _unrejected(found, len(devices))
+    return tuple(replace(law, best=law is best) for law in found)
+
+
+def _unrejected(found: Sequence[Law], count: int) -> Law | None:
+    """The first law, or the last where that leaves so much less that F's test at 5 % rejects the first."""
+    if len(found) < 2:
+        return next(iter(found), None)
+    (simple, squares), (general, least) = ((law, law.spread**2 * (count - len(law.parts) - 1)) for law in (found[0], found[-1]))
+    freedom = count - len(general.parts) - 1
+    rejected = squares - least > float(stdtrit(freedom, 0.975)) ** 2 * max(least / freedom, _LEAST_VARIANCE)
+    return general if rejected else simple
 
 
 def karp_flatt(point: Point) -> Estimate | None:
@@ -157,6 +178,7 @@ def _others_at_best(form: _Form, wanted: Any, of: int, values: Any) -> Any:
             slope = form.columns[:, other] / (1 + parts @ form.columns.T)
             falls = (_off(form, wanted, parts) * slope).sum(-1) > 0
             low, high = np.where(falls, middle, low), np.where(falls, high, middle)
+        parts[:, other] *= low > 0  # never so small by itself
     return parts
 
 

@@ -82,8 +82,14 @@ def _each(wrong: Callable[[Timing], str]) -> Places:
 def _failed(wrong: bool) -> Places:
     """A rule for the failed cases: those that gave a wrong answer, or those that gave none."""
     return lambda found: [
-        f"{label(r.case)}: {r.reason}: {r.text}" for r in found.records if r.status == "failed" and (r.reason in _WRONG) is wrong
+        f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
+        for r in found.records
+        if r.status == "failed" and (r.reason in _WRONG) is wrong
     ]
+
+
+def _skipped(reason: str | None) -> str:
+    return f"{reason}: {REASONS[reason]}" if reason else "no reason given"
 
 
 def _half(timing: Timing) -> float:
@@ -123,7 +129,7 @@ def _floored(timing: Timing) -> str:
 
 
 def _wide(timing: Timing) -> str:
-    stopped = " and ".join(sorted({str(record.stop_reason) for record in timing.records}))
+    stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
     return f"{_half(timing):.1%}, stopped by {stopped}" if _half(timing) > _WIDE else ""
 
 
@@ -154,7 +160,9 @@ def _mixed(found: Findings) -> list[str]:
     around: dict[str, dict[str, dict]] = {}
     for timing in _cases(found):
         facts = timing.records[0].environment
-        around.setdefault(timing.case.workload, {})[timing.environment] = {**facts, **facts.get("versions", {})}
+        versions = facts.get("versions")
+        together = {**facts, **versions} if isinstance(versions, dict) else facts
+        around.setdefault(timing.case.workload, {})[timing.environment] = together
     told = []
     for workload, several in around.items():
         names = sorted({name for facts in several.values() for name in facts} - _NO_FACTS)
@@ -215,7 +223,7 @@ RULES: tuple[tuple[str, str, str, Places], ...] = (  # what must not be, how bad
      lambda found: _problems([c.case for c in _scaled(found) if c.case.engine == "jax" and c.points[0].against_jit is None])),
     ("code that is not committed", WARNING, f"commit, then {_FRESH}", _uncommitted),
     ("skipped cases", NOTE, "smaller sizes, where memory was short",
-     lambda found: [f"{r.reason}: {REASONS.get(str(r.reason))}" for r in found.records if r.status == "skipped"]),
+     lambda found: [_skipped(r.reason) for r in found.records if r.status == "skipped"]),
     ("no measured ceiling beside", NOTE, "`ceilings: true` in the study",
      lambda found: _problems([s.timing.case for s in found.standings if s.roof is None and s.timing.case.engine == "jax"])),
     ("no derivative by hand, no other system beside", NOTE, "mode=analytic, or a peer with engine=...", _unrivalled),

@@ -94,7 +94,7 @@ def _side(records: Sequence[Record], stream: int) -> _Side:
 
 def _allocation(record: Record) -> Hashable:
     """The job in which a process ran; all that ran outside one, or in a cluster that names none, are together."""
-    return record.environment.get("job")
+    return str(record.environment.get("job"))
 
 
 def _by_allocation(logs: Sequence[float], allocations: Sequence[Hashable]) -> list[float]:

@@ -4,6 +4,7 @@ Beside answer.py, which says what holds at the largest problem; knows no tables,
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from scaling.case import problem
@@ -13,9 +14,10 @@ from scaling.reading.curves import Curve, family_name, size_name, volume, way_of
 from scaling.reading.findings import Findings, marks
 from scaling.reading.laws import Law
 from scaling.reading.resampling import Estimate
-from scaling.words import counted, number
+from scaling.words import counted, number, share
 
 T = TypeVar("T")
+FAR = 0.1  # of the times: a law that is off by more describes little
 _MOST_WAYS = 4  # whose growth is told of a family
 
 
@@ -35,10 +37,11 @@ def crossovers(found: Findings) -> list[str]:
 
 
 def _flip(flips: Sequence[Flip], of: Map) -> str:
-    first, name = flips[0], of.swept.split()[0]
+    first, name = flips[0], of.swept.partition(" = ")[0].partition(" (")[0]
     devices = ", ".join(str(flip.devices) for flip in flips)
     where = sorted(flip.at for flip in flips if flip.at is not None)
-    text = f"{first.before.name} is fastest up to {name} = {first.below:,}, {first.after.name} from {first.above:,}"
+    verb = "is fastest" if all(flip.sure for flip in flips) else "is ahead"
+    text = f"{first.before.name} {verb} up to {name} = {first.below:,}, {first.after.name} from {first.above:,}"
     text += f" on {devices} {'device' if devices == '1' else 'devices'}"
     if where:
         between = number(where[0]) if number(where[0]) == number(where[-1]) else f"{number(where[0])} to {number(where[-1])}"
@@ -80,13 +83,20 @@ def laws(found: Findings) -> list[str]:
 
 def _law(curve: Curve, law: Law) -> str:
     parts = ", ".join(f"{name} {_with_interval(estimate)}" for name, estimate in law.parts.items())
-    what = f"{family_name(curve.case)} at {size_name(curve.case)}, {way_of(curve.case).name}"
-    text = f"{what}: of the laws of {curve.kind} scaling, {law.name} describes it best: {parts}"
+    what = f"{family_name(curve.case)} at {_size(curve)}, {way_of(curve.case).name}"
+    off = f", though off by {share(law.spread)}" if law.spread > FAR else ""
+    text = f"{what}: of the laws of {curve.kind} scaling, {law.name} describes it best{off}: {parts}"
     if law.limit is None:
         return text
-    return f"{text}; no more than {number(law.limit)}x as fast " + (
-        f"on {law.peak:.0f} devices" if law.peak else "on any number of devices"
-    )
+    where = counted(round(law.peak), "device") if law.peak else "any number of devices"
+    return f"{text}; no more than {number(law.limit)}x as fast on {where}{law.doubt}"
+
+
+def _size(curve: Curve) -> str:
+    """The size of a curve's problem; of a weak one the share of each device."""
+    if curve.kind == "strong":
+        return size_name(curve.case)
+    return f"{size_name(replace(curve.case, devices=1, points=curve.case.points // curve.case.devices))} for each device"
 
 
 def _by_family(items: Iterable[T], place: Callable[[T], tuple]) -> list[list[T]]:

@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from scaling.showing.wording import legible
+
 
 class Heading(NamedTuple):
     """A title, or (level 2) that of a part."""
@@ -76,7 +78,7 @@ PREAMBLE = r"\usepackage{graphicx}"
 
 def _line(text: str) -> str:
     """Text on one line, without control characters."""
-    return " ".join("".join(" " if unicodedata.category(sign) in ("Cc", "Zl", "Zp") else sign for sign in text).split())
+    return " ".join(legible(text).split())
 
 
 def markdown(text: str) -> str:

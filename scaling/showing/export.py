@@ -18,6 +18,7 @@ from scaling.showing.files import replacing
 from scaling.showing.rows import Kind, Table, tables
 
 FOLDER = "export"  # within a results folder, unless another is named
+UNENCODABLE = "backslashreplace"  # half a character, as a damaged message may hold, comes as its number
 _BATCH = 50_000  # rows that are held in memory at once
 _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
@@ -42,9 +43,10 @@ def write(folder: Path, formats: Collection[str], output: Path | None = None) ->
 def _csv(found: Findings, output: Path) -> list[Path]:
     written = []
     for table in tables(found):
-        with replacing(output / f"{table.name}.csv") as fresh, fresh.open("w", encoding="utf-8", newline="") as file:
+        path = output / f"{table.name}.csv"
+        with replacing(path) as fresh, fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file:
             csv_table(table, file)
-        written.append(output / f"{table.name}.csv")
+        written.append(path)
     return written
 
 
@@ -64,7 +66,7 @@ def _parquet(found: Findings, output: Path) -> list[Path]:
     written = []
     for table in tables(found):
         columns = [
-            (name, pyarrow.list_(plain[typing.get_args(kind)[0]]) if typing.get_args(kind) else plain[kind])
+            (_encodable(name), pyarrow.list_(plain[typing.get_args(kind)[0]]) if typing.get_args(kind) else plain[kind])
             for name, kind in table.kinds.items()
         ]
         schema = pyarrow.schema(columns)
@@ -79,10 +81,14 @@ def _parquet(found: Findings, output: Path) -> list[Path]:
     return written
 
 
+def _encodable(value: Any) -> str:
+    return str(value).encode(errors=UNENCODABLE).decode()
+
+
 def _exact(row: Any, kinds: dict[str, Kind]) -> dict[str, Any]:
     """A row with every value of the kind of its column: JSON tells 3.0 as 3."""
     return {
-        name: value if value is None or typing.get_args(kind) else kind(value)
+        _encodable(name): value if value is None or typing.get_args(kind) else _encodable(value) if kind is str else kind(value)
         for name, kind in kinds.items()
         for value in (row.get(name),)
     }

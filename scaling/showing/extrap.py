@@ -17,6 +17,7 @@ from scaling.case import Case
 from scaling.reading.answer import call_of
 from scaling.reading.curves import Timing, family, family_name, way_of
 from scaling.reading.findings import Findings
+from scaling.showing.wording import legible
 
 MARK = "# Made by ad-scaling"  # how a file begins
 _MOST = 4  # parameters
@@ -160,7 +161,7 @@ def _region(case: Case) -> str:
 
 def _plain(text: str) -> str:
     """A name that Extra-P reads as one: ASCII on one line, and no arrow, which would make a call path of it."""
-    return " ".join(text.encode("ascii", "backslashreplace").decode().replace("->", "-").split())
+    return " ".join(legible(text).encode("ascii", "backslashreplace").decode().replace("->", "-").split())
 
 
 def _parameter(name: str) -> str:

@@ -6,16 +6,15 @@ each are no series here, whatever they were meant as.
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from scaling.reading.answer import call_of
+from scaling.reading.answer import call_of, unmeasured
 from scaling.reading.curves import Curve, Point, family_name, size_name, way_of
 from scaling.reading.findings import Findings, marks
 from scaling.reading.laws import Law
 from scaling.reading.lint import ERROR, WARNING, remarks
-from scaling.record import REASONS
+from scaling.reading.trends import FAR
 from scaling.showing import methods
 from scaling.showing.choice import largest
 from scaling.showing.document import (
@@ -31,7 +30,7 @@ from scaling.showing.document import (
 )
 from scaling.showing.files import replace
 from scaling.store import load
-from scaling.words import counted, duration, number, ratio
+from scaling.words import counted, duration, number, ratio, share
 
 FOLDER = "proposal"  # within the report
 _COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
@@ -40,6 +39,10 @@ _FIGURES = {
     "scaling-strong": "Speed-up and efficiency: the same problem on more devices. Bars are 95 % intervals.",
     "scaling-weak": "Scaled speed-up and efficiency: as many points for each device. Bars are 95 % intervals.",
 }
+_NOTHING = (
+    "No curve of the scaling of a derivative came of this study: that takes the same program on one device and on several, "
+    "for the same problem or at constant work for each."
+)
 _SHOWN, _PRINTED = ("png", "svg"), ("pdf", "png")  # endings, the best first
 _ALONE = f"""\
 % The proposal as a document of its own: pdflatex proposal-alone.tex
@@ -92,7 +95,7 @@ def _blocks(found: Findings, figures: Iterable[Figure], used: str) -> list[Block
     return [
         Heading(f"Scaling of {found.name}", 1),
         Heading("Results"),
-        *(results or [Paragraph("Nothing was measured on several numbers of devices.")]),
+        *(results or [Paragraph(_NOTHING)]),
         Heading("Methods"),
         *(Paragraph(text) for text in methods.paragraphs(found)),
         Heading("Compute time used"),
@@ -130,8 +133,9 @@ def _law(law: Law) -> str:
     )
     name = f"{law.name}'s law" if law.name[0].isupper() else f"The {law.name} law"
     where = f" on {number(law.peak)} devices" if law.peak else ""
-    end = f", so that the speed-up would be {number(law.limit)} at most{where}" if law.limit else ""
-    return f"{name} describes it best, with {parts}{end}."
+    end = f", so that the speed-up would be {number(law.limit)} at most{where}{law.doubt}" if law.limit else ""
+    off = f", though off by {share(law.spread)}" if law.spread > FAR else ""
+    return f"{name} describes it best{off}, with {parts}{end}."
 
 
 def _table(found: Findings, curve: Curve) -> Table:
@@ -162,10 +166,6 @@ def _limits(found: Findings) -> list[str]:
     ]
     if found.mixed:
         told.append(f"{len(found.environments)} environments were measured; no curve and no comparison mixes them.")
-    for status in ("failed", "skipped"):
-        reasons = Counter(f"{r.reason}: {REASONS.get(r.reason or '', '')}" for r in found.records if r.status == status)
-        if reasons:
-            counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            told.append(f"{counted(reasons.total(), 'case')} {status}: {counts}.")
+    told += unmeasured(found)
     broken = [each for each in remarks(found) if each.severity in (ERROR, WARNING) and "weak" not in each.rule]
     return told + [f"{each.severity.capitalize()}: {each.rule} ({each.count})." for each in broken]

@@ -10,10 +10,11 @@ from pathlib import Path
 from scaling.reading.answer import sentences
 from scaling.reading.findings import Findings, read
 from scaling.showing import figures, outcomes, page, tables
-from scaling.showing.export import csv_table
+from scaling.showing.document import markdown
+from scaling.showing.export import UNENCODABLE, csv_table
 from scaling.showing.files import replace
 from scaling.showing.rows import record_table
-from scaling.words import cell
+from scaling.showing.wording import legible
 
 _UNMEASURED = ("status", "reason", "case", "text")
 
@@ -31,20 +32,20 @@ def write(folder: Path, found: Findings | None = None) -> Path:
         replace(target / f"{drawing.name}.svg", drawing.svg.encode())
         replace(target / f"{drawing.name}.png", drawing.png)
         replace(target / f"{drawing.name}.pdf", drawing.pdf)
-    replace(target / "table.md", _markdown(found, shown).encode())
-    replace(target / "table.csv", _csv(found).encode())
-    replace(target / "index.html", page.html(found, drawings, shown).encode())
+    replace(target / "table.md", legible(_markdown(found, shown)).encode())
+    replace(target / "table.csv", _csv(found).encode(errors=UNENCODABLE))
+    replace(target / "index.html", legible(page.html(found, drawings, shown)).encode())
     return target / "index.html"
 
 
 def _markdown(found: Findings, shown: Sequence[tables.Table]) -> str:
-    parts = [f"# {cell(found.name)}", *map(cell, sentences(found))]
+    parts = [f"# {markdown(found.name)}", *map(markdown, sentences(found))]
     rest = [(group["status"], group["reason"], *item) for group in outcomes.unmeasured(found) for item in group["items"]]
     for title, columns, rows in [
         *((table.title, table.columns, table.rows) for table in shown),
         *([("Skipped and failed", _UNMEASURED, rest)] if rest else []),
     ]:
-        lines = [columns, ["---"] * len(columns), *([cell(text) for text in row] for row in rows)]
+        lines = [columns, ["---"] * len(columns), *([markdown(text) for text in row] for row in rows)]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     return "\n\n".join(parts) + "\n"
 

@@ -6,7 +6,6 @@ Chooses what is shown; how a plot is drawn is known in plot.py.
 """
 
 import math
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from scaling.reading.curves import Curve, Panel, Timing, family, family_name, si
 from scaling.reading.findings import Findings, marks
 from scaling.showing.choice import largest
 from scaling.showing.plot import COLOURS, LETTERS, Axis, Series, draw
+from scaling.showing.wording import legible
 from scaling.words import counted, duration, number
 
 _LINES = 23  # of plots, on a screen of 24
@@ -61,7 +61,7 @@ def show(found: Findings, console: Console) -> None:
 
 def _plain(text: str) -> str:
     """Text on one line, and nothing in it that steers a terminal."""
-    return " ".join("".join(" " if unicodedata.category(sign) == "Cc" else sign for sign in text).split())
+    return " ".join(legible(text).split())
 
 
 def _ascii(text: str) -> str:

@@ -1,7 +1,12 @@
-"""Wording: what figures and tables alike say of a case."""
+"""Wording: what figures and tables alike say of a case, and how text that stands in a record is made fit to be shown."""
+
+import re
 
 from scaling.case import Case
 from scaling.words import counted
+
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # but for the end of a line
+_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # what no file of text and no XML may hold
 
 
 def place(case: Case, held: str, honest: bool) -> str:
@@ -10,3 +15,8 @@ def place(case: Case, held: str, honest: bool) -> str:
     how += [] if case.api == "jit" else [f"{case.split} split"]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
+
+
+def legible(text: str) -> str:
+    """Text without what would steer a terminal or break a file: control characters become spaces, half of one a mark."""
+    return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))

@@ -39,7 +39,7 @@ def ticks(axis: Axes, values: Sequence[int], logarithmic: bool) -> None:
     for value in reversed(values[:-1]):
         if place(kept[-1]) - place(value) >= room:
             kept.append(value)
-    axis.xaxis.set_major_locator(FixedLocator(sorted(kept)))
+    axis.xaxis.set_major_locator(FixedLocator(sorted(map(float, kept))))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole(value)))
 

@@ -8,6 +8,7 @@ import copy
 import io
 import math
 import re
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from scaling.showing.drawing.palette import GRID, GROUND, INK, QUIET, themed
+from scaling.showing.wording import legible
 
 Painter = Callable[[Axes], None]
 _COLUMNS, _WIDTH, _LEAST_WIDTH = 2, 4.9, 7.5  # inches
@@ -74,6 +77,8 @@ def compose(name: str, title: str, caption: str, painters: Sequence[Painter], he
         boxes = _place(figure, axes, columns, (rows, heading + height, below), heading)
         if handles:
             figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=wide, frameon=False, fontsize=9)
+        for text in figure.findobj(Text):
+            text.set_text(legible(text.get_text()))
         svg = _saved(figure, "svg").decode()
         svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
         return Drawing(
@@ -105,7 +110,8 @@ def _place(
 @contextlib.contextmanager
 def _style(salt: str) -> Iterator[None]:
     """Ours and nobody's matplotlibrc; the salt makes an SVG's own names the same each time."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in signs that our font has not: boxes in PNG
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": salt})
         yield

@@ -14,6 +14,7 @@ from scaling.showing.wording import place
 
 MOST_PANELS = 6
 _MOST_EXPONENTS = 8  # written at the ends of lines, so far as they do not cover each other
+_LEAST_SPAN = 1.01  # of the times in a panel
 _ROOM = 0.07  # of a panel's height, between two of them
 
 
@@ -62,9 +63,12 @@ def _draw(axis: Axes, panel: Panel, growths: Mapping[Way, Growth], several: bool
     axis.set_yscale("log")
     for above, (way, line) in enumerate(panel.lines.items()):
         rows = [(timing.median, *(timing.interval or (None, None))) for _, timing in line]
-        lines.bars(axis, [size for size, _ in line], rows, way.name, way, shape(way), above)
+        lines.bars(axis, [float(size) for size, _ in line], rows, way.name, way, shape(way), above)
     lines.ticks(axis, sizes, logarithmic=True)
     lines.logarithmic(axis.yaxis, "s", [timing.median for line in panel.lines.values() for _, timing in line])
+    low, high = axis.get_ylim()
+    if high < low * _LEAST_SPAN:  # equal times but for rounding: too little for an axis
+        axis.set_ylim(low / _LEAST_SPAN, high * _LEAST_SPAN)
     axis.set_xlabel(panel.swept)
     axis.set_ylabel("time")
     axis.grid(True)
@@ -76,7 +80,7 @@ def _exponents(axis: Axes, panel: Panel, growths: Mapping[Way, Growth]) -> None:
     """At the end of each line, from the fastest up, what would not be written over another left out."""
     axis.autoscale_view()  # so that the places are known
     taken: list[float] = []
-    ends = sorted((line[-1][1].median, line[-1][0], way) for way, line in panel.lines.items() if way in growths)
+    ends = sorted((line[-1][1].median, float(line[-1][0]), way) for way, line in panel.lines.items() if way in growths)
     for seconds, size, way in ends[:_MOST_EXPONENTS]:
         _, height = axis.transAxes.inverted().transform(axis.transData.transform((size, seconds)))
         if all(abs(height - other) > _ROOM for other in taken):
