@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,9 +19,11 @@ from scaling import run as running
 from scaling import store
 from scaling.case import Refusal, unknown
 from scaling.compose import compose
-from scaling.record import Record
 from scaling.seats import Gone
 from scaling.words import counted
+
+if TYPE_CHECKING:
+    from scaling.reading.findings import Findings
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _OVERVIEW = """\
@@ -117,7 +119,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
         _print_comparison(ran.beside, job.folder, console)
     if tracking is not None:
         _publish(job.folder, tracking, console)
-    return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found) else OK
+    return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found.records) else OK
 
 
 def _tracking(config: dict[str, Any]) -> Any:
@@ -192,12 +194,11 @@ def report(words: list[str], console: Console) -> int:
     parser.add_argument("--proposal", action="store_true", help="also what an application for compute time needs, in LaTeX too")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
-    _conclude(folder, console)
+    found = _conclude(folder, console)
     if given.proposal:
-        from scaling.reading import findings
         from scaling.showing import proposal
 
-        written = proposal.write(folder, findings.read(folder))
+        written = proposal.write(folder, found)
         console.print(f"proposal: {escape(str(written[0]))}", soft_wrap=True, highlight=False)
     return OK
 
@@ -313,8 +314,8 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
     return published.well
 
 
-def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> list[Record]:
-    """Write the report and print its short form, of these environments; their records."""
+def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> "Findings":
+    """Write the report and print its short form, of these environments; what it says of them."""
     from scaling.reading import answer, findings
     from scaling.showing import report as pages
     from scaling.showing import terminal
@@ -330,7 +331,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
-    return found.records
+    return found
 
 
 def _parser(verb: str, what: str) -> argparse.ArgumentParser:

@@ -97,7 +97,7 @@ def _verdict(row: Fastest, size: str) -> str:
 
 def _what_devices_buy(found: Findings, first: Timing, others: Sequence[Fastest]) -> str:
     """The speed-up of the fastest way over one device, or that one device is best."""
-    point = found.placed.get((first.environment, first.case), {}).get("strong") if first.honest else None
+    point = found.places(first).get("strong")
     if point and point.devices > 1 and point.speedup is not None:
         speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)
         text = f". That is {speedup} as fast as the same program on one device, efficiency {number(point.efficiency or 0.0)}"

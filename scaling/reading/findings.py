@@ -42,6 +42,10 @@ class Findings:
     losses: list[tuple[Curve, tuple[Loss, ...]]]  # of the curves that have one device and more
     growths: list[Growth]
 
+    def places(self, timing: Timing) -> dict[str, Point]:
+        """The places of a timing on curves of scaling, by their kind; none where a device had no core of its own."""
+        return self.placed.get((timing.environment, timing.case), {}) if timing.honest else {}
+
     @functools.cached_property
     def placed(self) -> dict[tuple[str, Case], dict[str, Point]]:
         """(environment, case) -> its places on curves of scaling, by their kind."""

@@ -14,10 +14,10 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from scaling.reading.curves import Curve, Point
+from scaling.reading.ratios import LEAST_VARIANCE
 from scaling.reading.resampling import Estimate
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_LEAST_VARIANCE = 1e-18  # of a logarithm: nothing is timed to a part in a billion
 _HALVINGS, _ROUNDS, _STEPS = 20, 3, 32  # of the search for the other part, and for the ends of an interval
 
 
@@ -95,7 +95,7 @@ def _unrejected(found: Sequence[Law], count: int) -> Law | None:
         return next(iter(found), None)
     (simple, squares), (general, least) = ((law, law.spread**2 * (count - len(law.parts) - 1)) for law in (found[0], found[-1]))
     freedom = count - len(general.parts) - 1
-    rejected = squares - least > float(stdtrit(freedom, 0.975)) ** 2 * max(least / freedom, _LEAST_VARIANCE)
+    rejected = squares - least > float(stdtrit(freedom, 0.975)) ** 2 * max(least / freedom, LEAST_VARIANCE)
     return general if rejected else simple
 
 
@@ -127,7 +127,7 @@ def _criterion(squares: float, count: int, parts: int) -> float:
     known = parts + 2  # the time on one device and the spread are estimated too
     if count <= known + 1:
         return math.inf
-    return count * math.log(max(squares / count, _LEAST_VARIANCE)) + 2 * known * count / (count - known - 1)
+    return count * math.log(max(squares / count, LEAST_VARIANCE)) + 2 * known * count / (count - known - 1)
 
 
 def _fit(form: _Form, logs: Any) -> tuple[Law, float]:
@@ -137,7 +137,7 @@ def _fit(form: _Form, logs: Any) -> tuple[Law, float]:
     """
     wanted, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best, squares = _optimum(form, wanted)
-    most = squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, _LEAST_VARIANCE)
+    most = squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
     parts = {name: Estimate(float(best[i]), *_ends(form, wanted, i, best[i], most)) for i, name in enumerate(form.parts)}
     seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
     law = Law(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)

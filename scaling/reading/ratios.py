@@ -17,7 +17,7 @@ from scipy.special import digamma, polygamma, stdtr, stdtrit
 from scaling.intervals import median_interval
 from scaling.record import Record
 
-_LEAST_VARIANCE = 1e-18  # of a logarithm: nothing is timed to a part in a billion
+LEAST_VARIANCE = 1e-18  # of a logarithm: nothing is timed to a part in a billion
 _ENOUGH = 20  # cases, below which nothing is learnt from the others
 
 
@@ -86,12 +86,12 @@ def ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     shared = [of for of in above if of in below and of[0] is not None]
     if len(shared) > 1:
         logs = {of[1]: above[of] - below[of] for of in shared}
-        mean, variance = statistics.fmean(logs.values()), max(statistics.variance(logs.values()), _LEAST_VARIANCE)
+        mean, variance = statistics.fmean(logs.values()), max(statistics.variance(logs.values()), LEAST_VARIANCE)
         apart: dict[Hashable, float] = {replicate: log - mean for replicate, log in logs.items()}
         return _student(mean, variance, len(logs), len(logs) - 1, apart, len(shared))
     if min(len(above), len(below)) > 1:
         means, counts = [statistics.fmean(side.values()) for side in (above, below)], [len(above), len(below)]
-        errors = [max(statistics.variance(side.values()), _LEAST_VARIANCE) / len(side) for side in (above, below)]
+        errors = [max(statistics.variance(side.values()), LEAST_VARIANCE) / len(side) for side in (above, below)]
         freedom = sum(errors) ** 2 / sum(error**2 / (count - 1) for error, count in zip(errors, counts, strict=True))
         count = statistics.harmonic_mean(counts)
         apart = {(i, of[1]): log - means[i] for i, side in enumerate((above, below)) for of, log in side.items()}

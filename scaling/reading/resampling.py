@@ -26,12 +26,11 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from scaling.reading import series
-from scaling.reading.ratios import compilations, process_median
+from scaling.reading.ratios import LEAST_VARIANCE, compilations, process_median
 from scaling.record import Record
 
 _DRAWS = 2000
 _LEAST_SAMPLES = 6  # of a process: of fewer the extremes enclose the median less than 95 % of the time
-_LEAST_VARIANCE = 1e-18  # of a logarithm: nothing is timed to a part in a billion
 _PERCENTILES = (0.025, 0.975)
 _NORMAL = float(ndtri(_PERCENTILES[1]))
 
@@ -70,7 +69,7 @@ def ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Estimate:
 
 def _freedom(sides: Sequence[_Side]) -> float:
     """Degrees of freedom of all variances together (Welch and Satterthwaite)."""
-    variances = [max(side.variance, _LEAST_VARIANCE) for side in sides]
+    variances = [max(side.variance, LEAST_VARIANCE) for side in sides]
     each = (variance**2 / (side.members - 1) for variance, side in zip(variances, sides, strict=True))
     return sum(variances) ** 2 / sum(each)
 

@@ -55,7 +55,7 @@ def _verdict(row: Fastest) -> str:
 def _scaling(found: Findings, row: Fastest) -> str:
     """The speed-up over one device with the same program, where there is one."""
     first = row.first
-    point = found.placed.get((first.environment, first.case), {}).get("strong") if first.honest else None
+    point = found.places(first).get("strong")
     if point is None or point.devices == 1 or point.speedup is None:
         return ""
     speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)

@@ -124,7 +124,7 @@ def _worth(timing: Timing, eager: Timing | None) -> str:
 
 def _speedups(found: Findings, timing: Timing) -> list[str]:
     """Those of a case by the kinds of the curves that it is on; a weak one that was refused is on none."""
-    points = found.placed.get((timing.environment, timing.case), {}) if timing.honest else {}
+    points = found.places(timing)
     return [f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}" for kind, p in points.items() if p.speedup is not None]
 
 
