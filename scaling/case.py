@@ -17,19 +17,29 @@ REVERSE = ("jacrev", "grad_of_sum")  # seeds are cotangents, slices are rows
 HESSIAN = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd")  # seeds are tangents, slices are columns of a Hessian
 ANALYTIC = ("analytic", "analytic_vmap")  # written by hand: for the whole batch, or for one point and vmapped
 WHOLE = ("value", *ANALYTIC, "vmap_grad")  # return the derivative (or the value) itself: no seeds
-MODES = FORWARD + REVERSE + HESSIAN + WHOLE
+MIXED = ("mixed",)  # compose: forward for some inputs, reverse for the others; of a coloured Jacobian, some columns and some rows
+MODES = FORWARD + REVERSE + HESSIAN + MIXED + WHOLE
 SECOND = ("hessian", "hvp")  # targets of every function of one number: its Hessian, and that times the point itself
 BATCHES = ("vmap", "whole")
-SPLITS = ("points", "seeds")
+SPLITS = ("points", "seeds", "both", "data")  # data: one function that is a sum over the points of every device
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
+
+SEEDS = ("identity", "colored")
+AUTO = "auto"  # a chunk that is found by compiling
+STORAGES = ("device", "host")
+# What is made of a point's Jacobian J: all of it; its sum over outputs or over inputs; J times the point itself; its squared
+# Frobenius norm; J^T J. Or the sum over outputs and points, which is the gradient of a loss over data.
+REDUCTIONS = ("whole", "outputs", "inputs", "vector", "norm", "gram", "points")
+REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")  # of jax.checkpoint
 
 CACHES = ("cold", "warm")  # of the persistent compilation cache: empty when the case compiles, or holding its program
 
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
 FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
-PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "dtype", "precision", "data_seed")  # what, not how
+# What is computed, not how.
+PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "reduce", "dtype", "precision", "data_seed")
 
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
@@ -67,29 +77,43 @@ class Case:
     jit: bool = True
     data_seed: int = 0
     engine: str = "jax"  # or a peer: another system that differentiates
-    chunk: int | None = None  # seeds at a time; None takes all at once
+    chunk: int | str | None = None  # seeds at a time; None takes all at once, "auto" the largest blocks that fit into memory
     formulation: str | None = None  # how the same function is written
     cache: str | None = None  # the persistent compilation cache; None compiles without one
+    seeds: str = "identity"  # or the compressed ones of a colouring
+    reduce: str | None = None  # what is made of each point's Jacobian; None is the workload's own
+    block: int | None = None  # points at a time on each device; None takes all at once
+    memory_limit: int | None = None  # bytes of each device; None is what there is
+    storage: str | None = None  # of per-point inputs and the result; on the host, they go to the devices and back block by block
+    remat: str | None = None  # what reverse mode keeps of the way there, by jax.checkpoint's policies; None is JAX's own choice
+    forward: str | None = None  # with mode=mixed: the inputs that are taken forward, joined by "+"
+    mesh: str | None = None  # with split=both: devices over points x devices over seeds, such as 2x4
+    overlap: bool = False  # with split=data: reduce each part of the gradient as soon as it is there
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        for name in ("workload", "target", "variant", "wrt", "engine", "formulation"):
+        for name, known in OPTIONS.items():
+            if getattr(self, name) is not None and getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value) and (value is not None or name in ("workload", "engine")):
                 raise Refusal(f"{name} must be a name, not {value!r}")
-        if not isinstance(self.jit, bool):
-            raise Refusal(f"jit must be true or false, not {self.jit!r}")
+        for name in ("jit", "overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise Refusal(f"{name} must be true or false, not {getattr(self, name)!r}")
         if not isinstance(self.sizes, Mapping):
             raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {self.sizes!r}")
         _natural("points", self.points, 1)
         _natural("devices", self.devices, 1)
         _natural("data_seed", self.data_seed, 0)
-        if self.chunk is not None:
-            _natural("chunk", self.chunk, 1)
-        if self.cache is not None and self.cache not in CACHES:
-            raise unknown("cache", self.cache, CACHES)
+        for name in ("chunk", "block", "memory_limit"):
+            if getattr(self, name) is not None and (name, getattr(self, name)) != ("chunk", AUTO):
+                _natural(name, getattr(self, name), 1)
+        if self.mesh is not None:
+            _axes(self.mesh)
         for name, size in self.sizes.items():
             _natural(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
@@ -103,6 +127,13 @@ class Case:
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
+    def axes(self) -> tuple[int, int]:
+        """Over how many devices the points are cut, and over how many the seeds."""
+        if self.mesh is not None:
+            return _axes(self.mesh)
+        return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
+
+    @property
     def key(self) -> str:
         """A short hash of the fields that differ from their defaults: a field added later never changes an old key."""
         return hashlib.sha256(json.dumps(told(self), sort_keys=True).encode()).hexdigest()[:16]
@@ -112,8 +143,9 @@ class Case:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES, "precision": PRECISIONS,
+    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES, "precision": PRECISIONS, "seeds": SEEDS,
 }  # fmt: skip
+OPTIONS: dict[str, tuple[str, ...]] = {"cache": CACHES, "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS}  # or None
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
 
@@ -122,6 +154,14 @@ def _natural(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         kind = "a positive integer" if least else "an integer, zero or more"
         raise Refusal(f"{name} must be {kind}, not {value!r}")
+
+
+def _axes(mesh: Any) -> tuple[int, int]:
+    """2x4 -> (2, 4)."""
+    sides = mesh.split("x") if isinstance(mesh, str) else []
+    if len(sides) != 2 or not all(side.isdecimal() and side.isascii() and int(side) > 0 for side in sides):
+        raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
+    return int(sides[0]), int(sides[1])
 
 
 def to_dict(case: Case) -> dict[str, Any]:
@@ -147,6 +187,10 @@ def problem(case: Case) -> tuple:
     return tuple(tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in PROBLEM)
 
 
+# Fields that a label gives with their names.
+_SAID = ("points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh")
+
+
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
     out = set(leave_out) | {"data_seed"}
@@ -156,8 +200,12 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
             continue
         if name == "sizes":
             words += [f"{k}={v}" for k, v in value.items()]
-        elif name in ("points", "devices", "wrt", "split", "chunk"):
+        elif name in _SAID:
             words.append(f"{name}={value}")
+        elif name == "overlap":
+            words.append("overlapped")
+        elif name == "memory_limit":
+            words.append(f"within {value / 1e9:.3g} GB")
         elif name == "cache":
             words.append(f"{value} cache")
         elif name == "jit":

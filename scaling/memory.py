@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.environment import contents
+from scaling.words import in_bytes
 
 
 def available() -> int | None:
@@ -56,17 +57,26 @@ def needs(compiled: Any) -> dict[str, int | None]:
     return {f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None) for what in ("argument", "temp", "output")}
 
 
-def lacking(needed: Mapping[str, Any], devices: Sequence[Any], platform: str) -> str | None:
-    """What a program needs and what there is, in words, where it needs more; on a CPU all devices share the host's memory."""
-    if any(needed[name] is None for name in ("argument_bytes", "temp_bytes", "output_bytes")):
+def lacking(
+    needed: Mapping[str, Any], devices: Sequence[Any], platform: str, limit: int | None = None, results: int = 1, beside: int = 0
+) -> str | None:
+    """What a program needs and what there is, in words, where it needs more; on a CPU all devices share the host's memory.
+
+    limit: of each device, if it may not have all. results: how many of them are there at a time. beside: what the host holds
+    meanwhile.
+    """
+    if any(needed.get(name) is None for name in ("argument_bytes", "temp_bytes", "output_bytes")):
         return None
-    each = needed["argument_bytes"] + needed["temp_bytes"] + needed["output_bytes"]
+    each = needed["argument_bytes"] + needed["temp_bytes"] + results * needed["output_bytes"]
+    if limit is not None and each > limit:
+        return f"needs {in_bytes(each)}, may have {in_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        each, has = (each + needed["output_bytes"]) * len(devices), available()  # the result is copied once, for the check
+        copied = (each + (0 if beside else needed["output_bytes"])) * len(devices)  # the result, once, for the check
+        each, has = copied + beside, available()
     else:
         told = _asked(devices[0], "memory_stats") or {}
         has = told["bytes_limit"] - told["bytes_in_use"] if "bytes_limit" in told else None
-    return f"needs {each / 1e9:.3g} GB, has {has / 1e9:.3g} GB" if has is not None and each > has else None
+    return f"needs {in_bytes(each)}, has {in_bytes(has)}" if has is not None and each > has else None
 
 
 def peak(devices: Sequence[Any]) -> int | None:

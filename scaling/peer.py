@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import Case, Refusal, unknown
+from scaling.case import AUTO, MIXED, Case, Refusal, unknown
 from scaling.sampling import Samples, Sampling
 
 JAX = "jax"
@@ -45,7 +45,7 @@ class Prepared:
     """A derivative made ready by a peer.
 
     call: computes all of it and returns when it is there. collect: what `call` returned -> (points, outputs, inputs), as
-    `derivative.due` says. compile_seconds: what making ready took, where the peer compiles or records something.
+    `shape.due` says. compile_seconds: what making ready took, where the peer compiles or records something.
     passes: JVPs, VJPs or evaluations of one Jacobian. sample: the peer's own way to take samples, where it has one.
     """
 
@@ -125,7 +125,11 @@ def missing(engine: str) -> str | None:
 def complete(case: Case) -> dict[str, Any]:
     """The fields of a peer's case that leave no choice: it takes the whole batch on so many threads."""
     known = getattr(module(case.engine), "JIT", (False,))
-    return {"api": "jit", "split": "points", "precision": "highest", "jit": case.jit if case.jit in known else known[0]}
+    whole = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))  # JAX's own ways
+    return whole | {
+        "api": "jit", "split": "points", "overlap": False, "precision": "highest",
+        "jit": case.jit if case.jit in known else known[0], "chunk": None if case.chunk == AUTO else case.chunk,
+    }  # fmt: skip
 
 
 def formulations(case: Case) -> tuple[str, ...]:
@@ -138,6 +142,9 @@ def unfit(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
     of = module(case.engine)
     if case.devices > 1 and not getattr(of, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
+    if case.reduce is not None or case.seeds != "identity" or case.mode in MIXED:
+        asked = "mode=mixed" if case.mode in MIXED else f"reduce={case.reduce}" if case.reduce else f"seeds={case.seeds}"
+        return "not_offered", f"{case.engine} is not asked for {asked}, which is made of JAX's linear maps here"
     if words := of.unfit(case, workload, sizes):
         return "not_offered", words
     if words := missing(case.engine):

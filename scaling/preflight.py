@@ -58,23 +58,22 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
 
 def _answer(cell: Cell) -> dict[str, Any]:
     from scaling import peer, workload
-    from scaling.measuring import derivative  # JAX
+    from scaling.measuring.shape import shape, unchunked  # JAX
+    from scaling.measuring.unfit import unfit as why_unfit
 
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
     built = workload.build(completed)
-    sizes = derivative.shape(completed, built)
-    completed = derivative.unchunked(completed, sizes)
-    unfit = derivative.unfit(completed, built, sizes)
+    sizes = shape(completed, built)
+    completed = unchunked(completed, sizes)
+    unfit = why_unfit(completed, built, sizes)
     jax = completed.engine == peer.JAX
-    if jax and unfit is None and completed.split == "points" and completed.points % completed.devices:
+    if jax and unfit is None and completed.split != "both" and (rest := completed.points % completed.axes[0]):
         if completed.points > 1:
-            near = (
-                completed.points - completed.points % completed.devices,
-                completed.points + -completed.points % completed.devices,
-            )
+            near = completed.points - rest, completed.points - rest + completed.axes[0]
             raise Refusal(
                 f"points={completed.points} of {completed.workload} do not divide over devices={completed.devices}: "
-                f"take points={' or '.join(str(n) for n in near if n)}, or leave the pair out with where"
+                f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
+                f"or fill up with split=both mesh={completed.axes[0]}x1"
             )
         unfit = "indivisible", f"{completed.target} of {completed.workload} has one point, which is not cut; split=seeds may be"
     engine = list(peer.versions(completed.engine).items())

@@ -86,6 +86,12 @@ class Record:
     peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
     collective_bytes: int | None = None  # per device: of each collective the larger of what it takes and gives
     collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
+    blocks: dict[str, Any] | None = None  # what chunk=auto came to: block, chunk, storage, limit_bytes, probes
+    padding: float | None = None  # with split=both: the share of points x seeds that is computed in vain
+    detect_seconds: float | None = None  # with seeds=colored: finding where the Jacobian is not zero
+    color_seconds: float | None = None  # ... and which columns or rows can share a seed
+    colors: dict[str, int] | None = None  # how many seeds these took: columns, rows
+    nonzeros: int | None = None  # entries of the pattern
     schema: int = SCHEMA
 
     @functools.cached_property

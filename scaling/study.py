@@ -7,6 +7,7 @@ Does not know the workloads: what is left to them is completed in preflight.py.
 import ast
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
+_BYTES = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_EVERY = "all"  # mesh: every way to lay the devices out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +92,21 @@ def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
     for values in itertools.product(*(v if isinstance(v, list) else [v] for v in axes.values())):
-        fields = dict(zip(axes, values, strict=True))
-        cell = _cell(fields)
-        if where is None or _holds(where, cell):
-            yield cell
+        for fields in _meshes(dict(zip(axes, values, strict=True))):
+            cell = _cell(fields)
+            if where is None or _holds(where, cell):
+                yield cell
+
+
+def _meshes(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The fields of a cell, once for each way to lay its devices out where it asks for all of them."""
+    devices = fields.get("devices", 1)
+    if fields.get("mesh") != _EVERY or not isinstance(devices, int) or devices < 1:
+        yield fields
+        return
+    for over_points in range(devices, 0, -1):
+        if devices % over_points == 0:
+            yield fields | {"mesh": f"{over_points}x{devices // over_points}"}
 
 
 def _cell(fields: dict[str, Any]) -> Cell:
@@ -107,7 +121,18 @@ def _cell(fields: dict[str, Any]) -> Cell:
             sizes[name] = fields.get("points", 1)
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
+    if isinstance(fields.get("memory_limit"), str):
+        fields["memory_limit"] = _bytes(fields["memory_limit"])
     return Cell(from_dict(fields | {"sizes": sizes}), scaling)
+
+
+def _bytes(words: str) -> int:
+    """2GB -> 2000000000."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", words)
+    unit = next((unit for unit in _BYTES if found and unit.lower() == found[2].lower()), None)
+    if found is None or unit is None:
+        raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {words!r}")
+    return int(float(found[1]) * _BYTES[unit])
 
 
 _ALLOWED = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling import cores, seats, store
-from scaling.case import Case, told
+from scaling.case import AUTO, Case, told
 from scaling.cluster.steps import Within
 from scaling.launch import Item, Plan, Settings, by_problem, shape_of
 from scaling.record import Record
@@ -266,9 +266,17 @@ class _Block:
         item = ticket.item
         self._ask(
             ticket, "prepare", case=told(item.case), order=item.order, attempt=item.attempt, replicate=item.replicate,
-            engine=dict(item.answer.engine), block=self.name, alone=self.alone,
+            engine=dict(item.answer.engine), block=self.name, alone=self.alone, known=self._known(ticket),
             workload_digest=item.answer.workload_digest if ticket.where == 0 else None,
         )  # fmt: skip
+
+    def _known(self, ticket: Ticket) -> dict[str, Any] | None:
+        """The blocks that another replicate of a case with chunk=auto was found to fit in, on the same side."""
+        if ticket.item.case.chunk != AUTO:
+            return None
+        key = ticket.item.case.key
+        found = [r.blocks for r in store.load(self.run.sides[ticket.where].folder).records if r.key == key and r.blocks]
+        return found[-1] if found else None
 
     def _ask(self, ticket: Ticket, what: str, **more: Any) -> dict[str, Any]:
         """Have something done for a case, within what is left of its time."""

@@ -94,7 +94,7 @@ def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, An
             say("begin", key=key, environment=blank.environment)
             changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
             begin = attempt.refuse if changed else attempt.prepare
-            attempts[key] = begin(blank, place, Sampling(**job["sampling"]))
+            attempts[key] = begin(blank, place, Sampling(**job["sampling"]), order.get("known"))
         elif what == "turn":
             enough = attempt.turn(attempts[key])
             if attempts[key].ended and place.processes > 1:  # the others wait in the middle of that turn, and would for ever

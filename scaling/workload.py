@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling import peer
-from scaling.case import DTYPES, HESSIAN, SECOND, WHOLE, Case, Refusal, unknown
+from scaling.case import AUTO, DTYPES, HESSIAN, MIXED, REDUCTIONS, REVERSE, SECOND, WHOLE, Case, Refusal, unknown
 from scaling.draws import Draw, normal, poisson, uniform
 
 __all__ = ["Draw", "Reference", "Workload", "normal", "poisson", "uniform"]
@@ -58,7 +58,8 @@ class Workload:
     function: one point, in JAX: takes every input by name, returns an array.
     points: inputs that each point has its own of; shared: inputs that all points share. Both by name.
     wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise.
-    reduce: "outputs" where the derivative asked for is summed over the outputs of each point.
+    reduce: what is made of each point's Jacobian, one of case.REDUCTIONS; None asks for all of it. "outputs": summed over the
+        outputs of each point.
     whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs), or one number,
         the sum over points. None where differentiating the batch at once is not offered.
     whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
@@ -67,6 +68,11 @@ class Workload:
     second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's target is `hessian`
         or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the answer; scales the tolerance.
+    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row by row. Where the
+        case's seeds are `colored`, whole_modes must give these entries, (points, entries).
+    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large to be written out.
+    own, left: set by `build`, which sets `reduce` to what the case asks for: the workload's own reduction, and the one that
+        whole_modes leave to be done.
     """
 
     function: Callable[..., Any]
@@ -79,6 +85,10 @@ class Workload:
     reference: Callable[[Inputs], Reference] | None = None
     second: Callable[[Inputs], Reference] | None = None
     terms: int = 1
+    pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
+    nonzeros: Callable[[Inputs], Reference] | None = None
+    own: str | None = None
+    left: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,15 +154,50 @@ def complete(case: Case) -> Case:
             raise unknown(f"size of {case.workload}", name, defaults or ["none"])
     sizes = {k: case.points if v == "points" else v for k, v in defaults.items()} | dict(case.sizes)
     points = 1 if target in getattr(of, "SINGLE", ()) else case.points
-    batch = "vmap" if case.mode in WHOLE and case.mode != "value" else case.batch  # they take the batch as they like
-    split = "points" if case.api == "jit" else case.split  # nothing is cut
-    chunk = None if case.mode in (*WHOLE, "grad_of_sum") or target == "hvp" else case.chunk  # there is at most one seed
     formulation = None if case.mode in WHOLE and case.mode != "value" else formulation  # written by hand, as it is
     case = dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
-    case = dataclasses.replace(case, batch=batch, split=split, chunk=chunk)
+    case = dataclasses.replace(case, **_laid_out(case))
     if case.engine != peer.JAX:
         case = dataclasses.replace(case, **peer.complete(case))
-    return dataclasses.replace(case, wrt=None if case.mode == "value" else build(case).wrt)
+    made = build(case)
+    asked = case.reduce if case.reduce != (made.own or "whole") else None
+    return dataclasses.replace(case, reduce=asked, wrt=None if case.mode == "value" else made.wrt)
+
+
+def _laid_out(case: Case) -> dict[str, Any]:
+    """The fields that say how a case is computed, without those that have no meaning in it."""
+    whole, plain = case.mode in WHOLE, case.api == "jit"  # nothing is cut by jit
+    reduce = "points" if case.split == "data" else None if case.target in SECOND else case.reduce
+    if case.mode == "value" and reduce != "points":
+        reduce = None
+    if case.split == "both" and not plain:
+        _fits(case)
+    one = whole or case.mode == "grad_of_sum" or case.target == "hvp"  # there is at most one seed
+    backwards = case.mode in (*REVERSE, *HESSIAN, *MIXED) and case.mode != "fwd_over_fwd"
+    batch = "vmap" if whole and case.mode != "value" else case.batch  # they take the batch as they like
+    auto = case.chunk == AUTO and not whole
+    return {
+        "batch": batch,
+        "split": "points" if plain else case.split,
+        "mesh": case.mesh if case.split == "both" and not plain else None,
+        "chunk": None if (one and not auto) or whole else case.chunk,
+        "block": None if whole or auto or (batch == "whole" and reduce != "points") else case.block,
+        "seeds": "identity" if case.mode == "value" else case.seeds,
+        "storage": None if whole or (case.storage == "device" and not auto) else case.storage,
+        "reduce": reduce,
+        "remat": case.remat if backwards else None,
+        "forward": case.forward if case.mode in MIXED and case.seeds == "identity" else None,
+        "overlap": case.overlap and case.split == "data" and case.devices > 1 and not plain and not whole,
+    }
+
+
+def _fits(case: Case) -> None:
+    """Refuse a mesh that is not one of so many devices."""
+    every = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
+    if case.mesh not in every:
+        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
+        choices = f"choose from {', '.join(every)}, or mesh=all for each of them"
+        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
 
 
 def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] = ()) -> str | None:
@@ -173,18 +218,32 @@ def build(case: Case) -> Workload:
         raise Refusal(f"inputs of {case.workload!r} are both per point and shared: {', '.join(sorted(twice))}")
     if not made.points:
         raise Refusal(f"workload {case.workload!r} has no input that each point has its own of")
+    if made.reduce not in (None, *REDUCTIONS[1:]):
+        raise unknown("reduce", made.reduce, REDUCTIONS[1:])
+    made = dataclasses.replace(made, wrt=_by(case, made))
+    if case.target in SECOND:
+        by_hand = made.whole_modes if made.second else {}  # of the first derivative, where nobody speaks of a second
+        return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None, own=None)
+    asked = made.reduce if case.reduce is None else None if case.reduce == "whole" else case.reduce
+    left, by_hand = None, made.whole_modes
+    if asked != made.reduce and case.mode != "value":  # the whole Jacobian written by hand can still be reduced, a sum cannot
+        can = made.reduce is None or (made.reduce, asked) == ("outputs", "points")
+        left, by_hand = asked, by_hand if can else {}
+    return dataclasses.replace(made, reduce=asked, own=made.reduce, left=left, whole_modes=by_hand)
+
+
+def _by(case: Case, made: Workload) -> str:
+    """The inputs to differentiate by, checked: the case's, the workload's own, or the first."""
     inputs = [*made.points, *made.shared]
-    wrt = case.wrt or made.wrt or inputs[0]
     draws = {**made.points, **made.shared}
+    wrt = case.wrt or made.wrt or inputs[0]
+    real = [name for name in made.shared if not draws[name].integer]
+    if case.wrt is None and case.reduce == "points" and real and not set(wrt.split("+")) <= set(made.shared):
+        wrt = "+".join(real)  # of a sum over points, by what these share
     for name in wrt.split("+"):
         if name not in inputs or draws[name].integer:
             raise unknown(f"input to differentiate {case.workload} by (wrt)", name, [k for k in inputs if not draws[k].integer])
-    made = dataclasses.replace(made, wrt=wrt)
-    if len(set(made.names)) != len(made.names):
+    names = wrt.split("+")
+    if len(set(names)) != len(names):
         raise Refusal(f"wrt={wrt!r} names an input twice")
-    if made.reduce not in (None, "outputs"):
-        raise unknown("reduce", made.reduce, ["outputs"])
-    if case.target not in SECOND:
-        return made
-    by_hand = made.whole_modes if made.second else {}  # of the first derivative, where nobody speaks of a second
-    return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None)
+    return wrt

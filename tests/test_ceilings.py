@@ -13,13 +13,13 @@ import jax.numpy as jnp
 
 from scaling import ceilings, workload
 from scaling.case import Case
-from scaling.measuring import attempt, derivative
+from scaling.measuring import attempt, shape, unfit
 from scaling.record import Record
 from scaling.sampling import Sampling
 from scaling.study import Cell, expand
 from scaling.workloads import ceiling
 
-jax.config.update("jax_num_cpu_devices", 4)  # as test_contract.py wants it too
+jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
@@ -72,7 +72,7 @@ def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_m
     for case in some:
         assert workload.complete(case) == case, "nothing is left to the workload"
         built = workload.build(case)
-        assert case.points % devices == 0 and derivative.unfit(case, built, derivative.shape(case, built)) is None
+        assert case.points % devices == 0 and unfit.unfit(case, built, shape.shape(case, built)) is None
     work = [
         {(c.target, c.dtype, c.precision, ceilings.work(c)) for c in several if c.kind == "ceiling" and c.target != "all_reduce"}
         for several in (some, cases(platform, devices=1))

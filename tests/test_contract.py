@@ -16,11 +16,11 @@ import jax
 
 from scaling import workload
 from scaling.case import APIS, BATCHES, FORWARD, HESSIAN, MODES, REVERSE, SECOND, SPLITS, WHOLE, Case
-from scaling.measuring import attempt, check, derivative, inputs, modes, spmd
+from scaling.measuring import attempt, check, inputs, modes, shape, spmd, unfit
 from scaling.record import SKIPPED, Record
 from scaling.sampling import Sampling
 
-jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
@@ -47,7 +47,7 @@ PROBLEMS = {
     "residual's Hessian times": {"workload": "residual", "points": 8, "wrt": "m+d", "variant": "scalar", "target": "hvp"},
 }
 AXES = {
-    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": list(SPLITS), "api": list(APIS),
+    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"], "api": list(APIS),
     "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],
 }  # fmt: skip
 
@@ -71,7 +71,7 @@ def runs(row: tuple) -> bool:
     case = case_of(row)
     built = workload.build(case)
     undivided = case.split == "points" and case.points % case.devices
-    return not undivided and derivative.unfit(case, built, derivative.shape(case, built)) is None
+    return not undivided and unfit.unfit(case, built, shape.shape(case, built)) is None
 
 
 def pairwise() -> list[tuple]:
@@ -120,8 +120,8 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
     for row in itertools.product(*AXES.values()):
         case = case_of(row)
         built = workload.build(case)
-        if unfit := derivative.unfit(case, built, derivative.shape(case, built)):
-            reasons.add(unfit[0])
+        if why := unfit.unfit(case, built, shape.shape(case, built)):
+            reasons.add(why[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
 

@@ -19,7 +19,7 @@ from scaling.case import Case
 from scaling.measuring import counts, spmd
 from scaling.measuring.counts import Operations
 
-jax.config.update("jax_num_cpu_devices", 4)  # as test_contract.py wants it too
+jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 
 

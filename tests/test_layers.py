@@ -11,17 +11,22 @@ PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
     "case", "words", "intervals", "sampling", "draws", "peer", "workload", "formulas", "measuring.modes",
-    "measuring.derivative", "measuring.spmd", "measuring.inputs", "measuring.differences", "measuring.check",
-    "measuring.counts", "measuring.measure", "environment", "machine", "cores", "memory", "measuring.conditions", "record",
+    "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
+    "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
+    "measuring.reduced", "measuring.places", "measuring.differences", "measuring.probes", "measuring.check",
+    "measuring.streaming", "measuring.blocks", "measuring.counts", "measuring.measure", "environment", "machine", "cores",
+    "memory", "measuring.compiling", "measuring.conditions", "record",
     "store", "measuring.attempt", "worker", "study", "ceilings", "preflight", "cluster.steps", "seats", "launch", "supervise",
     "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission", "cluster.task", "cluster.outcome",
     "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
-    "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.curves", "reading.crossover",
-    "reading.standing", "reading.footprint", "reading.roofline", "reading.laws", "reading.losses", "reading.growth",
+    "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.ways", "reading.curves",
+    "reading.stages", "reading.crossover", "reading.standing", "reading.footprint", "reading.fronts", "reading.meshes",
+    "reading.overlaps", "reading.colorings", "reading.roofline", "reading.laws", "reading.losses", "reading.growth",
     "reading.compare", "reading.findings", "reading.trends", "reading.answer", "reading.lint", "reading.published",
     "showing.wording", "showing.drawing.palette", "showing.drawing.sheet", "showing.drawing.lines", "showing.drawing.scaling",
-    "showing.drawing.sizes", "showing.drawing.crossover", "showing.drawing.losses", "showing.drawing.roofline",
-    "showing.drawing.memory", "showing.drawing.compiling", "showing.figures",
+    "showing.drawing.sizes", "showing.drawing.mesh", "showing.drawing.names", "showing.drawing.front",
+    "showing.drawing.crossover", "showing.drawing.losses", "showing.drawing.roofline", "showing.drawing.memory",
+    "showing.drawing.compiling", "showing.figures",
     "showing.files", "showing.rows", "showing.extrap", "showing.export", "showing.choice", "showing.plot",
     "showing.document", "showing.methods",
     "showing.proposal", "showing.terminal", "showing.outcomes", "showing.cards", "showing.tables", "showing.page",
@@ -31,8 +36,10 @@ ORDER = [
     "progress", "compose", "status", "merge", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
-    "draws", "workload", "measuring.modes", "measuring.derivative", "measuring.spmd", "measuring.inputs",
-    "measuring.differences", "measuring.check", "measuring.counts", "measuring.measure", "measuring.attempt",
+    "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
+    "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
+    "measuring.differences", "measuring.probes", "measuring.check", "measuring.streaming", "measuring.blocks", "measuring.counts",
+    "measuring.measure", "measuring.compiling", "measuring.attempt",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

@@ -14,7 +14,7 @@ import jax
 
 from scaling import workload
 from scaling.case import BATCHES, HESSIAN, MODES, SECOND, Case
-from scaling.measuring import attempt, derivative, inputs
+from scaling.measuring import attempt, inputs, shape, unfit
 from scaling.peers import casadi as peer
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -53,7 +53,7 @@ def completed(**fields):
 
 def refusal(case):
     built = workload.build(case)
-    return derivative.unfit(case, built, derivative.shape(case, built))
+    return unfit.unfit(case, built, shape.shape(case, built))
 
 
 def cases(problems, devices=(1, 2), **fields):
@@ -139,7 +139,7 @@ def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
     def instructions(**fields):
         case = completed(**fields)
         built = workload.build(case)
-        graph, passes = peer._graph(case, built, derivative.shape(case, built), inputs.arrays(case, built))
+        graph, passes = peer._graph(case, built, shape.shape(case, built), inputs.arrays(case, built))
         return graph.n_instructions(), passes
 
     by_shift = {mode: instructions(workload="residual", points=2, mode=mode) for mode in ("jacfwd", "jacrev")}

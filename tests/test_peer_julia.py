@@ -20,7 +20,7 @@ import jax
 
 from scaling import peer, workload
 from scaling.case import Case, Refusal
-from scaling.measuring import attempt, derivative
+from scaling.measuring import attempt, derivative, shape, unfit
 from scaling.peers import julia
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -175,7 +175,7 @@ def completed(**fields):
 
 def refusal(case):
     built = workload.build(case)
-    return derivative.unfit(case, built, derivative.shape(case, built))
+    return unfit.unfit(case, built, shape.shape(case, built))
 
 
 def run(case):
@@ -262,7 +262,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
     stand_in()
     case = completed(workload="poisson", points=4)
     built = workload.build(case)
-    sizes = derivative.shape(case, built)
+    sizes = shape.shape(case, built)
     prepared = julia.prepare(case, built, sizes, _arrays(case, built), 1)
     [folder] = (tmp_path / "temporary").iterdir()
     prepared.call()
@@ -277,7 +277,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
 
 
 def _arrays(case, built):
-    from scaling.measuring import inputs
+    from scaling.measuring import inputs, shape, unfit
 
     return inputs.arrays(case, built)
 

@@ -16,7 +16,7 @@ import jax
 
 from scaling import peer, workload
 from scaling.case import BATCHES, HESSIAN, SECOND, Case
-from scaling.measuring import attempt, derivative
+from scaling.measuring import attempt, shape, unfit
 from scaling.peers import _seeds, enzyme
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -57,7 +57,7 @@ TWICE = {
 
 def refusal(case):
     built = workload.build(case)
-    return derivative.unfit(case, built, derivative.shape(case, built))
+    return unfit.unfit(case, built, shape.shape(case, built))
 
 
 def offered(engine, problem, modes):
@@ -91,7 +91,7 @@ def why_not(**fields):
     """Why an engine does not offer a case, in words."""
     case = workload.complete(Case(**fields))
     built = workload.build(case)
-    return peer.module(case.engine).unfit(case, built, derivative.shape(case, built))
+    return peer.module(case.engine).unfit(case, built, shape.shape(case, built))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

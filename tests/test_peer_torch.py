@@ -15,7 +15,7 @@ import jax
 
 from scaling import formulas, workload
 from scaling.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
-from scaling.measuring import attempt, derivative, inputs
+from scaling.measuring import attempt, inputs, shape, unfit
 from scaling.peers import torch as peer
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -65,14 +65,14 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
 
 def refusal(case):
     built = workload.build(case)
-    return derivative.unfit(case, built, derivative.shape(case, built))
+    return unfit.unfit(case, built, shape.shape(case, built))
 
 
 def why_not(**fields):
     """Why torch does not offer a case, in words."""
     case = workload.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
-    return peer.unfit(case, built, derivative.shape(case, built))
+    return peer.unfit(case, built, shape.shape(case, built))
 
 
 def run(case):
@@ -130,7 +130,7 @@ def test_it_uses_as_many_threads_as_jax_has_devices():
 
     case = workload.complete(Case(**RBF | {"engine": "torch", "jit": False}))
     built = workload.build(case)
-    sizes = derivative.shape(case, built)
+    sizes = shape.shape(case, built)
     for threads in (2, 1):
         peer.prepare(case, built, sizes, inputs.arrays(case, built), threads)
         assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (threads, 1)

@@ -21,8 +21,9 @@ from jax.experimental import multihost_utils
 from jax.experimental.compilation_cache import compilation_cache
 
 from scaling import environment, memory, peer, workload
-from scaling.case import CEILING, Case
-from scaling.measuring import check, conditions, counts, derivative, inputs, measure, spmd
+from scaling.case import AUTO, CEILING, Case
+from scaling.measuring import check, compiling, conditions, counts, inputs, measure, shape, spmd
+from scaling.measuring.blocks import Blocks
 from scaling.record import Record
 from scaling.sampling import Samples, Sampling
 
@@ -76,8 +77,13 @@ def run(blank: Record, devices: list[Any], platform: str, sampling: Sampling) ->
     return attempt.record()
 
 
-def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
-    """Build, compile, run once and check: an attempt that can take turns, or one that ended."""
+def prepare(blank: Record, place: Place, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
+    """Build, compile, run once and check: an attempt that can take turns, or one that ended.
+
+    known: the blocks that another attempt at this case came to, as its record has them.
+    """
+    if known is not None:
+        _KNOWN.setdefault(blank.case, Blocks(known["block"], known["chunk"], known["storage"]))
     mine = [device for device in place.devices if device.process_index == place.rank]
     peak, held = memory.peak(mine), memory.held(mine)
     attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
@@ -91,7 +97,7 @@ def prepare(blank: Record, place: Place, sampling: Sampling) -> Attempt:
     return attempt
 
 
-def refuse(blank: Record, place: Place, sampling: Sampling) -> Attempt:
+def refuse(blank: Record, place: Place, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
     """An attempt that ended before it began, because what is to run is not what was asked for."""
     attempt = Attempt(blank, {})
     with _told(attempt):
@@ -144,7 +150,7 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
     if place.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
     with _together(place):
-        verdict = check.verdict(case, built, sizes, collect(result), place.platform)
+        verdict = check.verdict(case, built, sizes, collect(result), place.platform, **_pattern(sizes))
         del result
         found |= {"error": verdict.error, "tolerance": verdict.tolerance, "check_seconds": time.perf_counter() - began}
         if verdict.reason:
@@ -182,28 +188,88 @@ def _together(place: Place) -> Iterator[None]:
 
 def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
     """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
-    program = spmd.program(case, built, place.devices)
-    found["passes"] = program.sizes.passes or None
-    placed = case.api == "pmap" and place.processes > 1  # where pmap takes no abstract arguments
-    given = inputs.place(case, built, program) if placed else [*program.arguments.values()]
-    with _compilation_cache(case, place, program, given):
-        stages = measure.stages(program.function, given)
-    found |= {name: getattr(stages, name) for name in _STAGES[:3]}
-    found |= dataclasses.asdict(counts.operations(stages.jaxpr or _traced(case, built, place)))
-    if stages.compiled is not None:
-        found |= memory.needs(stages.compiled) | dataclasses.asdict(counts.traffic(stages.compiled.as_text()))
-        if words := memory.lacking(found, place.devices, place.platform):
-            raise Unfit("skipped", "too_large", words)
-        if any(found["collectives"].values()) != (case.workload == CEILING and case.target in _COMMUNICATE):
-            raise Unfit("failed", "collective", f"the compiled program communicates: {found['collectives']}")
-    arguments = given if placed else inputs.place(case, built, program)
-    return program.sizes, functools.partial(stages.call, *arguments), program.collect, None
+    colors = compiling.coloring(case, built)
+    sizes = shape.shape(case, built, colors)
+    found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | _colors(colors)
+    one = _fitting(case, built, place, sizes, found)
+    found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
+    work = dataclasses.asdict(counts.operations(one.stages.jaxpr or _traced(one, built, place)))
+    if one.stages.compiled is not None:
+        traffic = counts.traffic(one.stages.compiled.as_text())
+        work |= {"hbm_bytes": traffic.hbm_bytes, "collective_bytes": traffic.collective_bytes}
+        found["collectives"] = traffic.collectives
+        if words := _sent(case, built, traffic.collectives):
+            raise Unfit("failed", "collective", words)
+    found |= {name: None if value is None else value * one.steps for name, value in work.items()}
+    ask, collect = compiling.runner(one, built)
+    return sizes, ask, collect, None
 
 
-def _traced(case: Case, built: Any, place: Place) -> Any:
+def _pattern(sizes: Any) -> dict[str, Any]:
+    return {"pattern": sizes.coloring.pattern} if sizes.coloring is not None else {}
+
+
+def _colors(coloring: Any) -> dict[str, Any]:
+    """What a record says of a colouring."""
+    if coloring is None:
+        return {}
+    return {
+        "detect_seconds": coloring.detect_seconds, "color_seconds": coloring.color_seconds,
+        "colors": {"columns": coloring.column_count, "rows": coloring.row_count}, "nonzeros": int(coloring.pattern.rows.size),
+    }  # fmt: skip
+
+
+def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, Any]) -> compiling.Compiled:
+    """The case compiled so that it fits; skipped with the figures where it does not."""
+    several = place.processes > 1
+    if several and (case.storage == "host" or (case.chunk == AUTO and case.api == "pmap")):
+        raise Unfit(
+            "skipped",
+            "not_defined",
+            f"{'storage=host' if case.storage == 'host' else 'chunk=auto with pmap'} runs in one process",
+        )
+
+    def stages(program: spmd.Program) -> measure.Stages:
+        placed = case.api == "pmap" and several  # where pmap takes no abstract arguments
+        given = inputs.place(case, built, program) if placed else [*program.arguments.values()]
+        with _compilation_cache(case, place, program, given):
+            return measure.stages(program.function, given)
+
+    def too_much(one: compiling.Compiled) -> str | None:
+        beside = compiling.waiting(one, built)
+        words = memory.lacking(one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside)
+        return next(
+            (words for words in measure.words(place.gather, words or "") if words), None
+        )  # where one process has too little, all have
+
+    stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
+    try:
+        one, blocks = compiling.fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
+    except compiling.TooLarge as error:
+        raise Unfit("skipped", "too_large", str(error)) from None
+    if blocks is not None:
+        found |= {"blocks": blocks, "passes": shape.passes(one.case, built, sizes)}
+        _KNOWN[case] = Blocks(blocks["block"], blocks["chunk"], blocks["storage"])
+    return one
+
+
+_KNOWN: dict[Case, Blocks] = {}  # the blocks that a case was found to fit in
+
+
+def _sent(case: Case, built: Any, collectives: dict[str, int]) -> str | None:
+    """What is wrong with the collectives of a program, in words: a split over points or seeds sends nothing."""
+    due = case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    if any(collectives.values()) == due:
+        return None
+    return f"the compiled program {'communicates' if not due else 'does not communicate'}: {collectives}"
+
+
+def _traced(one: compiling.Compiled, built: Any, place: Place) -> Any:
     """The jaxpr of what has no stage of tracing. pmap cannot be traced at all over several processes; a device does the same."""
-    twin = dataclasses.replace(case, api="shard_map") if case.api == "pmap" else case
-    program = spmd.program(twin, built, place.devices)
+    twin = one.plan.case if one.plan else one.case
+    sizes = one.plan.sizes if one.plan else one.sizes
+    twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
+    program = spmd.program(twin, built, place.devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
@@ -251,8 +317,8 @@ def _cache_hits() -> list[str]:
 
 def _peer(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
     """A peer's case made ready, likewise."""
-    sizes = derivative.shape(case, built)
-    due = derivative.due(case, built, sizes)
+    sizes = shape.shape(case, built)
+    due = shape.due(case, built, sizes)
     prepared = peer.module(case.engine).prepare(case, built, sizes, inputs.arrays(case, built), case.devices)
     found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
     return sizes, prepared.call, lambda result: peer.collected(case, prepared.collect(result), due), prepared.sample

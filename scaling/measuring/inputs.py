@@ -1,7 +1,7 @@
 """Inputs: the numbers that a case runs on, as NumPy rows for the check and as arrays on devices for the program."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -9,7 +9,8 @@ import numpy as np
 
 from scaling.case import Case
 from scaling.draws import Draw, take
-from scaling.measuring.spmd import Program
+from scaling.measuring.shape import share
+from scaling.measuring.spmd import ENTRIES, Program
 from scaling.workload import Workload
 
 
@@ -42,23 +43,54 @@ def arrays(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     return points | {name: shared(case, workload, name) for name in workload.shared}
 
 
-def place(case: Case, workload: Workload, program: Program) -> list[jax.Array]:
-    """The arguments of a program on its devices; each device's part is made from its own rows."""
-    return [_place_one(case, workload, name, struct) for name, struct in program.arguments.items()]
+def place(
+    case: Case,
+    workload: Workload,
+    program: Program,
+    host: Mapping[str, np.ndarray] | None = None,
+    names: Iterable[str] | None = None,
+) -> list[jax.Array]:
+    """The arguments of a program on its devices, or those of these names; each device's part is made from its own rows.
+
+    host: per-point inputs that are there already, as many points as the case has.
+    """
+    structs = program.arguments if names is None else {name: program.arguments[name] for name in names}
+    return [_place_one(case, workload, program, name, struct, host) for name, struct in structs.items()]
 
 
-def _place_one(case: Case, workload: Workload, name: str, struct: jax.ShapeDtypeStruct) -> jax.Array:
-    stacked = case.api == "pmap"  # devices lead, and each has its own points, or all of them
-    each = case.points // (case.devices if case.split == "points" else 1)
+def _place_one(
+    case: Case,
+    workload: Workload,
+    program: Program,
+    name: str,
+    struct: jax.ShapeDtypeStruct,
+    host: Mapping[str, np.ndarray] | None,
+) -> jax.Array:
+    (a, b), stacked = case.axes, case.api == "pmap"  # devices lead, and each has its own points, or all of them
+    each = share(case.points, a)
+
+    def points(start: int, stop: int) -> np.ndarray:
+        """Rows, and beyond the last point that one again."""
+        ends = min(start, case.points - 1), min(stop, case.points)
+        real = rows(case, workload, name, *ends) if host is None else host[name][slice(*ends)]
+        missing = stop - start - len(real)
+        return np.concatenate([real, np.repeat(real[-1:], missing, axis=0)]) if missing else real
+
+    def of_device(device: int) -> np.ndarray:
+        if name in workload.points:
+            return points(device // b * each, device // b * each + each)
+        if name in workload.shared:
+            return shared(case, workload, name)
+        return program.given[name][device % b, None] if name.startswith(ENTRIES) else program.given[name]
 
     def part(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if name in workload.shared:
-            array = shared(case, workload, name)
-            return np.broadcast_to(array, (stop - start, *array.shape)) if stacked else array[index]
-        if not stacked:
-            return rows(case, workload, name, start, stop)
-        firsts = [device * each if case.split == "points" else 0 for device in range(start, stop)]
-        return np.stack([rows(case, workload, name, first, first + each) for first in firsts])
+        if stacked:
+            return np.stack([of_device(device) for device in range(start, stop)])
+        if name in workload.points:
+            return points(start, stop)
+        return (shared(case, workload, name) if name in workload.shared else program.given[name])[index]
 
+    if case.api == "jit":
+        return jax.device_put(part((slice(None),) if struct.shape else ()), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, part)

@@ -1,11 +1,12 @@
 """Programs: a derivative laid out over devices by `jit`, `shard_map` or `pmap`.
 
-Distribution is only the question of which axis is cut, so the three apis differ in how the same local function is wrapped.
-Returns what to compile, with the shapes and shardings of its arguments; never places or allocates anything.
+Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution is only the question
+of which is cut, so the three apis differ in how the same local function is wrapped. Returns what to compile, with the shapes and
+shardings of its arguments; never places or allocates anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,87 +16,140 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.case import Case, Refusal
 from scaling.measuring import derivative
-from scaling.measuring.derivative import Named
+from scaling.measuring.collect import collect
+from scaling.measuring.entries import Entries
+from scaling.measuring.entries import entries as entries_of
+from scaling.measuring.shape import Shape, inputs, shape, share
+from scaling.measuring.slices import Here
 from scaling.workload import Workload
 
-AXIS = "shard"  # the one axis of the mesh
+POINTS, SEEDS = (
+    "points",
+    "seeds",
+)  # the axes of the mesh; pmap has the first alone, along which devices over seeds follow each other
+ENTRIES, START = "entries", "start"  # arguments that are no inputs: the entries that are read, one array a part; the first seed
+Named = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Program:
     """A function of positional arrays to compile, those arrays' shapes, dtypes and shardings by name, and how to read the result.
 
-    collect: result -> (points, outputs, inputs) on the host, as `derivative.collect` says.
+    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says. given: the arguments that are no inputs, by
+    name: what a colouring needs, and the first seed of a step.
     """
 
     function: Callable[..., Any]
     arguments: Mapping[str, jax.ShapeDtypeStruct]
     collect: Callable[[Any], np.ndarray]
-    sizes: derivative.Shape
+    sizes: Shape
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def program(case: Case, workload: Workload, devices: Sequence[Any]) -> Program:
-    """The program of a case on these devices, of which there must be as many as the case says."""
+def program(case: Case, workload: Workload, devices: Sequence[Any], sizes: Shape | None = None, stepped: bool = False) -> Program:
+    """The program of a case on these devices, of which there must be as many as the case says.
+
+    stepped: with the number of its first seed as an argument, for a program that takes one step after another.
+    """
     if len(devices) != case.devices:
         raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
-    sizes = derivative.shape(case, workload)
+    sizes = sizes or shape(case, workload)
+    entries = entries_of(sizes, case.axes[1]) if sizes.coloring is not None else None
+    given = _given(sizes, entries) | ({START: np.zeros((), np.int32)} if stepped else {})
+    points, shared = inputs(case, workload)
+    each = share(case.points, case.axes[0])
+    points = {name: jax.ShapeDtypeStruct((each, *x.shape[1:]), x.dtype) for name, x in points.items()}
     local = derivative.local(case, workload, sizes)
-    cut = derivative.cut_axis(case, workload, sizes)
-    points, shared = derivative.inputs(case, workload)
-    seeds_here = sizes.seeds // case.devices if case.split == "seeds" else 0
 
-    def on_device(*arrays: Any) -> Any:
-        named = dict(zip([*points, *shared], arrays, strict=True))
-        first_seed = jax.lax.axis_index(AXIS) * seeds_here if seeds_here else 0
-        return local({name: named[name] for name in points}, {name: named[name] for name in shared}, first_seed)
+    def on_device(here: Here, arrays: Sequence[Any]) -> Any:
+        named = dict(zip([*points, *shared, *given], arrays, strict=True))
+        coloring = {name: named[name][0] if name.startswith(ENTRIES) else named[name] for name in given if name != START}
+        at = here._replace(start=named.get(START, 0))
+        return local({name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at)
 
-    wrapped, arguments = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}[case.api](
-        case, on_device, points, shared, cut, devices
-    )
+    wrap = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}[case.api]
+    wrapped, arguments = wrap(case, on_device, _Arguments(points, shared, given), devices)
+    leading = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]
 
-    def collect(result: Any) -> np.ndarray:
-        if case.api == "pmap":
-            result = [_merge(np.asarray(part), cut) for part in jax.tree.leaves(result)]
-        return derivative.collect(case, workload, sizes, result)
+    def collected(result: Any) -> np.ndarray:
+        meshed = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[leading:]), result)
+        return collect(case, workload, sizes, entries, meshed)
 
-    return Program(wrapped, arguments, collect, sizes)
+    return Program(wrapped, arguments, collected, sizes, given)
 
 
-def _jit(
-    case: Case, on_device: Callable, points: Named, shared: Named, cut: int, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
+@dataclass(frozen=True)
+class _Arguments:
+    """What a device is given, by name: its own points, what all share, and what a colouring or a step needs."""
+
+    points: Named
+    shared: Named
+    given: Named
+
+    @property
+    def local(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """The shape and dtype of each on one device."""
+        own = {name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()}
+        everything = {**self.points, **self.shared, **self.given}
+        return {name: (own.get(name, x.shape), x.dtype) for name, x in everything.items()}
+
+    def spec(self, name: str) -> P:
+        """How it is cut over the mesh."""
+        return P(POINTS) if name in self.points else P(SEEDS) if name.startswith(ENTRIES) else P()
+
+
+def _given(sizes: Shape, entries: Entries | None) -> dict[str, np.ndarray]:
+    """The colours of columns and rows, and for each part the entries that each device over seeds reads."""
+    if entries is None:
+        return {}
+    assert sizes.coloring is not None
+    colors = {"columns": sizes.coloring.columns, "rows": sizes.coloring.rows}
+    needed = {"columns" if part.columns else "rows" for part in sizes.parts}
+    found = {name: array.astype(np.int32) for name, array in colors.items() if name in needed and array is not None}
+    return found | {f"{ENTRIES} {k}": at for k, at in enumerate(entries.at)}
+
+
+def _jit(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
     """The plain program on one device; left uncompiled where the case says so."""
-    return jax.jit(on_device) if case.jit else on_device, _placed({**points, **shared}, SingleDeviceSharding(devices[0]))
+    one = SingleDeviceSharding(devices[0])
+    arguments = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()}
+    plain = lambda *arrays: on_device(Here(), arrays)  # noqa: E731
+    return jax.jit(plain) if case.jit else plain, arguments
 
 
-def _shard_map(
-    case: Case, on_device: Callable, points: Named, shared: Named, cut: int, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
-    """The same function on every device of a mesh of one axis."""
-    mesh = Mesh(np.array(devices), (AXIS,))
-    spec = P(AXIS) if case.split == "points" else P()
-    specs = tuple([spec] * len(points) + [P()] * len(shared))
+def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
+    """The same function on every device of the mesh."""
+    mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
+    total = (lambda tree: jax.lax.psum(tree, POINTS)) if case.split == "data" else (lambda tree: tree)
+
+    def on_mesh(*arrays: Any) -> Any:
+        here = Here(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, total)
+        return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
+
     # Every part of the result is its device's own. Were JAX to check what is replicated, it would also all-reduce the derivative
     # by a replicated input, which is the whole Jacobian.
-    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=P(*[None] * cut, AXIS), check_vma=False)
-    return jax.jit(mapped), _placed(points, NamedSharding(mesh, spec)) | _placed(shared, NamedSharding(mesh, P()))
+    specs = tuple(given.spec(name) for name in given.local)
+    mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
+    many = {P(POINTS): case.axes[0], P(SEEDS): case.axes[1], P(): 1}
+    arguments = {}
+    for name, (own, dtype) in given.local.items():
+        spec = given.spec(name)
+        whole = (many[spec] * own[0], *own[1:]) if own else own
+        arguments[name] = jax.ShapeDtypeStruct(whole, dtype, sharding=NamedSharding(mesh, spec))
+    return jax.jit(mapped), arguments
 
 
-def _pmap(
-    case: Case, on_device: Callable, points: Named, shared: Named, cut: int, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
-    """The same again, by the older api: devices are an axis of their own, and what they share is repeated along it."""
-    rows = case.points // (case.devices if case.split == "points" else 1)
-    shapes = {name: (rows, *x.shape[1:]) for name, x in points.items()} | {name: x.shape for name, x in shared.items()}
-    stacked = {name: jax.ShapeDtypeStruct((case.devices, *shapes[name]), x.dtype) for name, x in {**points, **shared}.items()}
-    mapped = jax.pmap(on_device, AXIS, out_axes=cut, devices=list(devices))
-    return mapped, _placed(stacked, NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS)))
+def _pmap(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
+    """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
+    total = (lambda tree: jax.lax.psum(tree, POINTS)) if case.split == "data" else (lambda tree: tree)
 
+    def on_axis(*arrays: Any) -> Any:
+        device = jax.lax.axis_index(POINTS)
+        return on_device(Here(device // case.axes[1], device % case.axes[1], 0, total), arrays)
 
-def _placed(inputs: Named, sharding: jax.sharding.Sharding) -> dict[str, jax.ShapeDtypeStruct]:
-    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in inputs.items()}
-
-
-def _merge(part: np.ndarray, axis: int) -> np.ndarray:
-    """(..., devices, here, ...) -> (..., devices * here, ...) at `axis`."""
-    return part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])
+    sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
+    stacked = {
+        name: jax.ShapeDtypeStruct((case.devices, *shape), dtype, sharding=sharding)
+        for name, (shape, dtype) in given.local.items()
+    }
+    return jax.pmap(on_axis, POINTS, devices=list(devices)), stacked

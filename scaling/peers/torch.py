@@ -76,7 +76,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
     """The derivative as a function of tensors that are there already, compiled if the case asks for it."""
     import torch
 
-    from scaling.measuring.derivative import due
+    from scaling.measuring.shape import due
 
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:

@@ -30,9 +30,9 @@ def _exponentials(x, terms):
 
 def _sum_over_points(x):
     """Over the axis that spmd.py lays over the devices; with one point a device an all-reduce and nothing else."""
-    from scaling.measuring.spmd import AXIS
+    from scaling.measuring.spmd import POINTS
 
-    return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), AXIS), x.shape)
+    return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 
 def _value(value: np.ndarray) -> Reference:

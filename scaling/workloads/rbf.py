@@ -51,15 +51,21 @@ FUNCTIONS = {
 }
 
 
-def _reference(variant: str, inputs: Inputs) -> Reference:
+def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
     x, support = inputs["x"], inputs["support"]
+    m, d = support.shape
     if variant == "squared":
         apart = x[:, None, :] - support[None]
         value = np.exp(-0.5 * np.sum(apart**2, axis=-1))
-        return Reference(value, -apart * value[:, :, None])
-    y = support[None, :, 0]
-    value = np.exp(-0.5 * (x + y - 2 * x * y))
-    return Reference(value, ((y - 0.5) * value)[:, :, None])
+        by_x = -apart * value[:, :, None]
+        by_own = -by_x  # of row y of the support alone
+    else:
+        y = support[None, :, 0]
+        value = np.exp(-0.5 * (x + y - 2 * x * y))
+        by_x = ((y - 0.5) * value)[:, :, None]
+        by_own = ((x - 0.5) * value)[:, :, None]
+    by = {"x": lambda: by_x, "support": lambda: np.einsum("nmd,mk->nmkd", by_own, np.eye(m)).reshape(len(x), m, m * d)}
+    return Reference(value, np.concatenate([by[name]() for name in names], axis=2))
 
 
 def _analytic(variant: str, summed: bool, x, support):
@@ -95,7 +101,11 @@ def workload(case: Case) -> Workload:
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional")
-    summed = case.target == "grad_map"
+    summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
+    by_hand = {
+        "analytic": lambda x, support: _analytic(variant, summed, x, support),
+        "analytic_vmap": lambda x, support: jax.vmap(lambda one: _of_one(variant, summed, one, support))(x),
+    }
     support = _line(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
         function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
@@ -103,10 +113,7 @@ def workload(case: Case) -> Workload:
         shared={"support": Draw((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,
-        whole_modes={
-            "analytic": lambda x, support: _analytic(variant, summed, x, support),
-            "analytic_vmap": lambda x, support: jax.vmap(lambda one: _of_one(variant, summed, one, support))(x),
-        },
-        reference=lambda inputs: _reference(variant, inputs),
+        whole_modes=by_hand if names == ("x",) else {},
+        reference=lambda inputs: _reference(variant, names, inputs),
         terms=max(m, d) if summed else d,
     )

@@ -1,0 +1,128 @@
+"""Blocks: how much of a derivative is computed at a time, and the largest that fits into memory.
+
+As many points as fit with all their seeds; where not one point does, as many of its seeds. What a program needs is not monotone
+in these, so it is not modelled: candidates are compiled, from the largest on, and the first that fits is refined once. Knows
+neither programs nor devices.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.case import Case
+from scaling.measuring.shape import Shape, share
+from scaling.workload import Workload
+
+DEVICE, HOST = "device", "host"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Points and seeds at a time on each device, None for all; and where inputs and result are kept meanwhile."""
+
+    block: int | None = None
+    chunk: int | None = None
+    storage: str = DEVICE
+
+    def of(self, case: Case) -> Case:
+        """The case with these."""
+        storage = HOST if self.storage == HOST else None
+        return dataclasses.replace(case, block=self.block, chunk=self.chunk, storage=storage)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a program takes of each device in bytes, where that is told, and whether it is there.
+
+    hopeless: what lies there before and after it runs is too much already, so that no smaller block helps.
+    """
+
+    bytes: int | None
+    fits: bool
+    hopeless: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """The blocks that fit, None if none do, and what every candidate would have taken, in the order in which they were tried."""
+
+    blocks: Blocks | None
+    probes: tuple[tuple[Blocks, int | None], ...]
+
+    @property
+    def least(self) -> int:
+        """The fewest bytes that any candidate would have taken."""
+        return min(needed for _, needed in self.probes if needed is not None)
+
+    def told(self, limit: int | None) -> dict[str, Any]:
+        """As a record has it."""
+        probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
+        return dataclasses.asdict(self.blocks or Blocks()) | {"limit_bytes": limit, "probes": probes}
+
+
+def find(case: Case, workload: Workload, sizes: Shape, need: Callable[[Blocks], Need], known: Blocks | None = None) -> Found:
+    """The largest blocks that fit. known: what fitted before, tried first.
+
+    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the case does not
+    say that they stay on the device.
+    """
+    probes: list[tuple[Blocks, int | None]] = []
+
+    def tried(blocks: Blocks) -> Need:
+        needed = need(blocks)
+        probes.append((blocks, needed.bytes))
+        return needed
+
+    if known is not None and tried(known).fits:
+        return Found(known, tuple(probes))
+    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
+        larger = Blocks(storage=storage)
+        for blocks in _candidates(case, workload, sizes, storage):
+            needed = tried(blocks)
+            if needed.fits:
+                between = _between(blocks, larger)
+                return Found(between if between and tried(between).fits else blocks, tuple(probes))
+            if needed.hopeless and storage == DEVICE:
+                break
+            larger = blocks
+    return Found(None, tuple(probes))
+
+
+def _candidates(case: Case, workload: Workload, sizes: Shape, storage: str) -> Iterator[Blocks]:
+    """From everything at once to one seed of one point, by halves."""
+    a, b = case.axes
+    points, most = share(case.points, a), max(share(part.seeds, b) for part in sizes.parts)
+    if storage == HOST and not streams(case, workload):
+        return
+    if storage == DEVICE:
+        yield Blocks()
+    block = None
+    if case.batch == "vmap" or workload.reduce == "points":
+        for block in _halves(points):
+            yield Blocks(block, None, storage)
+    for chunk in _halves(most):
+        yield Blocks(block, chunk, storage)
+
+
+def streams(case: Case, workload: Workload) -> bool:
+    """Whether a result can go to the host block by block: a matter of points, so not where they are one batch or one sum."""
+    return case.batch == "vmap" and workload.reduce != "points"
+
+
+def _halves(count: int) -> Iterator[int]:
+    """Of `count`, rounded up, down to one."""
+    while count > 1:
+        count = share(count, 2)
+        yield count
+
+
+def _between(blocks: Blocks, larger: Blocks) -> Blocks | None:
+    """Half way to what was too large."""
+    if blocks.chunk is not None:
+        chunk = blocks.chunk + blocks.chunk // 2
+        return dataclasses.replace(blocks, chunk=chunk) if chunk not in (blocks.chunk, larger.chunk) else None
+    if blocks.block is not None:
+        block = blocks.block + blocks.block // 2
+        return dataclasses.replace(blocks, block=block) if block not in (blocks.block, larger.block) else None
+    return None

@@ -1,0 +1,123 @@
+"""Streaming: a Jacobian larger than the devices, computed step by step into an array of the host.
+
+Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the devices. A step is some
+points, and of a whole Jacobian some of its seeds. The last steps begin so early that they are as long as the others: what they
+share with the step before them is computed twice. One result is fetched while the next is computed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaling.case import Case
+from scaling.measuring import inputs
+from scaling.measuring.shape import Shape, due
+from scaling.measuring.spmd import START, Program
+from scaling.workload import Workload
+
+_STACKED = {
+    True: (None, "outputs"),
+    False: (None, "inputs", "vector"),
+}  # reductions that keep a place a seed: of columns, of rows
+
+
+class Step(NamedTuple):
+    """Where a step begins: its first point, its first seed."""
+
+    point: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one step computes, as a case with fewer points and a shape with fewer seeds, and all steps."""
+
+    case: Case
+    sizes: Shape
+    seeds: int | None  # of a step, where these are cut
+    steps: tuple[Step, ...]
+
+
+def plan(case: Case, workload: Workload, sizes: Shape) -> Plan:
+    """The steps of a case with storage=host, by its `block` and `chunk`."""
+    points, a = case.points, case.axes[0]
+    some = points if case.block is None else min(points, a * case.block)
+    step = dataclasses.replace(case, points=some, block=None, storage=None)
+    seeds = _seeds(case, workload, sizes)
+    if seeds is not None:
+        step, whole = dataclasses.replace(step, chunk=None), sizes.seeds
+        sizes = _fewer(sizes, seeds)
+    starts = [Step(p, s) for p in _starts(points, some) for s in (_starts(whole, seeds) if seeds else [0])]
+    return Plan(step, sizes, seeds, tuple(starts))
+
+
+def _seeds(case: Case, workload: Workload, sizes: Shape) -> int | None:
+    """How many seeds a step takes, where they are cut: those of one linear map whose slices each have a place in the result."""
+    part, seeds = sizes.parts[0], case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
+    kept = workload.reduce in _STACKED[part.columns] and not part.along and sizes.coloring is None
+    return seeds if kept and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
+
+
+def _fewer(sizes: Shape, seeds: int) -> Shape:
+    """The shape of a step with so many seeds."""
+    (part,) = sizes.parts
+    fewer = dataclasses.replace(sizes, parts=(dataclasses.replace(part, seeds=seeds),))
+    return dataclasses.replace(fewer, inputs=seeds) if part.columns else dataclasses.replace(fewer, outputs=seeds)
+
+
+def _starts(count: int, some: int) -> Iterator[int]:
+    """The last so early that it is as long as the others."""
+    for start in range(0, count, some):
+        yield max(0, min(start, count - some))
+
+
+def result_bytes(case: Case, workload: Workload, sizes: Shape) -> int:
+    """What the whole result takes on the host."""
+    return int(np.prod(due(case, workload, sizes), dtype=np.int64)) * np.dtype(np.float32).itemsize
+
+
+def stream(
+    case: Case, workload: Workload, sizes: Shape, plan: Plan, program: Program, call: Callable
+) -> Callable[[], np.ndarray]:
+    """A function that computes all of the result; each time into the same array, (points, outputs, inputs)."""
+    host = {name: inputs.rows(case, workload, name, 0, case.points) for name in workload.points}
+    staying = {
+        name: inputs.place(plan.case, workload, program, names=[name])[0] for name in program.arguments if name not in host
+    }
+    result: list[np.ndarray] = []
+    columns = sizes.parts[0].columns
+
+    def dispatched(step: Step) -> Any:
+        mine = {name: rows[step.point : step.point + plan.case.points] for name, rows in host.items()}
+        at = dataclasses.replace(program, given={**program.given, START: np.asarray(step.seed, np.int32)})
+        moving = dict(zip(host, inputs.place(plan.case, workload, at, mine, host), strict=True))
+        if plan.seeds:
+            moving[START] = inputs.place(plan.case, workload, at, names=[START])[0]
+        return call(*[moving.get(name, staying.get(name)) for name in program.arguments])
+
+    def fetched(step: Step, made: Any) -> None:
+        block = program.collect(made)
+        if not result:
+            result.append(np.empty(due(case, workload, sizes), block.dtype))
+        points = slice(step.point, step.point + len(block))
+        if plan.seeds is None:
+            result[0][points] = block
+        elif columns:
+            result[0][points, :, step.seed : step.seed + plan.seeds] = block
+        else:
+            result[0][points, step.seed : step.seed + plan.seeds] = block
+
+    def ask() -> np.ndarray:
+        before: tuple[Step, Any] | None = None
+        for step in plan.steps:
+            made = dispatched(step)
+            if before is not None:
+                fetched(*before)
+            before = step, made
+        assert before is not None
+        fetched(*before)
+        return result[0]
+
+    return ask

@@ -1,0 +1,81 @@
+"""Chunks: with a quarter of the memory that everything at once takes, how fast is chunk=auto beside it?
+
+For each workload and several modes: the peak of the program that takes all at once (arguments, temporaries and result, as XLA
+counts them), then chunk=auto with a quarter of it, both in turns in one process on one core. Prints a Markdown table; exit status
+1 if a case is slower than 0.8 times, its interval being all below, though its inputs alone are not more than that quarter.
+"""
+
+import sys
+
+from side_by_side import completed, in_turns
+
+from scaling.intervals import ratio_interval
+
+ENOUGH = 0.8
+PROBLEMS = {
+    "rbf grad_map, n = 500": {"workload": "rbf", "points": 500, "mode": "jacrev"},
+    "rbf grad_map, squared in 3 dimensions, n = 500": {
+        "workload": "rbf", "points": 500, "variant": "squared", "sizes": {"d": 3}, "mode": "jacrev",
+    },
+    "rbf grad_map by a product, n = 4,000": {"workload": "rbf", "points": 4000, "mode": "grad_of_sum"},
+    "linear, n = 20, p = 256, o = 5": {"workload": "linear", "points": 20, "sizes": {"p": 256, "o": 5}, "mode": "jacfwd"},
+    "linear, n = 1,000, p = 256, o = 5": {"workload": "linear", "points": 1000, "sizes": {"p": 256, "o": 5}, "mode": "jacrev"},
+    "linear at once, n = 20, p = 256, o = 5": {
+        "workload": "linear", "points": 20, "sizes": {"p": 256, "o": 5}, "mode": "jacfwd", "batch": "whole",
+    },
+    "linear at once, n = 200, p = 64, o = 5, in reverse": {
+        "workload": "linear", "points": 200, "sizes": {"p": 64, "o": 5}, "mode": "jacrev", "batch": "whole",
+    },
+    "residual by d+m, 50,000 pairs": {"workload": "residual", "points": 50000, "wrt": "d+m", "mode": "jacrev"},
+    "residual by d+m, 50,000 pairs, forward": {"workload": "residual", "points": 50000, "wrt": "d+m", "mode": "jacfwd"},
+    "residual, Gram matrix by d+m, 20,000 pairs": {
+        "workload": "residual", "points": 20000, "wrt": "d+m", "mode": "jacrev", "reduce": "gram",
+    },
+    "poisson gradient, N = 1,000,000": {"workload": "poisson", "points": 10**6, "mode": "jacrev"},
+    "poisson gradient at once, N = 2,048, forward": {
+        "workload": "poisson", "points": 2048, "mode": "jacfwd", "batch": "whole",
+    },
+    "stencil, dense, n = 1,600": {"workload": "stencil", "sizes": {"side": 40}, "mode": "jacfwd"},
+    "stencil, coloured, n = 90,000": {
+        "workload": "stencil", "sizes": {"side": 300}, "mode": "jacfwd", "seeds": "colored", "points": 8,
+    },
+    "arrowhead, dense, n = 1,500": {"workload": "arrowhead", "sizes": {"n": 1500}, "mode": "jacrev"},
+}  # fmt: skip
+
+
+def row(name: str, fields: dict) -> tuple[str, bool]:
+    """A line of the table, and whether it is as it should be."""
+    (plain,) = in_turns([completed(**fields)], seconds=0.1)
+    start = f"| {name} | {fields['mode']} |"
+    if plain.status != "ok":
+        return f"{start} {plain.reason}: {plain.text} |", False
+    peak = plain.argument_bytes + plain.temp_bytes + plain.output_bytes
+    start += f" {peak / 1e6:,.1f} MB | {peak / 4e6:,.1f} MB |"
+    plain, auto = in_turns([completed(**fields), completed(**fields, chunk="auto", memory_limit=peak // 4)])
+    if plain.status != "ok" or auto.status != "ok":
+        return f"{start} {auto.reason or plain.reason}: {auto.text or plain.text} |", False
+    chosen = [
+        f"{what}={auto.blocks[what]}" for what in ("block", "chunk", "storage") if auto.blocks[what] not in (None, "device")
+    ]
+    travels = plain.argument_bytes > peak // 4
+    told = ", ".join(chosen) + (", as its inputs alone are more" if travels else "")
+    middle, low, high = ratio_interval(plain.seconds, auto.seconds)
+    return f"{start} {told} | {middle:.2f} ({low:.2f} to {high:.2f}) |", high >= ENOUGH or travels
+
+
+def main() -> int:
+    """Measure every problem that words on the command line are part of, or all of them."""
+    print(
+        "| problem | mode | all at once | a quarter of it | blocks | speed beside all at once |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    fine = True
+    for name, fields in PROBLEMS.items():
+        if not sys.argv[1:] or any(word in name for word in sys.argv[1:]):
+            words, good = row(name, fields)
+            print(words, flush=True)
+            fine &= good
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

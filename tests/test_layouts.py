@@ -1,0 +1,327 @@
+"""Layouts: however a derivative is cut, taken in blocks and reduced, it is the same, and sends nothing but what it must.
+
+Beside the contract, whose axes they multiply: meshes of eight devices, chunks and blocks with remainders, reductions, storage,
+rematerialisation, mixed modes, and the gradient of a sum over points.
+"""
+
+import dataclasses
+import os
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+import numpy as np
+
+from scaling import workload
+from scaling.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
+from scaling.measuring import attempt, shape, unfit
+from scaling.record import Record
+from scaling.sampling import Sampling
+
+jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
+jax.config.update("jax_enable_x64", True)
+
+ONCE = Sampling(least=1, most=1, warm_up=0.0)
+HERE = {"digest": "test", "platform": "cpu"}
+PROBLEMS = {  # of sizes that share out over next to nothing
+    "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
+    "rbf in three dimensions": {"workload": "rbf", "points": 5, "variant": "squared", "sizes": {"d": 3, "m": 11}},
+    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 13}},
+    "linear by W": {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 7}},
+    "linear by both": {"workload": "linear", "points": 3, "sizes": {"p": 2, "o": 5}, "wrt": "W+X"},
+    "linear at once": {"workload": "linear", "points": 3, "sizes": {"p": 3, "o": 5}, "batch": "whole"},
+    "residual by both": {"workload": "residual", "points": 9, "wrt": "m+d"},
+    "residual scalar": {"workload": "residual", "points": 10, "wrt": "d+m", "variant": "scalar"},
+    "residual's Hessian": {"workload": "residual", "points": 3, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
+    "poisson": {"workload": "poisson", "points": 11},
+    "poisson at once": {"workload": "poisson", "points": 11, "batch": "whole"},
+    "stencil": {"workload": "stencil", "points": 3, "sizes": {"side": 5}},
+    "arrowhead": {"workload": "arrowhead", "points": 3, "sizes": {"n": 7}},
+}
+MESHES = ("8x1", "4x2", "2x4", "1x8")
+TWICE = ("residual's Hessian",)
+AT_ONCE = ("linear at once", "poisson at once")
+
+
+def run(fields: dict) -> Record:
+    """The record of a case, measured once."""
+    case = workload.complete(Case(**{"dtype": "float64"} | fields))
+    case = shape.unchunked(case, shape.shape(case, workload.build(case)))
+    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+
+
+def right(fields: dict, sends: bool = False) -> Record:
+    """The same, which must be right, and send what it must."""
+    record = run(fields)
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance and record.error < 1e-10
+    assert any(record.collectives.values()) == sends
+    return record
+
+
+def modes_of(problem: str) -> tuple[str, ...]:
+    return ("fwd_over_rev", "rev_over_rev") if problem in TWICE else ("jacfwd", "jacrev")
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(problem, mesh):
+    fields = PROBLEMS[problem] | {"split": "both", "mesh": mesh, "devices": 8}
+    if problem in AT_ONCE and mesh != "1x8":
+        case = workload.complete(Case(**fields))
+        assert unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))[0] == "not_defined"
+        return
+    for mode, api in zip(modes_of(problem), ("shard_map", "pmap"), strict=True):
+        record = right(fields | {"mode": mode, "api": api})
+        points, seeds = record.case.points, shape.shape(record.case, workload.build(record.case)).seeds
+        over_points, over_seeds = record.case.axes
+        computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
+        assert record.padding == pytest.approx(1 - points * seeds / computed)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS[:-1])
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "mixed"])
+@pytest.mark.parametrize(
+    "problem", ["linear by both", "linear at once", "residual by both", "rbf in three dimensions", "arrowhead"]
+)
+def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
+    fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
+    case = workload.complete(Case(**fields))
+    if unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case))):
+        return
+    right(fields | {"api": "jit", "chunk": 3, "block": 2})
+    right(fields | {"split": "both", "mesh": "2x2" if problem not in AT_ONCE else "1x4", "devices": 4, "chunk": 2})
+
+
+def test_what_cannot_be_reduced_says_why():
+    words = {}
+    for problem, mode, reduce in (
+        ("linear at once", "jacrev", "gram"),
+        ("residual by both", "mixed", "gram"),
+        ("poisson at once", "jacrev", "norm"),
+    ):
+        case = workload.complete(Case(**PROBLEMS[problem] | {"mode": mode, "reduce": reduce, "api": "jit"}))
+        reason, words[problem] = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+        assert reason == "not_defined"
+    assert len(set(words.values())) == 3
+
+
+def test_a_gram_matrix_by_columns_in_chunks_takes_every_column_again_for_each_of_them():
+    fields = PROBLEMS["linear by W"] | {"mode": "jacfwd", "reduce": "gram", "api": "jit"}
+    assert right(fields).passes == 21
+    assert right(fields | {"chunk": 8}).passes == 21 + 3 * 21
+    assert right(fields | {"mode": "jacrev", "chunk": 2}).passes == 7
+
+
+@pytest.mark.parametrize("chunk", [None, 4, 100])
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "finite_difference"])
+@pytest.mark.parametrize(
+    ("api", "split", "mesh"), [("jit", "points", None), ("shard_map", "both", "2x2"), ("pmap", "both", "4x1")]
+)
+def test_a_jacobian_of_the_host_is_that_of_the_devices(mode, chunk, api, split, mesh):
+    fields = PROBLEMS["residual by both"] | {"mode": mode, "storage": "host", "block": 2, "chunk": chunk}
+    record = run(fields | {"api": api, "split": split, "mesh": mesh, "devices": 1 if api == "jit" else 4})
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance
+    assert record.output_bytes < 9 * 21 * 22 * 8 / 2  # never all of it
+
+
+def test_a_jacobian_of_the_host_is_computed_whole_each_time():
+    """The second call must not rely on what the first has left."""
+    case = workload.complete(
+        Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
+    )
+    built = workload.build(case)
+    found: dict = {}
+    ready = attempt._made_ready(case, attempt.Place(jax.devices()[:1], "cpu"), found)
+    first = ready.call().copy()
+    ready.call()[:] = np.nan
+    assert np.array_equal(ready.call(), first) and first.shape == shape.due(case, built, shape.shape(case, built))
+
+
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize(
+    ("problem", "mode"), [("residual by both", "jacrev"), ("residual's Hessian", "fwd_over_rev"), ("residual by both", "mixed")]
+)
+def test_what_reverse_mode_keeps_does_not_change_its_result(problem, mode, remat):
+    right(PROBLEMS[problem] | {"mode": mode, "remat": remat, "api": "jit"})
+
+
+def test_a_policy_has_no_meaning_forward_and_is_the_same_case():
+    fields = PROBLEMS["residual by both"] | {"mode": "jacfwd", "api": "jit"}
+    assert workload.complete(Case(**fields | {"remat": "dots_saveable"})) == workload.complete(Case(**fields))
+
+
+@pytest.mark.parametrize("forward", [None, "m", "d"])
+@pytest.mark.parametrize(("split", "mesh", "devices"), [("points", None, 3), ("both", "2x2", 4)])
+def test_some_inputs_forward_and_the_others_in_reverse_are_one_jacobian(forward, split, mesh, devices):
+    record = right(
+        PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward, "split": split, "mesh": mesh, "devices": devices}
+    )
+    assert record.passes == (21 + 21 if forward == "d" else 1 + 21)
+
+
+@pytest.mark.parametrize("forward", ["x", "m+d", "m+m", ""])
+def test_inputs_that_cannot_be_taken_forward_are_refused(forward):
+    with pytest.raises(Refusal, match="forward"):
+        case = workload.complete(Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward}))
+        shape.shape(case, workload.build(case))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("api", ["shard_map", "pmap"])
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "grad_of_sum", "analytic", "value"])
+def test_the_gradient_of_a_loss_is_reduced_over_devices_once_and_by_as_many_bytes_as_it_has(mode, api, overlap):
+    fields = {"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "overlap": overlap}
+    record = right(fields | {"mode": mode, "api": api}, sends=True)
+    assert record.collective_bytes == 8 * (1 if mode == "value" else 21)
+    assert {kind for kind, count in record.collectives.items() if count} == {"all-reduce"}
+
+
+def test_the_gradient_of_a_loss_alone_sends_nothing_and_is_right_in_blocks_and_chunks():
+    for fields in (
+        {"mode": "jacrev", "block": 5},
+        {"mode": "jacfwd", "chunk": 4, "block": 5},
+        {"mode": "jacrev", "batch": "whole"},
+    ):
+        right({"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "reduce": "points", "api": "jit"} | fields)
+    right(
+        {
+            "workload": "rbf",
+            "points": 7,
+            "sizes": {"m": 5},
+            "reduce": "points",
+            "split": "both",
+            "mesh": "4x2",
+            "devices": 8,
+            "mode": "jacfwd",
+        }
+    )
+    right({"workload": "poisson", "points": 8, "mode": "value", "split": "data", "devices": 4}, sends=True)
+
+
+def test_every_copy_of_a_gradient_is_checked(monkeypatch):
+    """Were one device not to hear of the others, its copy would be wrong."""
+    psum = jax.lax.psum
+    deaf = lambda tree, axis: jax.tree.map(lambda x: jax.numpy.where(jax.lax.axis_index(axis) == 2, x, psum(x, axis)), tree)  # noqa: E731
+    monkeypatch.setattr(jax.lax, "psum", deaf)
+    record = run({"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "mode": "jacrev"})
+    assert (record.status, record.reason) == ("failed", "wrong_answer")
+
+
+@pytest.mark.parametrize("problem", ["rbf", "linear by W", "residual by both", "poisson at once", "arrowhead"])
+def test_blocks_that_fit_are_found_by_compiling_and_kept_in_the_record(problem):
+    fields = PROBLEMS[problem] | {"mode": "jacfwd" if "poisson" in problem else "jacrev", "api": "jit"}
+    fields |= {"points": 40} if problem != "arrowhead" else {"sizes": {"n": 60}}
+    plain = right(fields)
+    peak = plain.argument_bytes + plain.temp_bytes + plain.output_bytes
+    limit = max(peak // 2, peak // 4 + plain.argument_bytes)
+    record = right(fields | {"chunk": AUTO, "memory_limit": limit})
+    blocks = record.blocks
+    chosen = {name: blocks[name] for name in ("block", "chunk", "storage")}
+    needed = {tuple(probe[name] for name in chosen): probe["bytes"] for probe in blocks["probes"]}
+    assert needed[tuple(chosen.values())] <= limit
+    assert blocks["limit_bytes"] == limit
+    assert needed[None, None, "device"] > limit  # all at once was tried
+    assert chosen != {"block": None, "chunk": None, "storage": "device"}
+
+
+def test_what_fits_at_once_is_not_cut():
+    record = right(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO})
+    assert record.blocks["block"] is None and record.blocks["chunk"] is None and len(record.blocks["probes"]) == 1
+
+
+def test_blocks_that_are_known_are_tried_first():
+    case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6}))
+    known = {"block": 3, "chunk": None, "storage": "device"}
+    place = attempt.Place(jax.devices()[:1], "cpu")
+    tried = attempt.prepare(Record(case, "failed", HERE), place, ONCE, known)
+    assert tried.found["blocks"]["probes"][0] | known == tried.found["blocks"]["probes"][0]
+    attempt._KNOWN.clear()
+
+
+@pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
+def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
+    monkeypatch.setattr(attempt.compiling.inputs, "place", lambda *_: pytest.fail("something was placed"))
+    attempt._FLOORS[("jit", True, 1)] = 1e-6
+    record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
+    assert (record.status, record.reason) == ("skipped", "too_large")
+    assert "may have 64 B" in record.text
+    attempt._FLOORS.clear()
+
+
+def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():
+    case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
+    reason, words = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+    assert reason == "indivisible" and "mesh=1x4" in words
+    with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
+        workload.complete(dataclasses.replace(case, split="both", mesh="3x1"))
+
+
+@pytest.mark.parametrize(
+    ("split", "mesh", "devices", "api"),
+    [("points", None, 1, "jit"), ("points", None, 3, "pmap"), ("seeds", None, 4, "shard_map"), ("both", "2x4", 8, "shard_map")],
+)
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "mixed", "finite_difference"])
+@pytest.mark.parametrize("problem", ["stencil", "arrowhead"])
+def test_coloured_seeds_give_every_nonzero_wherever_the_colours_are_cut(problem, mode, split, mesh, devices, api):
+    fields = PROBLEMS[problem] | {"mode": mode, "seeds": "colored", "split": split, "mesh": mesh, "devices": devices, "api": api}
+    record = run(fields)
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance and not any(record.collectives.values())
+    assert record.nonzeros == {"stencil": 5 * 25, "arrowhead": 3 * 7 - 2}[problem]
+    assert record.passes == sum(record.colors.values())
+    assert record.detect_seconds > 0 and record.color_seconds > 0
+
+
+@pytest.mark.parametrize(
+    "more", [{"chunk": 2}, {"block": 2}, {"storage": "host", "block": 2}, {"chunk": AUTO, "memory_limit": 6000}]
+)
+@pytest.mark.parametrize(("problem", "mode"), [("stencil", "jacfwd"), ("arrowhead", "mixed")])
+def test_colours_are_taken_in_chunks_and_blocks_like_other_seeds(problem, mode, more):
+    right(PROBLEMS[problem] | {"mode": mode, "seeds": "colored", "api": "jit"} | more)
+
+
+def test_an_arrowhead_takes_a_handful_of_seeds_where_columns_or_rows_alone_take_all():
+    fields = PROBLEMS["arrowhead"] | {"sizes": {"n": 40}, "seeds": "colored", "api": "jit"}
+    assert [right(fields | {"mode": mode}).passes for mode in ("jacfwd", "jacrev")] == [40, 40]
+    assert right(fields | {"mode": "mixed"}).passes <= 4
+
+
+def test_hessians_are_coloured_too():
+    record = right(PROBLEMS["residual's Hessian"] | {"mode": "fwd_over_rev", "seeds": "colored", "api": "jit"})
+    assert record.nonzeros == 22 * 22  # nothing is left out where everything depends on everything
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
+    from scaling.measuring import sparsity
+
+    whole = sparsity.coloring
+
+    def lacking(*words):
+        found = whole(*words)
+        kept = np.arange(found.pattern.rows.size) != 7
+        pattern = dataclasses.replace(found.pattern, rows=found.pattern.rows[kept], cols=found.pattern.cols[kept])
+        return dataclasses.replace(found, pattern=pattern, by_row=found.by_row[kept])
+
+    monkeypatch.setattr(sparsity, "coloring", lacking)
+    record = run(PROBLEMS["stencil"] | {"points": batch, "mode": "jacfwd", "seeds": "colored", "api": "jit"})
+    assert (record.status, record.reason) == ("failed", "wrong_answer")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"workload": "linear", "mode": "jacrev"},
+        {"workload": "stencil", "mode": "grad_of_sum"},
+        {"workload": "residual", "mode": "analytic"},
+    ],
+)
+def test_what_cannot_be_coloured_says_why(fields):
+    case = workload.complete(Case(**fields | {"seeds": "colored", "points": 4}))
+    reason, words = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+    assert reason == "not_defined" and words
