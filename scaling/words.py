@@ -19,6 +19,12 @@ def duration(seconds: float, low: float | None = None, high: float | None = None
     return f"{number(seconds / size)} {unit}{around}"
 
 
+def in_bytes(value: float) -> str:
+    """Bytes in a unit that suits them, thousands at a time: '3.20 GB', '512 B'."""
+    unit, size = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= 0.9995 * s), ("B", 1))
+    return f"{number(value / size)} {unit}"
+
+
 def ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None."""
     if value is None:

@@ -1,11 +1,13 @@
 """What the tests share: the command in a process of its own, made-up records, and a user's workload."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import loaded
 import pytest
 
 from scaling.case import Case
@@ -22,11 +24,21 @@ def command_environment(extra=None):
     return kept | {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"} | (extra or {})
 
 
-@pytest.fixture
-def scaling_command(tmp_path):
-    """`scaling WORDS...` as a person would start it, in the test's own folder."""
+@pytest.fixture(scope="session")
+def loaded_command():
+    """What runs the command without its having to be imported each time."""
+    server = loaded.Server()
+    yield server
+    server.close()
 
-    def call(words, cwd=tmp_path, env=None, timeout=SLOWEST, **options):
+
+@pytest.fixture
+def scaling_command(tmp_path, loaded_command):
+    """`scaling WORDS...` in a process of its own, in the test's own folder; started from nothing if `anew`, or with options."""
+
+    def call(words, cwd=tmp_path, env=None, timeout=SLOWEST, anew=False, **options):
+        if not (anew or options):
+            return loaded_command.run([str(COMMAND), *words], cwd, command_environment(env), timeout)
         return subprocess.run(
             [str(COMMAND), *words], cwd=cwd, env=command_environment(env), timeout=timeout, capture_output=True, text=True,
             check=False, **options,
@@ -57,11 +69,11 @@ def start_command(tmp_path):
 
 @pytest.fixture
 def make_record():
-    """A made-up record: fields of the case and of the record by name."""
+    """A made-up record: fields of the case and of the record by name. A `block` in words is the record's, a number the case's."""
 
     def make(status="ok", digest="e" * 12, seconds=(0.003, 0.001, 0.002), environment=None, **fields):
-        case = Case(**{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7}
-                    | {k: fields.pop(k) for k in list(fields) if k in Case.__dataclass_fields__})  # fmt: skip
+        of_case = [k for k in fields if k in Case.__dataclass_fields__ and (k != "block" or not isinstance(fields[k], str))]
+        case = Case(**{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7} | {k: fields.pop(k) for k in of_case})
         samples = list(seconds) if status == "ok" else []
         around = {
             "digest": digest, "platform": "cpu", "device_kind": "A processor", "cores": list(range(case.devices)),
@@ -119,6 +131,12 @@ def write_study(tmp_path):
         return ["run", "--config-dir", "my_conf", f"study={name}", *QUICK]
 
     return write
+
+
+def pytest_configure():
+    """What a shell runs in the background ignores Ctrl-C, and so would every command that is started here."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

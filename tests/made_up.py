@@ -2,11 +2,13 @@
 
 Nothing was measured: times, counts and bytes come from formulas and a seeded generator, so that the same words give the same
 records. What a report has to cope with is in it: failures, skips, ceilings, floors, a mode that overtakes another, HTML in texts.
+`choices` has what there is to choose beside the mode: settings of memory, meshes, overlapping, coloured seeds.
 `python -m tests.made_up FOLDER [COUNT]` writes a folder to look at.
 """
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +25,7 @@ FAMILIES = {
     "residual": ("jacobian", "d", "pairs", (500, 5_000, 50_000, 500_000, 5_000_000), {}),
     "poisson": ("gradient", "lam", "terms", (1000, 10_000, 100_000, 1_000_000, 10_000_000), {}),
 }
+SPARSE = {"stencil": ("jacobian", "u", "side", (16, 64, 128), {})}
 # mode -> seconds at the smallest size on one device, exponent of time in the size, serial fraction
 MODES = {
     "jacfwd": (4e-4, 1.3, 0.01),
@@ -54,7 +57,7 @@ def amdahl(devices, serial):
 
 def case_of(workload, mode="jacfwd", size=0, devices=1, weak=False, **fields):
     """A case of one of the families: the index of its size; `weak` gives it as many points for each device."""
-    target, wrt, name, values, others = FAMILIES[workload]
+    target, wrt, name, values, others = (FAMILIES | SPARSE)[workload]
     points = 64 * devices if weak else 64
     kind = {"api": "shard_map", "target": target, "wrt": wrt, "sizes": {name: values[size], **others}}
     return Case(workload, mode=mode, points=points, devices=devices, **kind | fields)
@@ -117,6 +120,87 @@ def study(count=2000, seed=0):
     return made
 
 
+def timed(draw, case, seconds, replicate=0, **fields):
+    """The record of a case that took so long."""
+    times = samples(draw, seconds, noise=0.01)
+    made = {
+        "seconds": times, "seconds_min": times, "turns": [8, 7], "block": f"{case.workload} {case.devices}",
+        "stop_reason": "width", "started_at": f"2026-01-0{1 + replicate}T00:00:00Z", "trace_seconds": 0.05, "lower_seconds": 0.1,
+        "compile_seconds": 0.5, "first_seconds": 2 * seconds, "calls_per_sample": 1, "floor_seconds": 1.2e-5, "error": 3e-7,
+        "tolerance": 1e-5,
+        "argument_bytes": 8_000_000, "output_bytes": 64_000_000, "temp_bytes": 0, "collective_bytes": 0,
+    }  # fmt: skip
+    return Record(case, "ok", environment(case), replicate=replicate, **made | fields)
+
+
+CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LIMIT = 512 * 10**6
+
+
+def settings(draw, devices=1, replicate=0, mode="jacfwd"):
+    """One program under every setting of its memory: each halving of the chunk halves what is kept and costs a little time."""
+    of = case_of("linear", mode, 2, devices)
+    for chunk in (None, *CHUNKS):
+        count = (chunk or 512) * (2 if mode == "jacrev" else 1)
+        seconds = 0.08 / devices * (1 + 3.0 / count + 0.0004 * count)
+        yield timed(draw, replace(of, chunk=chunk), seconds, replicate, temp_bytes=4_000_000 * count // devices)
+    probes = [{"block": None, "chunk": c, "storage": "device", "bytes": 4_000_000 * c} for c in (512, 256, 128)]
+    blocks = {"block": 32, "chunk": None, "storage": "device", "limit_bytes": LIMIT, "probes": probes}
+    auto = replace(of, chunk="auto", memory_limit=LIMIT)
+    yield timed(draw, auto, 0.089 / devices, replicate, blocks=blocks, temp_bytes=400_000_000 // devices)
+    for block, seconds in ((4, 0.13), (16, 0.1)):
+        yield timed(draw, replace(of, block=block), seconds / devices, replicate, temp_bytes=32_000_000 * block // devices)
+    host = replace(of, block=16, storage="host")
+    yield timed(draw, host, 0.3 / devices, replicate, temp_bytes=2_000_000 * 16 // devices, output_bytes=4_000_000)
+    yield failure(replace(of, block=64), "too_large", "it needs 90 GB where there are 80", "skipped")
+
+
+def meshes(draw, devices, replicate=0, mode="jacfwd"):
+    """Every mesh of so many devices; those that cut both are the best, and what does not share out is padded."""
+    for rows in (count for count in range(1, devices + 1) if devices % count == 0):
+        columns = devices // rows
+        case = case_of("linear", mode, 2, devices, split="both", mesh=f"{rows}x{columns}")
+        waste = 0.125 if columns == 16 else 0.0
+        seconds = 0.4 * MODES[mode][0] * 1e3 / devices * (1 + 0.05 * abs(math.log2(rows / columns))) / (1 - waste)
+        yield timed(draw, case, seconds, replicate, padding=waste)
+
+
+def gradients(draw, devices, replicate=0):
+    """The gradient of a loss over data, sent at the end and as it is made."""
+    for overlap in (False, True):
+        case = case_of("poisson", "grad_of_sum", 3, devices, split="data", reduce="points", overlap=overlap, batch="whole")
+        sent = 2**26 * (devices > 1)
+        seconds = 0.2 / devices + (2e-3 if overlap else 9e-3) * (devices > 1)
+        kinds = {"all-reduce": 6 if overlap else 1} if sent else {}
+        yield timed(draw, case, seconds, replicate, collective_bytes=sent, collectives=kinds)
+
+
+def sparse(draw, size=0, replicate=0):
+    """A sparse derivative with all seeds, with few, with some of both kinds, and written by hand."""
+    of = case_of("stencil", "jacfwd", size)
+    (side,) = of.sizes.values()
+    found = {"detect_seconds": 2e-5 * side**2, "color_seconds": 2e-6 * side**2, "nonzeros": 5 * side**2}
+    few = replace(of, seeds="colored")
+    yield timed(draw, of, 2e-9 * side**4, replicate, temp_bytes=8 * side**4)
+    yield timed(draw, few, 3e-8 * side**2, replicate, **found, colors={"columns": 9, "rows": 0})
+    yield timed(draw, replace(few, mode="mixed"), 4e-8 * side**2, replicate, **found, colors={"columns": 3, "rows": 4})
+    yield timed(draw, replace(few, mode="analytic"), 1.2e-8 * side**2, replicate, nonzeros=5 * side**2)
+
+
+def choices(seed=0, replicates=3):
+    """What there is to choose beside the mode, each family in so many processes."""
+    draw, made = np.random.default_rng(seed), []
+    for replicate in range(replicates):
+        for devices in (1, 4):
+            made += [*settings(draw, devices, replicate), *settings(draw, devices, replicate, "jacrev")]
+        for devices in DEVICES[:5]:
+            made += [*meshes(draw, devices, replicate), *meshes(draw, devices, replicate, "jacrev")]
+            made += gradients(draw, devices, replicate)
+        for size in range(3):
+            made += sparse(draw, size, replicate)
+    return made
+
+
 def write(folder, records, name="made up", scaling=("strong", "weak")):
     """A results folder of these records: one file, and the study's own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,4 +213,4 @@ def write(folder, records, name="made up", scaling=("strong", "weak")):
 if __name__ == "__main__":
     from pathlib import Path
 
-    write(Path(sys.argv[1]), study(int(sys.argv[2]) if sys.argv[2:] else 2000))
+    write(Path(sys.argv[1]), [*study(int(sys.argv[2]) if sys.argv[2:] else 2000), *choices()])

@@ -9,13 +9,16 @@ from scaling.case import ALIASES, BATCHES, CHOICES, FIELDS, MODES, Case, Refusal
 FULL = Case(
     "my.module", target="jacobian", variant="plain", sizes={"p": 5, "o": 3}, points=6, wrt="W+X", mode="jacrev", batch="whole",
     split="seeds", api="pmap", devices=2, dtype="float64", precision="default", jit=True, data_seed=4, engine="torch",
-    chunk=8, formulation="plain", cache="cold",
+    chunk=8, formulation="plain", cache="cold", seeds="colored", reduce="gram", block=9, memory_limit=10**9, storage="host",
+    remat="dots_saveable", forward="W", mesh="1x2", overlap=True,
 )  # fmt: skip
 OTHER = {
     "workload": "rbf", "target": "grad", "variant": "true", "sizes": {"p": 6, "o": 3}, "points": 8, "wrt": "W",
     "mode": "linearize", "batch": "vmap", "split": "points", "api": "shard_map", "devices": 3, "dtype": "bfloat16",
     "precision": "high", 
     "jit": False, "data_seed": 5, "engine": "autograd", "chunk": 7, "formulation": "dense", "cache": "warm",
+    "seeds": "identity", "reduce": "norm", "block": 10, "memory_limit": 10**8, "storage": "device", "remat": "nothing_saveable",
+    "forward": "X", "mesh": "2x1", "overlap": False,
 }  # fmt: skip
 
 

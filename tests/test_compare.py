@@ -130,6 +130,18 @@ def test_cases_that_took_no_turns_are_counted(make_record, tmp_path):
     assert any(line.startswith("1 of 2 cases were not measured in turns") for line in said(found))
 
 
+def test_blocks_that_are_not_the_same_on_both_sides_are_told(make_record, tmp_path):
+    def auto(chunk):
+        return steady(make_record, 1.0, chunk="auto", blocks={"block": None, "chunk": chunk, "storage": "device"})
+
+    (row,) = rows(compared(tmp_path, auto(8), auto(4)))
+    assert row[-1] == (
+        "3 + 3 processes, 3 in turns; chunk=auto: 8 seeds and all points at a time, then 4 seeds and all points at a time"
+    )
+    (row,) = rows(compared(tmp_path / "same", auto(8), auto(8)))
+    assert row[-1] == "3 + 3 processes, 3 in turns"
+
+
 def test_markdown_holds_a_table_whatever_stands_in_the_records(make_record, tmp_path):
     bad = make_record(status="failed", reason="error", text="a|b <script>\n| x \\| y", workload="mine|<b>")
     text = markdown(compared(tmp_path, steady(make_record, 1.0, workload="mine|<b>"), [bad]))

@@ -198,3 +198,23 @@ def test_reading_a_study_never_imports_jax():
 def test_one_seed_at_a_time_is_one():
     assert curves.way_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
     assert curves.way_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
+
+
+@pytest.mark.parametrize("fields, name", [
+    ({"seeds": "colored"}, "jacfwd (vmap), colored seeds"),
+    ({"mode": "mixed", "forward": "a+b"}, "mixed (vmap), forward by a+b"),
+    ({"chunk": "auto", "memory_limit": 2 * 10**9}, "jacfwd (vmap), as many seeds as fit, within 2.00 GB"),
+    ({"block": 1, "storage": "host"}, "jacfwd (vmap), 1 point at a time, kept on the host"),
+    ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
+])  # fmt: skip
+def test_a_way_is_told_from_every_other_by_its_name(fields, name):
+    way = curves.way_of(Case("linear", **fields))
+    assert way.name == name and (way.plain.name != name) is bool(way.setting)
+
+
+def test_a_sum_of_the_jacobian_is_another_problem_than_all_of_it():
+    of = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
+    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.curves(of)] == [(None, 1.0), ("gram", None)]
+    assert [row.first.case.reduce for row in curves.fastest(of)] == [None, "gram", "gram"]
+    assert curves.family(of[0].case) != curves.family(of[1].case)
+    assert curves.family_name(of[1].case) == "linear jacobian by W reduce=gram"

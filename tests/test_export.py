@@ -1,6 +1,7 @@
 """What other programs read of an export: pandas the CSV and the Parquet, Extra-P its own format."""
 
 import csv
+import dataclasses
 import importlib.util
 import math
 import re
@@ -102,6 +103,30 @@ def test_a_seed_of_any_length_is_kept(tmp_path, make_record):
     export.write(tmp_path, ["csv", "parquet"])
     assert set(pandas.read_parquet(tmp_path / "export" / "records.parquet")["data_seed"]) == {"0", str(2**70)}
     assert str(2**70) in (tmp_path / "export" / "records.csv").read_text()
+
+
+def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_path, make_record):
+    probes = [{"block": 4, "chunk": None, "storage": "device", "bytes": 9}] * 3
+    blocks = {"block": 2, "chunk": None, "storage": "host", "limit_bytes": 10**9, "probes": probes}
+    auto = make_record(chunk="auto", blocks=blocks, colors={"columns": 9, "rows": 4}, nonzeros=1280, padding=0.125)
+    made_up.write(tmp_path, [auto, dataclasses.replace(make_record(chunk=8, block=3), block="turns"), make_record()])
+    export.write(tmp_path, ["csv", "parquet"])
+    typed = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
+    row = typed.loc["auto"]
+    assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (2, "host", 10**9, 3)
+    assert (row["colors.columns"], row["colors.rows"], row["nonzeros"], row["padding"]) == (9, 4, 1280, 0.125)
+    assert pandas.isna(row["blocks.chunk"]) and pandas.isna(typed.loc["8", "blocks.block"])
+    assert (typed.loc["8", "case.block"], typed.loc["8", "block"]) == (3, "turns") and pandas.isna(row["block"])
+    plain = pandas.read_csv(tmp_path / "export" / "records.csv")
+    assert set(plain["chunk"].dropna()) == {"auto", "8"} and set(plain["blocks.probes"].dropna()) == {3}
+
+
+def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_record):
+    made_up.write(tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})])
+    export.write(tmp_path, ["parquet"])
+    (row,) = pandas.read_parquet(tmp_path / "export" / "records.parquet").to_dict("records")
+    assert all(pandas.isna(row[name]) for name in ("blocks.block", "blocks.storage", "colors.columns"))
+    assert row["blocks.probes"] == 7
 
 
 def test_text_of_a_record_is_one_cell(folder, exported):

@@ -6,12 +6,13 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from test_curves import record
 
-from scaling.reading import curves, findings, footprint, roofline
+from scaling.reading import curves, findings, footprint, fronts, meshes, roofline
 from scaling.reading.losses import Loss
 from scaling.showing import figures
-from scaling.showing.drawing import crossover, lines, losses, memory, palette, scaling, sheet, sizes
+from scaling.showing.drawing import crossover, front, lines, losses, memory, mesh, names, palette, scaling, sheet, sizes
 from tests import made_up
 
 HEX = re.compile(r"#[0-9a-f]{6}\b")
@@ -30,7 +31,12 @@ def found(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def drawn(found):
-    return {drawing.name: drawing for drawing in figures.draw(found)}
+    """Every figure that may be: those of what there is to choose beside the mode are of another study."""
+    draw = np.random.default_rng(0)
+    records = [each for made in (made_up.settings, made_up.meshes) for replicate in range(3) for each in made(draw, 8, replicate)]
+    laid_out = meshes.meshes(curves.pooled(records))
+    several = [*figures.draw(found), mesh.draw(laid_out, False), front.draw(fronts.fronts(records), False)]
+    return {drawing.name: drawing for drawing in sorted(several, key=lambda drawing: figures.NAMES.index(drawing.name))}
 
 
 def texts(drawing):
@@ -129,6 +135,63 @@ def test_the_fuller_panels_come_first_and_two_sizes_make_no_curve():
     assert [panel.case.devices for panel in sizes._varied(panels)] == [1]
 
 
+def test_every_setting_has_its_name_and_the_line_is_the_front(drawn):
+    (panel,) = drawn["front"].panels
+    written = re.findall(r"<text[^>]*>([^<]*)</text>", panel)
+    counts = [f"{count} seed{'s' if count > 1 else ''}" for count in made_up.CHUNKS]
+    assert {"all at once", "auto, 512 MB", "4 points", "16 points", "16 points, host", *counts} <= set(written)
+    assert [entry.name for entry in drawn["front"].legend] == ["chunk=auto", "not on the front", "on the front"]
+
+
+def test_intervals_lie_within_a_panel_of_settings():
+    noisy = [1.0, 9.0, 0.1, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
+    records = [record(seconds=noisy, **asked(50)), record(seconds=2.0, chunk=2, **asked(90))]
+    axis, (of,) = Figure().add_subplot(), fronts.fronts(records)
+    front._draw(axis, of, sheet.room(1), False)
+    low, high = of.fastest.timing.interval
+    assert axis.get_ylim()[0] < low < 1 < high < axis.get_ylim()[1]
+
+
+def test_of_very_many_settings_those_on_the_front_are_named():
+    records = [record(seconds=float(at % 7 + 1), chunk=at, **asked(1000 - at)) for at in range(1, 60)]
+    (found,) = fronts.fronts(records)
+    written = set(re.findall(r"<text[^>]*>(\d+ seeds?)</text>", front.draw([found], False).svg))
+    assert written == {f"{one.timing.case.chunk} seeds" for one in found.best}
+
+
+def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_sure(drawn):
+    (panel,) = drawn["mesh"].panels
+    assert re.findall(r">(\d+x\d+)</text>", panel) == ["8x1", "4x2", "2x4", "1x8"]
+    several = [record(8, seconds, split="both", mesh=shape) for shape, seconds in (("8x1", 2.0), ("4x2", 1.0), ("2x4", 1.0))]
+    assert [filled(several[:2]), filled(several[1:])] == [[1.0], []]
+
+
+def filled(records):
+    """Where along a panel of these there are filled marks."""
+    axis = Figure().add_subplot()
+    mesh._draw(axis, meshes.meshes(curves.pooled(records)), sheet.room(1), False)
+    single = (line for line in axis.lines if len(line.get_xdata()) == 1)
+    return [float(line.get_xdata()[0]) for line in single if line.get_markerfacecolor() != "none"]
+
+
+def asked(memory):
+    return {"temp_bytes": memory, "argument_bytes": 0, "output_bytes": 0}
+
+
+@pytest.mark.parametrize("count, crowd", [(5, 300), (12, 200), (16, 266)])
+def test_names_cover_no_mark_and_no_other_name_and_stay_in_their_panel(count, crowd):
+    draw, hidden = np.random.default_rng(count), 0
+    for _ in range(20):
+        marks = [(float(x), float(y)) for x, y in draw.uniform(20, crowd, size=(count, 2)) * (1, 0.6)]
+        found = names.beside(marks, {at: f"{at} points" for at in range(count)}, [], (266.0, 190.0), 7.5)
+        boxes = [names.Box(x, y, x + 7.5 * 0.56 * len(f"{at} points"), y + 7.5) for at, ((x, y), _) in found.items()]
+        covered = sum(one.over(other) for at, one in enumerate(boxes) for other in boxes[:at])
+        outside = sum((box.right - box.left) * 7.5 - box.over(names.Box(0, 0, 266, 190)) for box in boxes)
+        assert covered + outside < 0.05 * sum((box.right - box.left) * 7.5 for box in boxes)
+        hidden += sum(box.left < x < box.right and box.low < y < box.high for box in boxes for x, y in marks)
+    assert hidden == 0
+
+
 def test_two_hundred_curves_still_make_a_legible_figure():
     ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]
@@ -136,6 +199,23 @@ def test_two_hundred_curves_still_make_a_legible_figure():
     strong = scaling.draw("strong", curves.curves(records), (), False)
     assert strong.svg.count("points=204") == 1 and "points=192" not in strong.svg
     assert "fastest on the most devices is drawn" in strong.caption and len(strong.legend) == 7
+
+
+def test_many_settings_make_a_line_and_a_mark_for_each_mode_alone():
+    of = [(mode, chunk) for mode in ("jacfwd", "jacrev") for chunk in (None, *range(1, 9))]
+    records = [record(d, (8.0 + (c or 0)) / d, mode=m, chunk=c, **asked(90 - (c or 0))) for m, c in of for d in (1, 2)]
+    strong = scaling.draw("strong", curves.curves(records), (), False)
+    assert [entry.name for entry in strong.legend][:2] == [f"{m} (vmap), shard_map, points split" for m in ("jacfwd", "jacrev")]
+    both = memory.draw(curves.pooled(records), False)
+    assert [entry.name for entry in both.legend] == ["jacfwd (vmap)", "jacrev (vmap)"]
+    assert memory.draw(curves.pooled(records[:18]), False) is None  # of one mode: the figure of settings has it
+
+
+def test_a_split_over_both_is_said_to_stand_with_its_fastest_mesh():
+    records = [record(d, 8.0 / d, split="both", mesh=f"{d}x1") for d in (1, 2, 4)]
+    strong = scaling.draw("strong", curves.curves(records), (), False)
+    assert "the mesh that is fastest" in strong.caption and "both split, the fastest mesh" in strong.legend[0].name
+    assert "mesh" not in scaling.draw("strong", curves.curves([record(d, 8.0 / d) for d in (1, 2)]), (), False).caption
 
 
 def test_nothing_on_the_front_is_beaten_in_both():

@@ -86,6 +86,9 @@ FAULTS = [  # the rule, how bad it is, a study with that fault from (a whole stu
     ("foreign load", "warning", lambda s, _: swap(s(), 2, marked={"foreign_load": [0, 1], "throttled": [1]}),
      "22 % of its samples, foreign load and throttled"),
     ("trend within", "warning", lambda s, _: swap(s(), 2, seconds=SHIFTED), "+4.9% from the first third to the last"),
+    ("padding of more", "warning", lambda s, _: swap(s(), 3, padding=0.2), "devices=2: 20 %"),
+    ("chunk=auto: other blocks", "warning", lambda s, _: swap(swap(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
+     "4 seeds and all points at a time; 2 seeds and all points at a time"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
      "linear o=3 p=5 points=8"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"dirty": True}), "cccccccccccc with changes"),
@@ -105,7 +108,10 @@ def test_each_fault_breaks_its_rule_alone(study, good, told, rule, severity, fau
     assert remark.count and remark.mend
 
 
-@pytest.mark.parametrize("fields", [{"marked": {"throttled": [1]}, "turns": [25, 5]}, {"floor_seconds": 9e-5}])
+A_LITTLE = [{"marked": {"throttled": [1]}, "turns": [25, 5]}, {"floor_seconds": 9e-5}, {"padding": 0.1}, {"blocks": {"chunk": 2}}]
+
+
+@pytest.mark.parametrize("fields", A_LITTLE)
 def test_a_little_of_a_fault_is_none(study, told, fields):
     assert told([dataclasses.replace(record, **fields) for record in study()]) == {}
 

@@ -95,6 +95,14 @@ def test_many_reasons_in_one_cell_are_counted(tmp_path):
     assert len(row.cells[0].reasons) == 6 and row.cells[0].reasons[-1] == "and 3 more, in the list below"
 
 
+def test_settings_and_meshes_of_one_way_share_a_row_and_reasons_name_them(tmp_path):
+    several = [record(4, split="both", mesh=mesh, chunk=chunk) for mesh in ("4x1", "2x2") for chunk in (None, 2, "auto")]
+    bad = record(4, split="both", mesh="1x4", chunk=8, status="skipped", reason="too_large")
+    (row,) = outcomes.grid(findings.read(made_up.write(tmp_path / "made", [*several, bad]))).rows
+    assert row.way == "jacfwd (vmap), shard_map, both split" and row.cells[0].text == "6 ok, 1 skipped"
+    assert row.cells[0].reasons == ("o=3 p=5 points=12, mesh 1x4, 8 seeds at a time: skipped, too_large",)
+
+
 def test_every_status_has_a_colour_of_its_own(text):
     for status in STATUSES:
         assert f"td.{status}" in text

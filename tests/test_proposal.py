@@ -108,6 +108,16 @@ def test_methods_say_how_it_was_measured(whole):
         assert told in text, told
 
 
+def test_methods_name_a_mode_once_whatever_its_settings_and_say_how_a_mesh_was_chosen(tmp_path, make_record):
+    made = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
+    made += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
+    text = " ".join(methods.paragraphs(findings.read(made_up.write(tmp_path / "made", made))))
+    assert "Ways to the derivative: jacfwd (vmap). Of what trades memory for time 3 settings were measured." in text
+    assert "the fastest mesh on each number of devices, chosen by the same times" in text
+    text = " ".join(methods.paragraphs(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
+    assert "settings were measured" not in text and "mesh" not in text
+
+
 def test_a_core_of_a_cpu_is_said_to_be_one(tmp_path, make_record):
     text = written(
         made_up.write(tmp_path, [make_record(), make_record(devices=2), make_record(devices=4, environment={"cores": [0]})])

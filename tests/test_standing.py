@@ -7,7 +7,8 @@ import pytest
 from scaling import preflight
 from scaling.case import FIELDS, MODES, to_dict
 from scaling.reading import curves, published, standing
-from scaling.reading.findings import first_call, read
+from scaling.reading.findings import read
+from scaling.reading.stages import first_call
 from scaling.showing import tables
 from scaling.store import Writer
 from tests.test_curves import record
@@ -178,6 +179,13 @@ def test_a_published_figure_stands_beside_what_was_measured(tmp_path):
     rows = table(tmp_path, poisson(seconds=18.02e-6), poisson(seconds=0.0119, jit=False))
     assert rows["poisson, N = 1000", "gradient", "JAX compiled"] == ("9.01 µs", "18.0 µs", "2.00x")
     assert rows["poisson, N = 1000", "gradient", "JAX eager"] == ("11.9 ms", "11.9 ms", "1.00x")
+
+
+@pytest.mark.parametrize("fields", [{"remat": "dots_saveable"}, {"block": 8}, {"storage": "host"}, {"reduce": "gram"}], ids=str)
+def test_what_nobody_did_who_published_is_no_measure_of_what_they_did(tmp_path, fields):
+    assert table(tmp_path, poisson(seconds=1.0, **fields)) == {}
+    rows = table(tmp_path, poisson(seconds=18.02e-6))
+    assert rows["poisson, N = 1000", "gradient", "JAX compiled"][1] == "18.0 µs"
 
 
 def test_a_ratio_is_measured_as_a_ratio_and_a_first_call_with_its_stages(tmp_path):

@@ -221,6 +221,8 @@ OTHERS = {  # no study has any of these
     "engine": "my.peer", "chunk": 24, "formulation": "other",
     "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
     "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9, "cache": "warm",
+    "seeds": "colored", "reduce": "gram", "block": 24, "memory_limit": 10**9, "storage": "host", "remat": "dots_saveable",
+    "forward": "other", "mesh": "3x8", "overlap": True,
 }  # fmt: skip
 
 
@@ -241,7 +243,7 @@ def compose(*words):
 @pytest.mark.parametrize("field", OTHERS)
 def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
     where = "where=True"  # the study's own might exclude it
-    cells = compose("study=smoke", f"{field}={str(OTHERS[field]).lower() if field == 'jit' else OTHERS[field]}", where)
+    cells = compose("study=smoke", f"{field}={str(OTHERS[field]).lower() if isinstance(OTHERS[field], bool) else OTHERS[field]}", where)
     assert {getattr(cell.case, field) for cell in cells} == {OTHERS[field]}
 
 

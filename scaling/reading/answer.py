@@ -3,7 +3,6 @@
 Does not know how a curve is computed (curves.py), nor pages and figures (report.py).
 """
 
-import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -12,24 +11,20 @@ from pathlib import Path
 from scaling.case import Case, problem
 from scaling.reading import curves as analysis
 from scaling.reading import trends
-from scaling.reading.curves import Curve, Fastest, Timing, family_name, ratio_of, size_name, volume, way_of
+from scaling.reading.curves import Curve, Fastest, Timing, family_name, ratio_of, size_name, volume
 from scaling.reading.findings import Findings, marks, read
 from scaling.reading.standing import Standing
+from scaling.reading.ways import call_of, way_of
 from scaling.record import REASONS
 from scaling.words import counted, duration, number, ratio, share
 
 _MOST_ROWS = 20  # at a glance
+_BOUGHT = (trends.fronts, trends.meshes, trends.overlaps, trends.colorings)  # what there is to choose beside the mode
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 
 
 def time_of(timing: Timing) -> str:
     return duration(timing.median, *(timing.interval or (None, None)))
-
-
-def call_of(case: Case) -> str:
-    """How a mode is called and cut, in words."""
-    words = [case.api, "" if case.api == "jit" else f"{case.split} split"]
-    return ", ".join(word for word in words if word)
 
 
 def sentences(source: Path | Findings) -> list[str]:
@@ -38,7 +33,7 @@ def sentences(source: Path | Findings) -> list[str]:
     count = Counter(record.status for record in found.records)
     if not count["ok"]:
         return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
-    parts = (headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, _peer_sentences, _trouble)
+    parts = (headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, *_BOUGHT, _peer_sentences, _trouble)
     return [sentence for part in parts for sentence in part(found)]
 
 
@@ -120,7 +115,7 @@ def _beside_by_hand(found: Findings, row: Fastest) -> str:
 
 
 def _winners(rows: Sequence[Fastest]) -> str:
-    wins = Counter(way_of(row.first.case).name for row in rows if row.sure)
+    wins = Counter(way_of(row.first.case).plain.name for row in rows if row.sure)
     if len(rows) < 2 or not wins:
         return ""
     counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
@@ -198,7 +193,7 @@ def _scaling_sentences(found: Findings) -> list[str]:
         largest = problem(max(rivals, key=lambda curve: volume(curve.case)).case)
         best = min((c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds)
         # What a headline has said of the fastest is not said again.
-        said = best.kind == "strong" and (best.environment, dataclasses.replace(best.case, devices=most)) in headed
+        said = best.kind == "strong" and (best.environment, best.timings[-1].case) in headed
         parts = [*([] if said else [_speedup(best)]), *([_spread(rivals)] if len(rivals) > 1 else [])]
         if parts:
             text = (
@@ -261,7 +256,7 @@ def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     """Rows and sentences at a glance: of many problems the largest of each family, and what no row says."""
     if not any(record.status == "ok" for record in found.records):
         return [], sentences(found)
-    said = [*headlines(found), *_peer_sentences(found), *_trouble(found)]
+    said = [sentence for part in (headlines, *_BOUGHT, _peer_sentences, _trouble) for sentence in part(found)]
     if len(found.fastest) <= _MOST_ROWS:
         return table_rows(found), said
     largest: dict[tuple, Fastest] = {}

@@ -17,6 +17,7 @@ from scaling import store
 from scaling.case import Case, Refusal, label
 from scaling.environment import OF_THE_CASE
 from scaling.reading import ratios
+from scaling.reading.fronts import chosen
 from scaling.reading.ratios import Ratio
 from scaling.record import Record
 from scaling.words import cell, counted, duration, ratio, share
@@ -201,10 +202,16 @@ def _line(row: Row) -> tuple[str, ...]:
     found, remarks = row.ratio, row.text[:100]
     if found:
         paired = f", {found.pairs} in turns" if found.pairs else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}"
+        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{_blocks(row)}"
     times = (duration(ratios.median(side)) if side else "" for side in (row.a, row.b))
     over = ratio(found.value, found.low, found.high) if found else ""
     return row.verdict, label(row.case), *times, over, "" if row.p is None else f"{row.p:.2g}", remarks
+
+
+def _blocks(row: Row) -> str:
+    """What chunk=auto came to on each side, where that is not the same: another program, whatever the code."""
+    a, b = (" or ".join(dict.fromkeys(words for record in side if (words := chosen(record)))) for side in (row.a, row.b))
+    return "" if a == b else f"; chunk=auto: {a or 'not told'}, then {b or 'not told'}"
 
 
 def markdown(comparison: Comparison) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.case import Case
-from scaling.reading.curves import Fastest, Timing, Way, family, volume, way_of
+from scaling.reading.curves import Fastest, Timing, family, volume
 from scaling.reading.sweeps import numbers, sweeps
+from scaling.reading.ways import Way, way_of
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Between two neighbouring sizes the fastest mode changes."""
+    """Between two neighbouring sizes the fastest mode changes, whatever the setting of its memory."""
 
     devices: int
     before: Way
@@ -70,7 +71,7 @@ def _maps(group: Sequence[Fastest], rivals: Mapping[tuple, Timing]) -> list[Map]
 def _flips(devices: int, row: Sequence[tuple[int, Fastest]], rivals: Mapping[tuple, Timing]) -> list[Flip]:
     found = []
     for (below, one), (above, other) in itertools.pairwise(row):
-        before, after = way_of(one.first.case), way_of(other.first.case)
+        before, after = way_of(one.first.case).plain, way_of(other.first.case).plain
         if before != after:
             lagging, leading = rivals.get(_place(one.first, after)), rivals.get(_place(other.first, before))
             at = _crossing(below, one.first, lagging, above, leading, other.first) if lagging and leading else None
@@ -88,7 +89,7 @@ def _rivals(timings: Iterable[Timing]) -> dict[tuple, Timing]:
     """The fastest timing of each way to each problem, by its place."""
     best: dict[tuple, Timing] = {}
     for timing in timings:
-        place = _place(timing, way_of(timing.case))
+        place = _place(timing, way_of(timing.case).plain)
         best[place] = min(best.get(place, timing), timing, key=lambda t: t.median)
     return best
 

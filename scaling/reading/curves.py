@@ -7,14 +7,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from scaling.case import ANALYTIC, WHOLE, Case, label, problem
+from scaling.case import ANALYTIC, Case, label, problem
 from scaling.reading import ratios, resampling
 from scaling.reading.sweeps import numbers, sweeps
+from scaling.reading.ways import SETTINGS, Way, way_of
 from scaling.record import Record
 from scaling.store import latest
-from scaling.words import counted
 
 KINDS = ("strong", "weak")
 _WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a weak series
@@ -85,11 +84,11 @@ class Curve:
     """Measurements that differ only in devices (strong), or in devices with as many points for each (weak)."""
 
     name: str
-    case: Case  # that of the smallest device count
+    case: Case  # that of the smallest device count, without its mesh
     kind: str
     environment: str
     points: tuple[Point, ...]
-    timings: tuple[Timing, ...]  # what each point rests on
+    timings: tuple[Timing, ...]  # what each point rests on; of several meshes on as many devices the fastest
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Fastest:
     """The fastest way to one problem on so many devices, beside the best of the other modes."""
 
     first: Timing
-    second: Timing | None  # the best of the other modes; None if no other was measured
+    second: Timing | None  # the best of the other modes, or settings where there is one mode; None if no other was measured
     ratio: float | None  # second over first
     ratio_low: float | None
     ratio_high: float | None
@@ -118,7 +117,7 @@ class Panel:
     honest: bool
     swept: str  # such as "m", or "points = m" where both move together
     held: str  # the other sizes, such as "points=6 o=2"
-    lines: Mapping["Way", tuple[tuple[int, Timing], ...]]  # way -> (size, timing), sorted by size
+    lines: Mapping[Way, tuple[tuple[int, Timing], ...]]  # way -> (size, timing), sorted by size
 
 
 def pooled(records: Iterable[Record]) -> list[Timing]:
@@ -132,14 +131,17 @@ def pooled(records: Iterable[Record]) -> list[Timing]:
 
 def _order(timing: Timing) -> tuple:
     case = timing.case
-    words = [value or "" for value in (case.workload, case.target, case.variant, case.wrt, case.dtype, case.formulation)]
-    how = (case.engine, case.mode, case.batch, case.split, case.api, case.precision, case.jit, case.chunk or 0)
-    return (timing.environment, words, list(case.sizes.items()), case.points, case.data_seed, how, case.devices, timing.honest)
+    names = (case.workload, case.target, case.variant, case.wrt, case.reduce, case.dtype, case.formulation)
+    how = (case.engine, case.mode, case.batch, case.seeds, case.forward or "", case.split, case.api, case.precision, case.jit)
+    setting = [(isinstance(value, str), value) for value in ((getattr(case, name) or 0) for name in SETTINGS)]  # all before auto
+    cut = (case.devices, case.overlap, case.axes)
+    sizes = (list(case.sizes.items()), case.points, case.data_seed)
+    return (timing.environment, [name or "" for name in names], *sizes, how, setting, *cut, timing.honest)
 
 
 def family(case: Case) -> tuple:
     """What is computed, whatever its size."""
-    return case.workload, case.target, case.variant, case.wrt, case.dtype, case.precision, case.data_seed
+    return case.workload, case.target, case.variant, case.wrt, case.reduce, case.dtype, case.precision, case.data_seed
 
 
 def volume(case: Case) -> int:
@@ -147,36 +149,11 @@ def volume(case: Case) -> int:
     return case.points * math.prod(case.sizes.values())
 
 
-class Way(NamedTuple):
-    """How a derivative is taken, apart from where: what the lines of a figure differ in."""
-
-    mode: str
-    batch: str
-    engine: str = "jax"
-    formulation: str | None = None
-    jit: bool = True
-    chunk: int | None = None
-
-    @property
-    def name(self) -> str:
-        """In words; modes that return the derivative themselves take the batch as they like."""
-        mode = self.mode if self.mode in WHOLE and self.batch == "vmap" else f"{self.mode} ({self.batch})"
-        words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
-        if (self.engine == "jax") != self.jit:  # JAX compiles unless told not to, most peers when told to
-            words.append("compiled" if self.jit else "eager")
-        if self.chunk:
-            words.append(f"{counted(self.chunk, 'seed')} at a time")
-        return ", ".join(word for word in words if word)
-
-
-def way_of(case: Case) -> Way:
-    return Way(case.mode, case.batch, case.engine, case.formulation, case.jit, case.chunk)
-
-
 def family_name(case: Case) -> str:
     """What is computed, in words, whatever its size."""
-    words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}", case.dtype != "float32" and case.dtype]
-    words.append(case.precision != "highest" and f"{case.precision} precision")
+    words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}", case.reduce and f"reduce={case.reduce}"]
+    words.append("" if case.dtype == "float32" else case.dtype)
+    words.append("" if case.precision == "highest" else f"{case.precision} precision")
     return " ".join(str(word) for word in words if word)
 
 
@@ -210,15 +187,24 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
 
 
 def _series(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Timings that belong to one curve, sorted by devices."""
+    """Timings that belong to one curve, sorted by devices; of several meshes on as many the fastest."""
     groups: dict[tuple[str, Case], list[Timing]] = {}
     for timing in timings:
         case = timing.case
         share, left = (case.points, 0) if kind == "strong" else divmod(case.points, case.devices)
         if not left:
-            stem = dataclasses.replace(case, devices=1, points=share)
+            stem = dataclasses.replace(case, devices=1, points=share, mesh=None)
             groups.setdefault((timing.environment, stem), []).append(timing)
-    return [sorted(group, key=lambda timing: timing.case.devices) for group in groups.values()]
+    return [sorted(fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups.values()]
+
+
+def fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
+    """The same, less those that another mesh of as many devices is faster than."""
+    best: dict[tuple[str, bool, Case], Timing] = {}
+    for timing in timings:
+        of = (timing.environment, timing.honest, dataclasses.replace(timing.case, mesh=None))
+        best[of] = min(best.get(of, timing), timing, key=lambda each: each.median)
+    return list(best.values())
 
 
 def _unequal_work(series: Sequence[Timing]) -> str | None:
@@ -250,16 +236,17 @@ def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
 
 
 def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
-    case = series[0].case
+    case = dataclasses.replace(series[0].case, mesh=None)
     base = series[0] if case.devices == 1 else None
     points = [_point(t, base, kind == "weak", plain.get((t.environment, problem(t.case)))) for t in series]
     return Curve(_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
 
 
 def _name(kind: str, case: Case) -> str:
+    mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
-        return label(case, ("devices",))
-    return f"{label(case, ('devices', 'points'))} points/device={case.points // case.devices}"
+        return label(case, ("devices", "mesh")) + mesh
+    return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
 
 
 def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None) -> Point:
@@ -310,9 +297,12 @@ def fastest(records: Iterable[Record]) -> list[Fastest]:
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
     first = min(rivals, key=lambda t: t.median)
-    others = [t for t in rivals if way_of(t.case) != way_of(first.case)]
+    own = way_of(first.case)
+    others = [t for t in rivals if way_of(t.case).plain != own.plain] or [t for t in rivals if way_of(t.case) != own]
     second = min(others, key=lambda t: t.median, default=None)
-    hand = min((t.median for t in group if t.case.mode in ANALYTIC), default=None)
+    # Written by hand it may give the entries of a sparse derivative alone, or all of it: never one for the other.
+    by_hand = (t for t in group if t.case.mode in ANALYTIC and t.case.seeds == first.case.seeds)
+    hand = min((t.median for t in by_hand), default=None)
     ratio, low, high = ratio_of(second, first) if second else (None, None, None)
     return Fastest(first, second, ratio, low, high, by_hand=first.median / hand if hand else None)
 
@@ -320,8 +310,8 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
 def panels(records: Iterable[Record]) -> list[Panel]:
     """Time against size, for everything that was measured at two sizes or more."""
     groups: dict[tuple[str, bool, Case], list[Timing]] = {}
-    for timing in pooled(records):
-        like = dataclasses.replace(timing.case, **Way("jacfwd", "vmap")._asdict(), points=1, sizes={})
+    for timing in fastest_meshes(pooled(records)):
+        like = dataclasses.replace(timing.case, **Way("jacfwd", "vmap")._asdict(), points=1, sizes={}, mesh=None)
         groups.setdefault((timing.environment, timing.honest, like), []).append(timing)
     return [panel for group in groups.values() for panel in _panels(group)]
 
@@ -331,7 +321,8 @@ def _panels(group: Sequence[Timing]) -> list[Panel]:
     made = []
     for swept, held, timings in sweeps(group, lambda timing: timing.case):
         largest = max(timings, key=lambda t: volume(t.case))
-        made.append(Panel(largest.case, largest.environment, largest.honest, swept.title, held, _lines(timings, swept.name)))
+        case = dataclasses.replace(largest.case, mesh=None)
+        made.append(Panel(case, largest.environment, largest.honest, swept.title, held, _lines(timings, swept.name)))
     return made
 
 

@@ -3,9 +3,7 @@
 Knows which analysis there is, and the folder; not what is said or drawn of it.
 """
 
-import dataclasses
 import functools
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,15 @@ from typing import Any
 
 from scaling.case import Case, from_dict, label
 from scaling.reading import curves as analysis
+from scaling.reading.colorings import Coloring, colorings
 from scaling.reading.crossover import Map, maps
 from scaling.reading.curves import Curve, Fastest, Panel, Point, Timing
+from scaling.reading.fronts import Front, fronts
 from scaling.reading.growth import Growth, growths
 from scaling.reading.laws import Law, fits
 from scaling.reading.losses import Loss, losses
+from scaling.reading.meshes import Meshes, meshes
+from scaling.reading.overlaps import Overlap, overlaps
 from scaling.reading.standing import Standing, standings
 from scaling.record import Record
 from scaling.store import latest, load, read_json
@@ -41,6 +43,10 @@ class Findings:
     laws: list[tuple[Curve, tuple[Law, ...]]]  # of the curves with device counts enough
     losses: list[tuple[Curve, tuple[Loss, ...]]]  # of the curves that have one device and more
     growths: list[Growth]
+    fronts: list[Front]
+    meshes: list[Meshes]
+    overlaps: list[Overlap]
+    colorings: list[Coloring]
 
     def places(self, timing: Timing) -> dict[str, Point]:
         """The places of a timing on curves of scaling, by their kind; none where a device had no core of its own."""
@@ -51,9 +57,8 @@ class Findings:
         """(environment, case) -> its places on curves of scaling, by their kind."""
         places: dict[tuple[str, Case], dict[str, Point]] = {}
         for curve in self.curves:
-            for point in curve.points:
-                case = dataclasses.replace(curve.case, devices=point.devices, points=point.points)
-                places.setdefault((curve.environment, case), {})[curve.kind] = point
+            for point, timing in zip(curve.points, curve.timings, strict=True):
+                places.setdefault((curve.environment, timing.case), {})[curve.kind] = point
         return places
 
     @functools.cached_property
@@ -94,6 +99,10 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         laws=[(curve, fitted) for curve in curves if (fitted := fits(curve))],
         losses=[(curve, lost) for curve in curves if (lost := losses(curve, ceilings))],
         growths=growths(panels),
+        fronts=fronts(studied),
+        meshes=meshes(timings),
+        overlaps=overlaps(timings),
+        colorings=colorings(timings),
     )
 
 
@@ -108,13 +117,6 @@ def _planned(cell: Mapping[str, Any]) -> str:
         return label(from_dict(cell["case"]))
     except (KeyError, TypeError, ValueError):
         return str(cell.get("key"))
-
-
-def first_call(timing: Timing) -> float | None:
-    """Seconds from the plain function to the first result: tracing, compiling, the first call; the median of the replicates."""
-    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
-    each = [sum(getattr(r, stage) or 0.0 for stage in stages) for r in timing.records if r.first_seconds is not None]
-    return statistics.median(each) if each else None
 
 
 def marks(found: Findings, environment: str, honest: bool = True) -> str:

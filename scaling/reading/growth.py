@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.reading.curves import Panel, Timing, Way
+from scaling.reading.curves import Panel, Timing
 from scaling.reading.resampling import Estimate
 from scaling.reading.standing import near_floor
+from scaling.reading.ways import Way
 
 _LEAST = 3  # sizes: through two a line always goes
 _CHANGE = 1e-6  # of the slope over a size e times as large: less is rounding

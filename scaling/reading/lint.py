@@ -13,6 +13,8 @@ from scaling.environment import OF_THE_CASE
 from scaling.reading import series
 from scaling.reading.curves import Curve, Timing, family_name, size_name
 from scaling.reading.findings import Findings, marks
+from scaling.reading.fronts import chosen
+from scaling.reading.meshes import padding
 from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
 from scaling.words import counted, duration, share
@@ -25,6 +27,7 @@ _WIDE = 0.05  # of the median, either side
 _DISTURBED = 0.2  # of a case's samples
 _DRIFT = 0.02  # of the median, within a process
 _NARROW = 0.01  # of the median, either side, by which an interval falls short
+_PADDED = 0.1  # of points times seeds, computed in vain
 _WRONG = ("wrong_answer", "not_finite")
 _NO_FACTS = {*OF_THE_CASE, "versions", "engine"}  # of an environment: told elsewhere, or of the case
 
@@ -153,6 +156,16 @@ def _autocorrelated(timing: Timing) -> str:
     return f"{_half(timing):.1%} either side ought to be {times * _half(timing):.1%}" if short else ""
 
 
+def _padded(timing: Timing) -> str:
+    return share(padding(timing)) if padding(timing) > _PADDED else ""
+
+
+def _unsettled(timing: Timing) -> str:
+    """Processes that chose other blocks ran other programs: an interval between them is one of neither."""
+    several = dict.fromkeys(words for record in timing.records if (words := chosen(record)))
+    return "; ".join(several) if len(several) > 1 else ""
+
+
 # What is wrong with a folder.
 
 
@@ -219,6 +232,10 @@ RULES: tuple[tuple[str, str, str, Places], ...] = (  # what must not be, how bad
     ("trend within a process", WARNING, f"sampling.warm_up=0.5, a machine at rest; {_FRESH}", _each(_drift)),
     ("autocorrelation: the interval within the process is too narrow", WARNING,
      "replicates=3, for an interval between processes", _each(_autocorrelated)),
+    (f"padding of more than {share(_PADDED)}", WARNING, "points and seeds, or a mesh, that share out: see the table of meshes",
+     _each(_padded)),
+    ("chunk=auto: other blocks in other processes", WARNING, f"memory_limit=..., the same for all, or chunk and block; {_FRESH}",
+     _each(_unsettled)),
     ("no baseline: a plain jit program on one device", WARNING, "add a grid with `api: jit` and `devices: 1`",
      lambda found: _problems([c.case for c in _scaled(found) if c.case.engine == "jax" and c.points[0].against_jit is None])),
     ("code that is not committed", WARNING, f"commit, then {_FRESH}", _uncommitted),

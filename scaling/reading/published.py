@@ -12,9 +12,13 @@ import yaml
 
 from scaling.case import to_dict
 from scaling.reading.curves import Timing
-from scaling.reading.findings import Findings, first_call, marks
+from scaling.reading.findings import Findings, marks
+from scaling.reading.stages import first_call
+from scaling.reading.ways import AT_ONCE
 from scaling.words import duration, number, ratio
 
+# What nobody did who published; a row may say otherwise.
+_PLAIN: Mapping[str, Any] = {**AT_ONCE, "reduce": None, "forward": None, "seeds": "identity", "overlap": False}
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")
 
 
@@ -71,7 +75,7 @@ def _measured(
 
 def _timing(found: Findings, place: str, fields: Mapping[str, Any]) -> Timing | None:
     there = (timing for timing in found.timings if timing.honest and timing.environment == place)
-    return next((timing for timing in there if _fits(to_dict(timing.case), fields)), None)
+    return next((timing for timing in there if _fits(to_dict(timing.case), {**_PLAIN, **fields})), None)
 
 
 def _fits(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
@@ -88,6 +92,6 @@ def _fits(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 def _why_not(found: Findings, fields: Mapping[str, Any]) -> str:
     """Why there is no time: what became of the case."""
     for record in found.records:
-        if record.status != "ok" and _fits(to_dict(record.case), fields):
+        if record.status != "ok" and _fits(to_dict(record.case), {**_PLAIN, **fields}):
             return f"{record.status}: {record.text or record.reason}"
     return "not in this study"

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from scaling import ceilings
 from scaling.case import Case
-from scaling.reading.curves import Timing, Way, family, volume, way_of
+from scaling.reading.curves import Timing, family, volume
 from scaling.reading.standing import machine, speeds
+from scaling.reading.ways import Way, way_of
 
 
 class Dot(NamedTuple):

@@ -71,7 +71,7 @@ def machine(timing: Timing) -> tuple:
 def _standing(timing: Timing, group: Sequence[Timing], speeds: Mapping[tuple, list[tuple[int, float]]]) -> Standing:
     value = timing.case.mode == "value"
     ours = [t for t in group if t.case.engine == "jax"]
-    hand = _fastest(t for t in ours if t.case.mode in ANALYTIC)
+    hand = _fastest(t for t in ours if t.case.mode in ANALYTIC and t.case.seeds == timing.case.seeds)
     rival = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
     return Standing(
         timing,

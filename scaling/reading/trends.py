@@ -1,4 +1,5 @@
-"""Trends in words: where the fastest mode changes, how time grows with a size, which law a curve follows.
+"""Trends in words: where the fastest mode changes, how time grows with a size, which law a curve follows; what memory buys,
+which mesh is fastest, what overlapping and colouring bring.
 
 Beside answer.py, which says what holds at the largest problem; knows no tables, pages or figures.
 """
@@ -9,15 +10,20 @@ from typing import TypeVar
 
 from scaling.case import problem
 from scaling.reading import curves as analysis
+from scaling.reading import stages
 from scaling.reading.crossover import Flip, Map
-from scaling.reading.curves import Curve, family_name, size_name, volume, way_of
+from scaling.reading.curves import Curve, Timing, family_name, size_name, volume
 from scaling.reading.findings import Findings, marks
+from scaling.reading.fronts import Front, Setting, chosen
 from scaling.reading.laws import Law
+from scaling.reading.meshes import padding, shape
 from scaling.reading.resampling import Estimate
-from scaling.words import counted, number, share
+from scaling.reading.ways import call_of, way_of
+from scaling.words import counted, duration, in_bytes, number, ratio, share
 
 T = TypeVar("T")
 FAR = 0.1  # of the times: a law that is off by more describes little
+_LITTLE = 1.1  # times as long: what few would mind for less memory
 _MOST_WAYS = 4  # whose growth is told of a family
 
 
@@ -97,6 +103,87 @@ def _size(curve: Curve) -> str:
     if curve.kind == "strong":
         return size_name(curve.case)
     return f"{size_name(replace(curve.case, devices=1, points=curve.case.points // curve.case.devices))} for each device"
+
+
+def fronts(found: Findings) -> list[str]:
+    """For each family, at the largest size: what the fastest setting of the fastest program takes, and what less memory costs."""
+    told = []
+    for group in _by_family(found.fronts, lambda one: (one.environment, one.case)):
+        front = max(group, key=lambda one: (volume(one.case), -one.fastest.timing.median))
+        first = front.fastest
+        text = f"{first.name} is fastest, {_time(first.timing)} in {in_bytes(first.memory)} of a device"
+        others = [front.within(_LITTLE), front.smallest, *front.chosen[:1]]
+        text += "".join(f"; {_cost(front, one)}" for at, one in enumerate(others) if one not in (first, *others[:at]))
+        text += ", and nothing is smaller" if front.smallest is first else ""
+        text += f"; {counted(len(front.unfit), 'setting')} did not fit" if front.unfit else ""
+        more = f" ({counted(len(group) - 1, 'more front')} in the table)" if len(group) > 1 else ""
+        told.append(f"{_program('Memory against time', first.timing)}: {text}{more}.{marks(found, front.environment)}")
+    return told
+
+
+def _cost(front: Front, setting: Setting) -> str:
+    """What another setting than the fastest takes, beside that."""
+    auto, first = chosen(setting.timing.records[0]), front.fastest
+    name = f"{setting.name} ({auto})" if auto else setting.name
+    times = ratio(*analysis.ratio_of(setting.timing, first.timing))
+    return f"{name}: {share(setting.memory / first.memory)} of the memory for {times} the time"
+
+
+def meshes(found: Findings) -> list[str]:
+    """For each family, on the most devices and at the largest size: the fastest mesh, the next, and the slowest."""
+    told = []
+    for group in _by_family(found.meshes, lambda one: (one.environment, one.honest, one.case)):
+        of = max(group, key=lambda one: (one.case.devices, volume(one.case), -one.rows[0][0].median))
+        (first, _), (second, second_ratio), *rest = of.rows
+        verb = "is fastest" if of.sure else "is ahead, but not told apart,"
+        text = f"{shape(first.case)} (points x seeds) {verb} with {_time(first)}"
+        text += f"; {shape(second.case)} takes {ratio(*second_ratio)}"
+        text += f", the slowest, {shape(rest[-1][0].case)}, {ratio(*rest[-1][1])}" if rest else ""
+        waste = f"; {share(padding(first))} of it is computed in vain" if padding(first) else ""
+        told.append(f"{_program('Mesh', first, cut=False)}: {text} as long{waste}.{marks(found, of.environment, of.honest)}")
+    return told
+
+
+def overlaps(found: Findings) -> list[str]:
+    """For each family, on the most devices and at the largest size: what sending each part as it is ready brings."""
+    told = []
+    for group in _by_family(found.overlaps, lambda one: (one.timing.environment, one.timing.honest, one.timing.case)):
+        of = max(group, key=lambda one: (one.timing.case.devices, volume(one.timing.case), -one.timing.median))
+        value, low, high = of.ratio
+        sure = low is not None and high is not None and not low <= 1 <= high
+        text = f"it takes {ratio(value, low, high)} as long as sending everything at the end{'' if sure else ', not told apart'}"
+        where = marks(found, of.timing.environment, of.timing.honest)
+        told.append(f"{_program('Overlapped sending', of.timing)}: {text}.{where}")
+    return told
+
+
+def colorings(found: Findings) -> list[str]:
+    """For each family, at the largest size: the fastest way with coloured seeds, what finding them took, and when it pays."""
+    told = []
+    for group in _by_family(found.colorings, lambda one: (one.timing.environment, one.timing.honest, one.timing.case)):
+        of = max(group, key=lambda one: (volume(one.timing.case), -one.timing.median))
+        record, before = of.timing.records[0], stages.found(of.timing)
+        text = f"{_time(of.timing)} with {of.seeds} seeds" if of.seeds else _time(of.timing)
+        text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
+        text += f", found in {duration(before)}" if before else ""
+        if of.rival and of.ratio:
+            pays = f"pays after {counted(of.pays, 'evaluation')}" if of.pays else "never pays"
+            text += f"; {way_of(of.rival.case).name} with all seeds takes {ratio(*of.ratio)} as long, so that it {pays}"
+        where = marks(found, of.timing.environment, of.timing.honest)
+        told.append(f"{_program('Sparsity', of.timing)}: {text}.{where}")
+    return told
+
+
+def _program(head: str, timing: Timing, cut: bool = True) -> str:
+    """What is told of what: a family, the program whatever its setting, how it is called, and where."""
+    case = timing.case
+    call = call_of(case) if cut else case.api
+    what = f"{way_of(case).plain.name} at {size_name(case)}, {call}, {counted(case.devices, 'device')}"
+    return f"{head} of {family_name(case)}: {what}"
+
+
+def _time(timing: Timing) -> str:
+    return duration(timing.median, *(timing.interval or (None, None)))
 
 
 def _by_family(items: Iterable[T], place: Callable[[T], tuple]) -> list[list[T]]:

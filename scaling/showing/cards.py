@@ -5,9 +5,10 @@ Knows findings and how they are worded; not markup. What the cards leave out the
 
 from typing import NamedTuple
 
-from scaling.reading.answer import call_of, heads, time_of
-from scaling.reading.curves import Fastest, family_name, size_name, way_of
+from scaling.reading.answer import heads, time_of
+from scaling.reading.curves import Fastest, family_name, size_name
 from scaling.reading.findings import Findings, marks
+from scaling.reading.ways import call_of, way_of
 from scaling.words import counted, number, ratio
 
 _MOST = 12

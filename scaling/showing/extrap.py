@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.case import Case
-from scaling.reading.answer import call_of
-from scaling.reading.curves import Timing, family, family_name, way_of
+from scaling.reading.curves import Timing, family, family_name
 from scaling.reading.findings import Findings
+from scaling.reading.ways import call_of, way_of
 from scaling.showing.wording import legible
 
 MARK = "# Made by ad-scaling"  # how a file begins

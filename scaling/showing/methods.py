@@ -6,9 +6,9 @@ Says what the records say and no more. Does not know the results (proposal.py), 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scaling.reading.curves import way_of
 from scaling.reading.findings import Findings
 from scaling.reading.lint import remarks, verdict
+from scaling.reading.ways import way_of
 from scaling.record import Record
 from scaling.showing.rows import around
 from scaling.words import counted, number, share
@@ -33,13 +33,15 @@ def paragraphs(found: Findings) -> list[str]:
 
 def _what(ok: Sequence[Record]) -> list[str]:
     workloads = ", ".join(dict.fromkeys(record.case.workload for record in ok))
-    ways = list(dict.fromkeys(way_of(record.case).name for record in ok))
+    ways = list(dict.fromkeys(way_of(record.case).plain.name for record in ok))
+    settings = {way_of(record.case).setting for record in ok}
     named = ", ".join(ways[:_WAYS]) + (f" and {len(ways) - _WAYS} more" if len(ways) > _WAYS else "")
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
     cases = counted(len({record.key for record in ok}), "case")
     return [
         f"{cases} of {workloads}, measured on {_span([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}.",
         f"Ways to the derivative: {named}.",
+        *([f"Of what trades memory for time {len(settings)} settings were measured."] if len(settings) > 1 else []),
         *_devices(ok),
     ]
 
@@ -84,6 +86,11 @@ def _statistics(found: Findings, ok: Sequence[Record]) -> list[str]:
         "devices. Their 95 % intervals are bootstrapped by level (samples within processes within allocations), in pairs where "
         "turns of sampling alternated.",
     ]
+    if found.meshes:
+        told.append(
+            "The curve of a split over points and seeds is that of the fastest mesh on each number of devices, chosen by the "
+            "same times, so that it is a little better than another measurement of these meshes would be."
+        )
     if any(curve.kind == "weak" and len(curve.points) > 1 for curve in found.curves):
         told.append(
             "Weak scaling grows the points with the devices; it is called so only where counted operations and bytes for each "

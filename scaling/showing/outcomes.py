@@ -5,11 +5,13 @@ Knows records; not why they ended as they did, nor markup.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from scaling.case import Case, label
-from scaling.reading.curves import family_name, size_name, way_of
+from scaling.reading.curves import family_name, size_name
 from scaling.reading.findings import Findings, marks
+from scaling.reading.ways import call_of, way_of
 from scaling.record import REASONS, Record
 from scaling.words import counted
 
@@ -55,7 +57,8 @@ def grid(found: Findings) -> Grid | None:
 
 
 def _how(case: Case) -> str:
-    return ", ".join([way_of(case).name, case.api, *([] if case.api == "jit" else [f"{case.split} split"])])
+    """How it is computed, whatever the setting of its memory and its mesh: a row has room for all of them."""
+    return f"{way_of(case).plain.name}, {call_of(replace(case, mesh=None))}".removesuffix(", the fastest mesh")
 
 
 def _cell(records: Sequence[Record]) -> Cell | None:
@@ -72,9 +75,14 @@ def _cell(records: Sequence[Record]) -> Cell | None:
 
 def _reasons(records: Iterable[Record]) -> list[str]:
     """Of what did not end well: which problem, and why; of many, the first and how many more."""
-    told = [f"{size_name(r.case)}: {r.status}, {r.reason or 'no reason given'}{_text(r)}" for r in records if r.status != "ok"]
+    told = [f"{_which(r.case)}: {r.status}, {r.reason or 'no reason given'}{_text(r)}" for r in records if r.status != "ok"]
     more = len(told) - _MOST_TOLD
     return told[:_MOST_TOLD] + ([f"and {more} more, in the list below"] if more > 0 else [])
+
+
+def _which(case: Case) -> str:
+    """Which of those in one cell."""
+    return ", ".join(word for word in (size_name(case), case.mesh and f"mesh {case.mesh}", way_of(case).setting) if word)
 
 
 def _text(record: Record) -> str:

@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from scaling.reading.answer import call_of, unmeasured
-from scaling.reading.curves import Curve, Point, family_name, size_name, way_of
+from scaling.reading.answer import unmeasured
+from scaling.reading.curves import Curve, Point, family_name, size_name
 from scaling.reading.findings import Findings, marks
 from scaling.reading.laws import Law
 from scaling.reading.lint import ERROR, WARNING, remarks
 from scaling.reading.trends import FAR
+from scaling.reading.ways import call_of, way_of
 from scaling.showing import methods
 from scaling.showing.choice import largest
 from scaling.showing.document import (

@@ -3,7 +3,6 @@
 Knows the fields of records, curves and laws; not the format of any file (export.py), and nothing is rounded or put into words.
 """
 
-import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,13 @@ from scaling.reading.findings import Findings
 from scaling.record import Record
 
 Kind = Any  # bool, int, float, str, list[int] or list[float]
-_SEVERAL = ("case", "environment", "collectives", "compilations", "marked", "before", "after")  # fields that are many values
+# Fields that are many values; of some each has a column.
+_SEVERAL = ("case", "environment", "collectives", "compilations", "marked", "before", "after", "blocks", "colors")
+_APART: dict[str, dict[str, Kind]] = {
+    "blocks": {"block": int, "chunk": int, "storage": str, "limit_bytes": int, "probes": int},
+    "colors": {"columns": int, "rows": int},
+}
+_COLUMNS = {f"{field}.{name}": kind for field, names in _APART.items() for name, kind in names.items()}
 _LARGEST = 2**63  # what a column of integers does not hold any more
 _SUMMARY = {"samples": int, "seconds_median": float, "seconds_low": float, "seconds_high": float}
 _SCALED = {f"{kind}_{name}": float for kind in ("strong", "weak") for name in ("speedup", "efficiency")} | {"against_jit": float}
@@ -41,7 +46,9 @@ def _kinds(of: type) -> dict[str, Kind]:
     return hints | plain
 
 
-_OF_CASE, _OF_RECORD, _OF_POINT = _kinds(Case), _kinds(Record), _kinds(Point)
+_OF_RECORD, _OF_POINT = _kinds(Record), _kinds(Point)
+_NAMES = {name: f"case.{name}" if name in _OF_RECORD else name for name in _kinds(Case)}  # a record has a block of another kind
+_OF_CASE = {_NAMES[name]: kind for name, kind in _kinds(Case).items()}
 _IDENTITY = {"key": str, "environment": str}  # what the tables have in common: the digest of what may be compared
 
 
@@ -53,7 +60,7 @@ def tables(found: Findings) -> list[Table]:
 def record_table(found: Findings) -> Table:
     """A record each, whatever its status."""
     rows = record_rows(found)
-    kinds = _IDENTITY | _OF_CASE | _sizes(rows) | _OF_RECORD | _SUMMARY | _SCALED | {"honest": bool}
+    kinds = _IDENTITY | _OF_CASE | _sizes(rows) | _OF_RECORD | _COLUMNS | _SUMMARY | _SCALED | {"honest": bool}
     around = {name: str for row in rows for name in row if name.startswith("environment.")}
     return Table("records", _wide(kinds | around, rows), rows)
 
@@ -63,7 +70,7 @@ def record_rows(found: Findings) -> list[dict[str, Any]]:
     rows = []
     for record in found.records:
         row = _identity(record) | _case_row(record.case)
-        row |= {name: getattr(record, name) for name in _OF_RECORD}
+        row |= {name: getattr(record, name) for name in _OF_RECORD} | _apart(record)
         if record.status == "ok":
             low, high = ratios.interval([record]) or (None, None)
             row |= zip(_SUMMARY, (len(record.seconds), ratios.median([record]), low, high), strict=True)
@@ -78,8 +85,8 @@ def curve_table(found: Findings) -> Table:
     """A point of a curve each, with the case that it is of."""
     rows = []
     for curve in found.curves:
-        for point in curve.points:
-            case = dataclasses.replace(curve.case, devices=point.devices, points=point.points)
+        for point, timing in zip(curve.points, curve.timings, strict=True):
+            case = timing.case
             row = {"name": curve.name, "kind": curve.kind, "key": case.key, "environment": curve.environment}
             rows.append(row | _case_row(case) | {name: getattr(point, name) for name in _OF_POINT})
     return Table("curves", _wide({"name": str, "kind": str} | _IDENTITY | _OF_CASE | _sizes(rows) | _OF_POINT, rows), rows)
@@ -115,8 +122,20 @@ def _identity(record: Record) -> dict[str, Any]:
 
 
 def _case_row(case: Case) -> dict[str, Any]:
-    fields = to_dict(case)
-    return {name: fields[name] for name in _OF_CASE} | {f"sizes.{name}": size for name, size in case.sizes.items()}
+    fields, sizes = to_dict(case), {f"sizes.{name}": size for name, size in case.sizes.items()}
+    return {column: fields[name] for name, column in _NAMES.items()} | sizes
+
+
+def _apart(record: Record) -> dict[str, Any]:
+    """The parts of what is several values, each of the kind of its column or not at all; a list by how long it is."""
+    row = {}
+    for field, names in _APART.items():
+        whole = getattr(record, field)
+        for name, kind in names.items():
+            part = whole.get(name) if isinstance(whole, Mapping) else None
+            part = len(part) if isinstance(part, list) else part
+            row[f"{field}.{name}"] = part if isinstance(part, kind) else None
+    return row
 
 
 def _sizes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
@@ -124,10 +143,14 @@ def _sizes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
 
 
 def _wide(kinds: Mapping[str, Kind], rows: Sequence[Mapping[str, Any]]) -> dict[str, Kind]:
-    """The same kinds, integers too large for a column of them as text: a seed may have any number of digits."""
+    """The same kinds, integers that a column of them does not hold as text: a seed of many digits, a chunk that is `auto`."""
     whole = [name for name, kind in kinds.items() if kind is int]
-    large = {name for name in whole if any(abs(row.get(name) or 0) >= _LARGEST for row in rows)}
+    large = {name for name in whole if any(_odd(row.get(name)) for row in rows)}
     return {name: str if name in large else kind for name, kind in kinds.items()}
+
+
+def _odd(value: Any) -> bool:
+    return isinstance(value, str) or abs(value or 0) >= _LARGEST
 
 
 def around(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 Knows findings and how they are worded; not markup, and not files. Whatever stands in a record is text here.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,23 +11,33 @@ from scaling import ceilings
 from scaling.case import Case
 from scaling.reading import lint, published
 from scaling.reading.answer import COLUMNS, PEER_COLUMNS, peer_rows, table_rows, time_of
-from scaling.reading.curves import Timing, family_name, size_name, way_of
-from scaling.reading.findings import Findings, first_call, marks
+from scaling.reading.curves import Timing, family_name, ratio_of, size_name
+from scaling.reading.findings import Findings, marks
 from scaling.reading.footprint import memory
+from scaling.reading.fronts import chosen, setting_name
 from scaling.reading.laws import karp_flatt
+from scaling.reading.meshes import padding, shape
 from scaling.reading.resampling import Estimate
+from scaling.reading.stages import first_call, made, pays_after, stage
 from scaling.reading.standing import near_floor
+from scaling.reading.ways import call_of, way_of
 from scaling.showing.rows import around
 from scaling.showing.wording import place
 from scaling.words import counted, duration, number, ratio, share
 
 _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices", "time", "samples", "stopped by", "first call", "in later calls",
-    "memory", "by hand", "of the roof", "error", "tolerance", "speed-up", "remarks",
+    "memory", "by hand", "of the roof", "error", "tolerance", "speed-up", "sends", "remarks",
 )  # fmt: skip
 _MACHINE = ("what", "devices", "dtype", "api", "a device, a call", "a device", "time", "samples", "remarks")
 _LAWS = ("curve", "law", "best", "serial", "contention", "coherency", "largest speed-up", "at devices", "off by", "Karp-Flatt")
 _GROWTH = ("problem", "swept", "mode", "exponent", "sizes", "left out, under ten floors")
+_FRONTS = ("problem", "program", "devices", "setting", "memory", "of the fastest", "time", "times as long", "front", "remarks")
+_MESHES = ("problem", "program", "devices", "mesh", "time", "times as long", "fastest", "in vain", "sends", "remarks")
+_SPARSE = (
+    "problem", "mode", "devices", "nonzeros", "seeds", "detecting", "colouring", "compiling", "first call", "time", "all seeds",
+    "times as long", "pays after", "remarks",
+)  # fmt: skip
 _MOST_VALUES = 6  # of a field of the environment, such as the jobs
 
 
@@ -53,6 +62,17 @@ def every(found: Findings) -> list[Table]:
         "Fitted to the logarithms of the times, the time on one device among the parameters; intervals are 95 %. Karp-Flatt: the "
         "serial fraction that the speed-up on the most devices stands for by itself."
     )
+    front = (
+        "One program under several settings of memory. Memory: inputs, result and temporaries of a device; of the fastest: as a "
+        "share of what the fastest setting takes. On the front: no other setting takes less of one of memory and time without "
+        "taking more of the other."
+    )
+    mesh = "Points x seeds: over how many devices each is cut. In vain: the share that is computed so that both share out."
+    sparse = (
+        "Detecting: finding where the derivative is not zero; colouring: finding few seeds that give all of it. All seeds: the "
+        "fastest way with a seed for each row or column, and how many times as long it takes. Pays after: the number of "
+        "evaluations from which on few seeds are faster in all, everything before the first result included."
+    )
     power = "Time grows with the size to the power of the exponent."
     tables = [
         Table("fastest", "Fastest mode", "", COLUMNS, table_rows(found)),
@@ -60,6 +80,9 @@ def every(found: Findings) -> list[Table]:
         Table("published", "Published and measured", "", published.COLUMNS, published.rows(found)),
         Table("laws", "Laws of scaling", law, _LAWS, _law_rows(found)),
         Table("growth", "Growth with size", power, _GROWTH, _growth_rows(found)),
+        Table("meshes", "Meshes", mesh, _MESHES, _mesh_rows(found)),
+        Table("fronts", "Settings of memory", front, _FRONTS, _front_rows(found)),
+        Table("sparsity", "Sparse derivatives", sparse, _SPARSE, _sparse_rows(found)),
         Table("systems", "Other systems", "", PEER_COLUMNS, peer_rows(found)),
         Table("machine", "What the machine can do", "", _MACHINE, _machine_rows(found)),
         Table("measured", "Every measured case", roof, _MEASURED, _measured_rows(found)),
@@ -87,24 +110,29 @@ def _machine_rows(found: Findings) -> list[tuple[str, ...]]:
 def _measured_rows(found: Findings) -> list[tuple[str, ...]]:
     """Every case that was measured, replicates pooled, under _MEASURED."""
     standings = {(s.timing.environment, s.timing.honest, s.timing.case): s for s in found.standings}
+    overlapped = {id(each.timing): each for each in found.overlaps}
     eager = {_place(timing): timing for timing in found.timings if not timing.case.jit}
     rows: list[tuple[str, ...]] = []
     for timing in (timing for timing in found.timings if timing.case.kind == "case"):
         standing, case = standings.get((timing.environment, timing.honest, timing.case)), timing.case
+        overlap = overlapped.get(id(timing))
         first, bytes_of = first_call(timing), memory(timing)
         remarks = [marks(found, timing.environment, timing.honest).strip(" []")]
         remarks += [f"under ten floors: {duration(floor)}"] if (floor := near_floor(timing)) else []
         remarks += [f"compiling pays after {calls}"] if (calls := _worth(timing, eager.get(_place(timing)))) else []
+        remarks += [f"takes {auto}"] if (auto := chosen(timing.records[0])) else []
+        remarks += [f"{share(padding(timing))} in vain"] if padding(timing) else []
+        remarks += [f"{ratio(*overlap.ratio)} as long as without overlap"] if overlap else []
         rows.append((
-            family_name(case), size_name(case), way_of(case).name, "" if case.api == "jit" else case.split, case.api,
+            family_name(case), size_name(case), way_of(case).name, _split(case), case.api,
             str(case.devices), time_of(timing), str(len(timing.seconds)), ", ".join(sorted(set(_known(timing, "stop_reason")))),
             duration(first) if first else "",
             number(first / timing.median) if first else "",
-            f"{number(bytes_of / 1e6)} MB" if bytes_of else "",
+            _megabytes(bytes_of),
             ratio(standing.by_hand[0]) if standing and standing.by_hand else "",
             f"{share(standing.roof.fraction)}: {standing.roof.name}" if standing and standing.roof else "",
             *(f"{max(known):.2g}" if (known := _known(timing, name)) else "" for name in ("error", "tolerance")),
-            ", ".join(_speedups(found, timing)), ", ".join(word for word in remarks if word),
+            ", ".join(_speedups(found, timing)), _sends(timing), ", ".join(word for word in remarks if word),
         ))  # fmt: skip
     return rows
 
@@ -116,10 +144,26 @@ def _place(timing: Timing) -> tuple[str, bool, Case]:
 
 def _worth(timing: Timing, eager: Timing | None) -> str:
     """After how many calls a compiled program has caught up with one that is not, where both were measured."""
-    compiled, plain = first_call(timing), first_call(eager) if eager else None
-    if eager is None or not timing.case.jit or compiled is None or plain is None or eager.median <= timing.median:
-        return ""
-    return counted(1 + max(0, math.ceil((compiled - plain) / (eager.median - timing.median))), "call")
+    calls = pays_after(timing, eager) if eager and timing.case.jit else None
+    return counted(calls, "call") if calls else ""
+
+
+def _split(case: Case) -> str:
+    """How a case is cut, in a cell."""
+    words = ["" if case.api == "jit" else case.split, case.mesh, "overlapped" if case.overlap else None]
+    return " ".join(word for word in words if word)
+
+
+def _megabytes(value: float | None) -> str:
+    """In one unit, so that a column of them can be sorted."""
+    return f"{number(value / 1e6)} MB" if value else ""
+
+
+def _sends(timing: Timing) -> str:
+    """What a device sends in a call, and in how many collectives of which kind."""
+    record = timing.records[0]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
+    return f"{_megabytes(record.collective_bytes)} in {kinds}" if record.collective_bytes and kinds else ""
 
 
 def _speedups(found: Findings, timing: Timing) -> list[str]:
@@ -165,6 +209,64 @@ def _growth_rows(found: Findings) -> list[tuple[str, ...]]:
         )
         for growth in found.growths
     ]  # fmt: skip
+
+
+def _program(case: Case) -> str:
+    return f"{way_of(case).plain.name}, {call_of(case)}"
+
+
+def _front_rows(found: Findings) -> list[tuple[str, ...]]:
+    """Every setting of every program of several, the smallest first, then those that memory was too small for."""
+    rows: list[tuple[str, ...]] = []
+    for front in found.fronts:
+        of = (f"{family_name(front.case)} {size_name(front.case)}", _program(front.case), str(front.case.devices))
+        marked = marks(found, front.environment).strip(" []")
+        for setting in front.settings:
+            remarks = [marked, f"takes {auto}" if (auto := chosen(setting.timing.records[0])) else ""]
+            times = "" if setting is front.fastest else ratio(*ratio_of(setting.timing, front.fastest.timing))
+            held = share(setting.memory / front.fastest.memory)
+            rows.append((
+                *of, setting.name, _megabytes(setting.memory), held, time_of(setting.timing), times,
+                "on it" if setting.best else "", ", ".join(word for word in remarks if word),
+            ))  # fmt: skip
+        for record in front.unfit:
+            rows.append((*of, setting_name(record.case), "", "", "", "", "", f"did not fit: {record.text or record.reason}"))
+    return rows
+
+
+def _mesh_rows(found: Findings) -> list[tuple[str, ...]]:
+    """Every mesh of every program and number of devices, the fastest first."""
+    rows: list[tuple[str, ...]] = []
+    for each in found.meshes:
+        for timing, times in each.rows:
+            first = timing is each.rows[0][0]
+            vain = padding(timing)
+            rows.append((
+                f"{family_name(each.case)} {size_name(each.case)}", f"{way_of(each.case).name}, {each.case.api}",
+                str(each.case.devices), shape(timing.case), time_of(timing), "" if first else ratio(*times),
+                ("fastest" if each.sure else "ahead, not told apart") if first else "", share(vain) if vain else "",
+                _sends(timing), marks(found, each.environment, each.honest).strip(" []"),
+            ))  # fmt: skip
+    return rows
+
+
+def _sparse_rows(found: Findings) -> list[tuple[str, ...]]:
+    """Every timing with coloured seeds, its stages, and the fastest with all of them beside it."""
+    rows: list[tuple[str, ...]] = []
+    for each in found.colorings:
+        timing, record, rival = each.timing, each.timing.records[0], each.rival
+        spent = (stage(timing, "detect_seconds"), stage(timing, "color_seconds"), made(timing), first_call(timing))
+        colors = " + ".join(f"{count} {kind}" for kind, count in (record.colors or {}).items() if count)
+        rows.append((
+            f"{family_name(timing.case)} {size_name(timing.case)}", way_of(timing.case).name, str(timing.case.devices),
+            f"{record.nonzeros:,}" if record.nonzeros is not None else "", colors,
+            *("" if seconds is None else duration(seconds) for seconds in spent), time_of(timing),
+            f"{way_of(rival.case).name}, {duration(rival.median)}" if rival else "not measured",
+            ratio(*each.ratio) if each.ratio else "",
+            "" if rival is None else counted(each.pays, "evaluation") if each.pays else "never",
+            marks(found, timing.environment, timing.honest).strip(" []"),
+        ))  # fmt: skip
+    return rows
 
 
 def environments(found: Findings) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.reading import answer
-from scaling.reading.answer import call_of
-from scaling.reading.curves import Curve, Panel, Timing, family, family_name, size_name, volume, way_of
+from scaling.reading.curves import Curve, Panel, Timing, family, family_name, size_name, volume
 from scaling.reading.findings import Findings, marks
+from scaling.reading.ways import call_of, way_of
 from scaling.showing.choice import largest
 from scaling.showing.plot import COLOURS, LETTERS, Axis, Series, draw
 from scaling.showing.wording import legible

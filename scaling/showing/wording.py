@@ -3,6 +3,7 @@
 import re
 
 from scaling.case import Case
+from scaling.reading.ways import call_of
 from scaling.words import counted
 
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # but for the end of a line
@@ -11,8 +12,7 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # what no file of tex
 
 def place(case: Case, held: str, honest: bool) -> str:
     """What is the same for all of a panel, in words."""
-    how = [held, counted(case.devices, "device"), case.api]
-    how += [] if case.api == "jit" else [f"{case.split} split"]
+    how = [held, counted(case.devices, "device"), call_of(case)]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling import store
-from scaling.case import PROBLEM, Case, from_dict, to_dict
+from scaling.case import PROBLEM, Case, from_dict, to_dict, told
 from scaling.reading import findings
 from scaling.reading.curves import Curve, Fastest, Point, curves, size_name, way_of
 from scaling.reading.findings import Findings
@@ -101,7 +101,7 @@ def _curve_run(study: str, curve: Curve, environment: Mapping[str, Any], laws: I
     if curve.kind == "weak":  # points grow along the curve: the rows hold them, the config what stays
         del fields["points"]
         fields["points_per_device"] = curve.case.points // curve.case.devices
-    series = _digest([study, fields, curve.kind, curve.environment])
+    series = _digest([study, {k: v for k, v in told(curve.case).items() if k in fields}, curve.kind, curve.environment])
     config = fields | {f"size_{name}": size for name, size in curve.case.sizes.items()}
     config |= {"way": way_of(curve.case).name, "size": size_name(curve.case)}
     config |= {
@@ -184,7 +184,9 @@ def _records(records: Sequence[Record]) -> Table:
     """Every record as one row of scalars; samples stand as their number and median, a mapping as its JSON."""
     rows = []
     for record in records:
-        row = to_dict(record.case) | {"key": record.key, "environment": record.environment["digest"]}
+        row = to_dict(record.case)
+        row["case.block"] = row.pop("block")  # the record's own is who alternated with it
+        row |= {"key": record.key, "environment": record.environment["digest"]}
         row |= {key: record.environment.get(key) for key in ("platform", "device_kind")}
         for each in dataclasses.fields(record):
             if each.name not in ("case", "environment", "seconds", "seconds_min"):

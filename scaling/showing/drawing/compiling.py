@@ -6,8 +6,9 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from scaling.reading.curves import Timing, Way, family, way_of
-from scaling.reading.findings import first_call
+from scaling.reading.curves import Timing, family
+from scaling.reading.stages import first_call
+from scaling.reading.ways import Way, way_of
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import QUIET, colour, shape
 from scaling.showing.drawing.sheet import Drawing, compose
@@ -26,8 +27,9 @@ def draw(timings: Iterable[Timing], several: bool) -> Drawing | None:
             families.setdefault((timing.environment, *family(timing.case)), []).append((timing.median, first, timing))
     if not families:
         return None
-    told = "The first call: tracing, lowering, compiling and running once. On a slanted line so many later calls take as long as"
-    told += " the first one took: below it most of the time of such a run is computing, above it is compiling."
+    told = "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. On a slanted line"
+    told += " so many later calls take as long as the first one took: below it most of the time of such a run is computing, above"
+    told += " it is compiling."
     if len(families) > MOST_PANELS:
         told += f" {MOST_PANELS} of {len(families)} are drawn."
     painters = [partial(_draw, places=places, several=several) for places in list(families.values())[:MOST_PANELS]]
@@ -39,7 +41,7 @@ def _draw(axis: Axes, places: Sequence[Place], several: bool) -> None:
     axis.set_yscale("log")
     ways: dict[Way, list[Place]] = {}
     for place in places:
-        ways.setdefault(way_of(place[2].case), []).append(place)
+        ways.setdefault(way_of(place[2].case).plain, []).append(place)
     for way, some in sorted(ways.items(), key=lambda item: item[0].name):
         axis.plot(
             [place[0] for place in some], [place[1] for place in some], label=way.name, color=colour(way), marker=shape(way),

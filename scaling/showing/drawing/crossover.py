@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from scaling.reading.crossover import Map
-from scaling.reading.curves import Way, family, way_of
+from scaling.reading.curves import family
+from scaling.reading.ways import Way, way_of
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import GRID, INK, colour
 from scaling.showing.drawing.sheet import Drawing, compose
@@ -90,6 +91,7 @@ def _marks(ways: Collection[Way]) -> dict[Way, str]:
                 None if way.jit else "eager",
             ]
             words += [way.mode] if len({other.mode for other in some}) > 1 else []
-            words += [f"{way.chunk} at a time"] if way.chunk else []
+            words += [way.seeds] if len({other.seeds for other in some}) > 1 else []
+            words += [way.brief]
             made[way] = " ".join(word for word in words if word) if len(some) > 1 else ""
     return made

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from scaling.case import Case
-from scaling.reading.curves import Way, family_name
+from scaling.reading.curves import family_name
+from scaling.reading.ways import Way
 from scaling.showing.drawing.palette import QUIET, colour, dashes
 
 GUIDE: dict[str, Any] = {"color": QUIET, "linewidth": 1, "linestyle": ":"}

@@ -7,8 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from scaling.case import ANALYTIC
-from scaling.reading.curves import Curve, size_name, way_of
+from scaling.reading.curves import Curve, size_name
 from scaling.reading.losses import Loss
+from scaling.reading.ways import call_of, way_of
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import BLUE, GREY, OCHRE, ON, PURPLE, VERMILION
 from scaling.showing.drawing.scaling import largest
@@ -59,5 +60,5 @@ def _draw(axis: Axes, curve: Curve, parts: Sequence[Loss], several: bool) -> Non
     axis.set_ylim(0, max(1.02, *bottom))
     axis.grid(True, axis="y")
     case = curve.case
-    how = f"{way_of(case).name}, {case.api}, {case.split} split, {size_name(case)}"
+    how = f"{way_of(case).name}, {call_of(case)}, {size_name(case)}"
     lines.title(axis, case, how, curve.environment if several else "")

@@ -5,8 +5,9 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from scaling.reading.curves import Timing, Way, family, problem, size_name, volume, way_of
+from scaling.reading.curves import Timing, family, problem, size_name, volume
 from scaling.reading.footprint import Place, front, memory
+from scaling.reading.ways import Way, way_of
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import colour, shape
 from scaling.showing.drawing.sheet import Drawing, compose
@@ -20,8 +21,8 @@ def draw(timings: Iterable[Timing], several: bool) -> Drawing | None:
     if not panels:
         return None
     told = "Memory of one device: the peak of the program where the compiler or the device tells it, else inputs, results and"
-    told += " temporaries. Each mark is a mode on so many devices, of the largest problem of each workload; the more devices, the"
-    told += " larger the mark. The dotted front: nothing else is both faster and smaller."
+    told += " temporaries. Each mark is a mode, under one setting of memory, on so many devices, of the largest problem of each"
+    told += " workload; the more devices, the larger the mark. The dotted front: nothing else is both faster and smaller."
     if len(panels) > MOST_PANELS:
         told += f" {MOST_PANELS} of {len(panels)} are drawn."
     painters = [partial(_draw, places=places, several=several) for places in panels[:MOST_PANELS]]
@@ -36,13 +37,13 @@ def _panels(timings: Iterable[Timing]) -> list[list[Place]]:
             problems = families.setdefault((timing.environment, *family(timing.case)), {})
             problems.setdefault(problem(timing.case), []).append(Place(held, timing.median, timing))
     made = [max(problems.values(), key=_fullness) for problems in families.values()]
-    return [places for places in made if len({way_of(timing.case) for *_, timing in places}) > 1]
+    return [places for places in made if len({way_of(timing.case).plain for *_, timing in places}) > 1]
 
 
 def _fullness(places: Sequence[Place]) -> tuple[int, int, int]:
     """The more ways, then numbers of devices, then work, the sooner a problem is drawn: of one way there is nothing to choose."""
     cases = [timing.case for *_, timing in places]
-    return len(set(map(way_of, cases))), len({case.devices for case in cases}), volume(cases[0])
+    return len({way_of(case).plain for case in cases}), len({case.devices for case in cases}), volume(cases[0])
 
 
 def _draw(axis: Axes, places: Sequence[Place], several: bool) -> None:
@@ -50,7 +51,7 @@ def _draw(axis: Axes, places: Sequence[Place], several: bool) -> None:
     axis.set_yscale("log")
     ways: dict[Way, list[Place]] = {}
     for place in sorted(places, key=lambda place: place.timing.case.devices):
-        ways.setdefault(way_of(place.timing.case), []).append(place)
+        ways.setdefault(way_of(place.timing.case).plain, []).append(place)
     counts = sorted({timing.case.devices for *_, timing in places})
     for way, some in ways.items():
         for held, seconds, timing in some:

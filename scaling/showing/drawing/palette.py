@@ -6,7 +6,8 @@ Knows colours and ways; not matplotlib, not pages.
 import re
 from collections.abc import Callable
 
-from scaling.reading.curves import Way
+from scaling.case import Case
+from scaling.reading.ways import Way
 
 INK, QUIET, GRID = "#1c1e21", "#5b6068", "#dcdfe4"  # text, what stands back, lines to read along
 GROUND, ON = "#ffffff", "#fffffe"  # the paper, and what is written on a filled patch
@@ -17,7 +18,7 @@ OCHRE, OLIVE, GREY, SKY = "#a87400", "#847a00", "#6e6e6e", "#2f7fa8"
 _MODES = {
     "jacfwd": BLUE, "jacrev": VERMILION, "linearize": GREEN, "finite_difference": PURPLE, "vmap_grad": OCHRE,
     "grad_of_sum": OLIVE, "analytic": INK, "analytic_vmap": INK, "value": GREY, "fwd_over_rev": BLUE,
-    "rev_over_fwd": VERMILION, "rev_over_rev": GREEN, "fwd_over_fwd": OCHRE,
+    "rev_over_fwd": VERMILION, "rev_over_rev": GREEN, "fwd_over_fwd": OCHRE, "mixed": PURPLE,
 }  # fmt: skip
 _ENGINES = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100", "julia": "#8e3391",
@@ -32,8 +33,13 @@ _DASHES = {"vmap": "-", "whole": "--"}
 _SHAPES = {
     "jacfwd": "o", "jacrev": "s", "linearize": "^", "finite_difference": "D", "vmap_grad": "v", "analytic": "P",
     "analytic_vmap": "X", "fwd_over_rev": "o", "rev_over_fwd": "s", "rev_over_rev": "^", "fwd_over_fwd": "D", "value": "x",
+    "mixed": "*",
 }  # fmt: skip
-_CUTS = {("shard_map", "points"): "o", ("shard_map", "seeds"): "s", ("pmap", "points"): "^", ("pmap", "seeds"): "D"}
+_FEW = {"jacfwd": "<", "jacrev": ">", "mixed": "*", "analytic": "P", "analytic_vmap": "X"}  # of coloured seeds
+_CUTS = {
+    ("shard_map", "points"): "o", ("shard_map", "seeds"): "s", ("shard_map", "both"): "v", ("shard_map", "data"): "P",
+    ("pmap", "points"): "^", ("pmap", "seeds"): "D", ("pmap", "both"): "<", ("pmap", "data"): ">",
+}  # fmt: skip
 
 
 def colour(way: Way) -> str:
@@ -42,20 +48,20 @@ def colour(way: Way) -> str:
 
 
 def dashes(way: Way) -> str:
-    """A line for each batch, another for another formulation, for a compiled peer and for what runs eagerly."""
-    if way.formulation or (way.engine != "jax" and way.jit):
+    """A line for each batch, another for another formulation or few seeds, a compiled peer, and what runs eagerly."""
+    if way.formulation or way.seeds != "identity" or (way.engine != "jax" and way.jit):
         return "-."
     return ":" if way.engine == "jax" and not way.jit else _DASHES[way.batch]
 
 
 def shape(way: Way) -> str:
     """The marker of a mode, where lines differ in modes."""
-    return _SHAPES.get(way.mode, "x")
+    return _FEW.get(way.mode, "d") if way.seeds != "identity" else _SHAPES.get(way.mode, "x")
 
 
-def cut(api: str, split: str) -> str:
+def cut(case: Case) -> str:
     """The marker of how a mode is called and cut, where lines differ in that too."""
-    return _CUTS.get((api, split), "x")
+    return "X" if case.overlap else _CUTS.get((case.api, case.split), "x")
 
 
 def themed(text: str) -> str:

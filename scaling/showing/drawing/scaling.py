@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from scaling.reading.curves import Curve, Way, family, family_name, problem, size_name, volume, way_of
+from scaling.reading.curves import Curve, family, family_name, problem, size_name, volume
 from scaling.reading.laws import Law
+from scaling.reading.ways import Way, call_of, way_of
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import colour, cut
 from scaling.showing.drawing.sheet import Drawing, Painter, compose
@@ -57,7 +58,7 @@ def fewer(curves: Sequence[Curve]) -> list[Curve]:
         return list(curves)
     best: dict[Way, Curve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault(way_of(curve.case), curve)
+        best.setdefault(way_of(curve.case).plain, curve)
     return list(best.values())
 
 
@@ -92,8 +93,8 @@ def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], ef
             (p.efficiency, p.efficiency_low, p.efficiency_high) if efficiency else (p.speedup, p.speedup_low, p.speedup_high)
             for p in known
         ]
-        name = f"{way.name}, {case.api}, {case.split} split"
-        lines.bars(axis, [p.devices for p in known], rows, name, way, cut(case.api, case.split), above)
+        name = f"{way.name}, {call_of(case)}"
+        lines.bars(axis, [p.devices for p in known], rows, name, way, cut(case), above)
         base = curve.points[0]
         if (law := laws.get(id(curve))) and base.devices == 1:
             at = np.geomspace(known[0].devices, known[-1].devices, 40)
@@ -111,6 +112,8 @@ def _caption(kind: str, curves: Sequence[Curve], drawable: Sequence[Curve], rows
     told = [f"Against the same program on {of}; bars are 95 % intervals. The largest problem of each workload is drawn."]
     if fitted:
         told.append("The broad pale line behind is the law that fits best (its numbers are in the table of laws).")
+    if any(curve.case.split == "both" for row in rows[:MOST_ROWS] for curve in row):
+        told.append("A split over both axes stands with the mesh that is fastest on each number of devices.")
     if any(len(row) > MOST_LINES for row in rows[:MOST_ROWS]):
         told.append("Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn.")
     if left_out := rows[MOST_ROWS:]:

@@ -88,6 +88,16 @@ def compose(name: str, title: str, caption: str, painters: Sequence[Painter], he
         )  # fmt: skip
 
 
+def room(panels: int) -> tuple[float, float]:
+    """How wide a panel is within its axes where there are so many, and how large small letters are in it, in points.
+
+    For what must know before it is laid out. One alone is wider, so that a phone shows it smaller.
+    """
+    columns = min(_COLUMNS, panels)
+    width = max(_LEAST_WIDTH, _WIDTH * columns) / columns
+    return 72 * (width - _LEFT - _RIGHT), 7.5 if columns > 1 else 10.0
+
+
 def _place(
     figure: Figure, axes: Sequence[Axes], columns: int, heights: tuple[int, float, float], heading: float
 ) -> list[tuple[float, float, float, float]]:

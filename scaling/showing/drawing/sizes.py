@@ -5,8 +5,9 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from scaling.reading.curves import Panel, Way, family, volume
+from scaling.reading.curves import Panel, family, volume
 from scaling.reading.growth import Growth
+from scaling.reading.ways import Way
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import colour, shape
 from scaling.showing.drawing.sheet import Drawing, compose
