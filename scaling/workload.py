@@ -226,9 +226,8 @@ def build(case: Case) -> Workload:
         return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None, own=None)
     asked = made.reduce if case.reduce is None else None if case.reduce == "whole" else case.reduce
     left, by_hand = None, made.whole_modes
-    if asked != made.reduce and case.mode != "value":  # the whole Jacobian written by hand can still be reduced, a sum cannot
-        can = made.reduce is None or (made.reduce, asked) == ("outputs", "points")
-        left, by_hand = asked, by_hand if can else {}
+    if asked != made.reduce and case.mode != "value":  # a whole Jacobian written by hand can still be reduced, a sum cannot
+        left, by_hand = asked, by_hand if made.reduce is None and asked != "points" else {}
     return dataclasses.replace(made, reduce=asked, own=made.reduce, left=left, whole_modes=by_hand)
 
 

@@ -120,10 +120,9 @@ def _jit(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[A
 def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
     """The same function on every device of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
-    total = (lambda tree: jax.lax.psum(tree, POINTS)) if case.split == "data" else (lambda tree: tree)
 
     def on_mesh(*arrays: Any) -> Any:
-        here = Here(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, total)
+        here = Here(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _over_all(case))
         return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
 
     # Every part of the result is its device's own. Were JAX to check what is replicated, it would also all-reduce the derivative
@@ -139,13 +138,19 @@ def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequ
     return jax.jit(mapped), arguments
 
 
+def _over_all(case: Case) -> Callable[[Any], Any]:
+    """The sum over all devices, where it is asked for and there are several."""
+    if case.split == "data" and case.devices > 1:
+        return lambda tree: jax.lax.psum(tree, POINTS)
+    return lambda tree: tree
+
+
 def _pmap(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
     """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
-    total = (lambda tree: jax.lax.psum(tree, POINTS)) if case.split == "data" else (lambda tree: tree)
 
     def on_axis(*arrays: Any) -> Any:
         device = jax.lax.axis_index(POINTS)
-        return on_device(Here(device // case.axes[1], device % case.axes[1], 0, total), arrays)
+        return on_device(Here(device // case.axes[1], device % case.axes[1], 0, _over_all(case)), arrays)
 
     sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
     stacked = {

@@ -32,33 +32,25 @@ class _Piece(NamedTuple):
 
 
 def derivative(case: Case, workload: Workload, sizes: Shape, points: Named, shared: Named, here: Here) -> Any:
-    """An entry a part: seeds last, or an array an input. Of a whole mode, what it makes of the sum."""
+    """An entry a part: seeds last, or an array an input; of mode=value the sum itself."""
     count = share(case.points, case.axes[0])
     padded = count * case.axes[0] != case.points
 
-    def over_points(of: Callable[[Callable, Named, Any], Any]) -> Any:
-        """`of` a sum over points, its points, and which of them are real; added up over blocks of points."""
+    def over_points(of: Callable[[Callable], Any]) -> Any:
+        """`of` a sum over points, as a function of what they share; added up over blocks of points."""
 
         def block(numbers: Any) -> Any:
             cut = lambda x: jax.lax.dynamic_slice_in_dim(x, numbers[0], len(numbers)) if case.block else x  # noqa: E731
             some = {name: cut(x) for name, x in points.items()}
             real = here.points * count + numbers < case.points if padded else None
-            return of(lambda **shared: _total(case, workload, some, shared, real), some, real)
+            return of(lambda **shared: _total(case, workload, some, shared, real))
 
         return seeds.added(block, Some(0, count, case.block))
 
     if case.mode == "value":
-        return here.over_all(over_points(lambda total, some, real: total(**shared)))
-    if case.mode in workload.whole_modes:
-        by_hand = workload.whole_modes[case.mode]
-
-        def summed(total: Callable, some: Named, real: Any) -> Any:
-            each = by_hand(**some, **shared)
-            return jnp.sum(_masked(each.reshape(len(next(iter(some.values()))), -1, sizes.inputs), real), axis=(0, 1))
-
-        return here.over_all(over_points(summed))
+        return here.over_all(over_points(lambda total: total(**shared)))
     if not case.overlap:
-        whole = over_points(lambda total, some, real: tuple(_of(case, part, total, shared, here) for part in sizes.parts))
+        whole = over_points(lambda total: tuple(_of(case, part, total, shared, here) for part in sizes.parts))
         return here.over_all(whole)
     return tuple(_in_pieces(case, part, over_points, shared, here) for part in sizes.parts)
 
@@ -87,8 +79,7 @@ def _in_pieces(case: Case, part: Part, over_points: Callable, shared: Named, her
     pieces = [_Piece(name, *ends) for name, size in spans for ends in _cuts(size)]
     compute = _some_seeds if part.columns else _some_numbers
     made = [
-        here.over_all(over_points(lambda total, *_, piece=piece: compute(case, part, total, shared, here, piece)))
-        for piece in pieces
+        here.over_all(over_points(lambda total, piece=piece: compute(case, part, total, shared, here, piece))) for piece in pieces
     ]
     if part.columns:
         return jnp.concatenate(made)
