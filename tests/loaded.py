@@ -1,7 +1,7 @@
-"""The command `scaling` in processes that have it loaded already: some hundred tests need not wait for its imports.
+"""The command `scaling` in processes that have it loaded already, so that some hundred tests need not wait for its imports.
 
 A server imports what the command does and forks for each one: a process of its own, with its own words, folder, environment and
-streams. That the command starts from nothing too is shown where the README's are run, and where one is left running. Knows Linux and
+streams. That it starts from nothing too is shown where the README's commands are run, and wherever one is left running. Knows
 what the command imports; not what its words mean.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 _LARGEST = 2**17  # bytes of a message: the words and the environment of a command
 _MODULES = (
     "hydra", "scaling.cli", "scaling.reading.compare", "scaling.reading.lint", "scaling.showing.export", "scaling.showing.report",
+    "matplotlib.backends.backend_pdf", "fontTools.subset",
 )  # fmt: skip
 
 
@@ -51,8 +52,10 @@ class Server:
             os.kill(process, signal.SIGKILL)
             self._hear(timeout)
             raise subprocess.TimeoutExpired(list(words), timeout) from None
-        for reader in readers:  # until whatever the command left behind has closed them too
+        for reader in readers:
             reader.join(timeout)
+        if len(said) < len(streams):  # something that the command left behind holds them
+            raise subprocess.TimeoutExpired(list(words), timeout)
         out, err = (said[stream] for stream, _ in streams)
         return subprocess.CompletedProcess(list(words), status, out, err)
 

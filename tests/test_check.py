@@ -223,8 +223,20 @@ def test_a_large_constant_hides_no_wrong_reduction(factor, reason, how, monkeypa
 
 @pytest.mark.parametrize("how", REDUCTIONS)
 def test_inputs_at_the_edge_of_their_domain_are_not_left(how, monkeypatch):
-    made = Workload(lambda x: jnp.log(x) + jnp.sqrt(x), {"x": uniform(5)}, wrt="x", reduce=how)
-    assert outcome(made, monkeypatch).reason is None
+    def near_zero(generator, rows):
+        return np.where(np.arange(5) == 2, 5e-5, generator.uniform(0.2, 1.0, (len(rows), 5)))
+
+    made = Workload(lambda x: jnp.log(x) + jnp.sqrt(x), {"x": Draw((5,), near_zero)}, wrt="x", reduce=how)
+    record = outcome(made, monkeypatch)
+    assert record.reason is None, record.text
+
+
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer")])
+def test_an_input_that_is_zero_makes_no_step_so_short_that_a_large_constant_hides_a_sum(factor, reason, monkeypatch):
+    f = with_rule(jnp.sin, factor)
+    draw = Draw((4,), lambda generator, rows: generator.standard_normal((len(rows), 4)) * [1, 0, 1, 1])
+    record = outcome(Workload(lambda x: 1e9 + f(x), {"x": draw}, wrt="x", reduce="inputs"), monkeypatch)
+    assert record.reason == reason, record.text
 
 
 @pytest.mark.parametrize("how", REDUCTIONS)
@@ -258,6 +270,31 @@ def test_a_finite_step_is_allowed_its_own_error_and_no_more(how):
         assert check.verdict(case, known, sizes, wrong, "cpu").reason == "wrong_answer"
 
 
+WEIGHTS = np.random.default_rng(0).uniform(0.3, 0.6, (7, 5))
+
+
+@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("how", [None, *REDUCTIONS, "points"])
+def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_the_same_way(how, reference, monkeypatch):
+    value = lambda x: np.exp(x @ WEIGHTS.T)  # noqa: E731
+    closed = lambda named: Reference(value(z := named["x"] + named["w"]), value(z)[:, :, None] * WEIGHTS)  # noqa: E731
+    made = Workload(lambda x, w: jnp.exp(WEIGHTS @ (x + w)), {"x": uniform(5, low=0.5)}, {"w": uniform(5, low=0.5)}, reduce=how)
+    made = dataclasses.replace(made, wrt="w" if how == "points" else "x")
+    made = dataclasses.replace(made, reference=closed if reference == "closed form" else None)
+    put(made, monkeypatch)
+    case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode="finite_difference", dtype="float64", api="jit")
+    named, step = inputs.exact(case, made, 0, 6), 1e-6
+    z = named["x"] + named["w"]
+    got = made_of(how, np.stack([(value(z + step * row) - value(z)) / step for row in np.eye(5)], axis=2), named["x"])
+    if how == "vector":  # one difference along the point itself, which sees what bends between the inputs as well
+        got = ((value(z + step * named["x"]) - value(z)) / step)[:, :, None]
+    got, sizes = np.asarray(got, np.float64), shape(case, made)
+    found = check.verdict(case, made, sizes, got, "cpu")
+    assert found.reason is None and 1e-8 < found.error < found.tolerance < 1e-4, found
+    assert check.verdict(case, made, sizes, got * 1.001, "cpu").reason == "wrong_answer"
+    check._whole.cache_clear()
+
+
 # A sum over points.
 
 
@@ -272,7 +309,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
         J = jacobian(*problem("linear by W", reduce="whole", points=13, dtype="float64")[:2])[0]
         right = np.asarray(made_of("points", J, None)) if mode == "jacfwd" else np.sum(named["X"] @ named["W"]).reshape(1, 1, 1)
     found = {}
-    for numbers in (2**16, 700):  # all points at once, or a few at a time
+    for numbers in (2**16, 20):  # all points at once, or one after the other
         monkeypatch.setattr(check, "_BLOCK_NUMBERS", numbers)
         found[numbers] = check.verdict(case, built, sizes, np.repeat(right, 3, axis=0), "cpu")
         assert found[numbers].reason is None
@@ -281,8 +318,8 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
             wrong[copy].flat[0] *= 1.0001
             verdict = check.verdict(case, built, sizes, wrong, "cpu")
             assert verdict.reason == "wrong_answer" and f"copy {copy} is wrong" in verdict.text
-    assert len(list(check._ranges(check._question(case, built, sizes, "cpu", None)))) > 1 or reference == "finite differences"
-    assert abs(found[700].error - found[2**16].error) < 1e-9
+    assert len(list(check._ranges(check._question(case, built, sizes, "cpu", None)))) == 13
+    assert abs(found[20].error - found[2**16].error) < 1e-9
 
 
 def test_a_point_that_a_sum_over_points_leaves_out_is_missed():
@@ -293,11 +330,25 @@ def test_a_point_that_a_sum_over_points_leaves_out_is_missed():
         assert check.verdict(case, known, sizes, np.asarray(made_of("points", J[1:], None)), "cpu").reason == "wrong_answer"
 
 
+def test_the_first_point_or_copy_that_is_not_finite_is_named_wherever_it_is(monkeypatch):
+    monkeypatch.setattr(check, "_BLOCK_NUMBERS", 40)
+    for how, each, count in (("gram", "point", 13), ("points", "copy", 4)):
+        case, built, sizes = problem("linear by W", reduce=how, points=13, sizes={"p": 3, "o": 2})
+        right = np.zeros((count, 1 if how == "points" else 6, 6))
+        for at in range(count):
+            for bad in (np.nan, np.inf):
+                wrong = right.copy()
+                wrong[at].flat[-1] = wrong[-1].flat[2] = bad
+                found = check.verdict(case, built, sizes, wrong, "cpu")
+                assert (found.reason, found.text) == ("not_finite", f"the result is not finite at {each} {at}")
+
+
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
 def test_a_sum_over_so_many_points_that_no_digit_is_sure_proves_nothing(mode):
     case, built, sizes = problem("linear by W", reduce="points", points=5000, dtype="bfloat16", mode=mode)
     got = np.zeros((1, 1, 1 if mode == "value" else sizes.inputs))
-    assert check.verdict(case, built, sizes, got, "cpu").reason == "no_digits"
+    for known in (built, dataclasses.replace(built, reference=None)):
+        assert check.verdict(case, known, sizes, got, "cpu").reason == "no_digits"
 
 
 # What is asked for is the same for every way of computing it.
@@ -423,6 +474,25 @@ def test_entries_of_a_pattern_are_checked_and_what_it_lacks_counts_as_zero(refer
 
     assert of_chain(made, more, at_a_zero).reason == "wrong_answer"
     assert of_chain(made, np.ones(CHAIN, bool)).reason is None
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
+    made, rows_cols = chain(*REFERENCES[reference]), np.nonzero(pattern_of_chain())
+    case = Case(
+        "poisson", target="gradient", points=7, wrt="x", seeds="colored", dtype="float64", api="jit", mode="finite_difference"
+    )
+    x, step = inputs.exact(case, made, 0, 7)["x"], 1e-6
+    f = lambda x: chain().nonzeros({"x": x}).value  # noqa: E731
+    J = np.stack([(f(x + step * row) - f(x)) / step for row in np.eye(CHAIN[1])], axis=2)
+    pattern = Pattern(*(a.astype(np.int32) for a in rows_cols), *CHAIN)
+    got = J[:, *rows_cols][:, None]
+    with pytest.MonkeyPatch.context() as patched:
+        put(made, patched)
+        found = check.verdict(case, made, shape(case, made), got, "cpu", pattern=pattern)
+        assert found.reason is None and 1e-9 < found.error < found.tolerance < 1e-4
+        assert check.verdict(case, made, shape(case, made), got * 1.001, "cpu", pattern=pattern).reason == "wrong_answer"
+    check._whole.cache_clear()
 
 
 def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():

@@ -1,4 +1,4 @@
-"""The contract: every way to compute a derivative gives the reference's answer at every point, and sends nothing between devices.
+"""The contract: every way to compute a derivative gives the reference's answer at every point, and sends nothing that it need not.
 
 Plain, the product of problems, modes, batches, splits, apis and device counts is covered pairwise; `--full` runs all of it.
 """
@@ -15,7 +15,7 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling import workload
-from scaling.case import APIS, BATCHES, FORWARD, HESSIAN, MODES, REVERSE, SECOND, SPLITS, WHOLE, Case
+from scaling.case import APIS, BATCHES, FORWARD, HESSIAN, MODES, REVERSE, SECOND, WHOLE, Case
 from scaling.measuring import attempt, check, inputs, modes, shape, spmd, unfit
 from scaling.record import SKIPPED, Record
 from scaling.sampling import Sampling
@@ -47,8 +47,8 @@ PROBLEMS = {
     "residual's Hessian times": {"workload": "residual", "points": 8, "wrt": "m+d", "variant": "scalar", "target": "hvp"},
 }
 AXES = {
-    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"], "api": list(APIS),
-    "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],
+    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"],
+    "api": list(APIS), "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],
 }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def runs(row: tuple) -> bool:
         return False  # as `unfit` says too; asking it costs a hundred times as much
     case = case_of(row)
     built = workload.build(case)
-    undivided = case.split == "points" and case.points % case.devices
+    undivided = case.points % case.axes[0]
     return not undivided and unfit.unfit(case, built, shape.shape(case, built)) is None
 
 
@@ -99,7 +99,7 @@ def run(case: Case) -> Record:
     return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
-def test_every_way_gives_the_reference_at_every_point_and_sends_nothing(row):
+def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
     record = run(case_of(row))
     if record.status == "skipped":
         assert record.reason == "no_digits" and record.case.mode == "finite_difference"
@@ -108,7 +108,7 @@ def test_every_way_gives_the_reference_at_every_point_and_sends_nothing(row):
     assert record.error <= record.tolerance
     if record.case.dtype == "float64" and record.case.mode != "finite_difference":
         assert record.error < 1e-10
-    assert not record.collectives or not any(record.collectives.values())
+    assert not record.collectives or any(record.collectives.values()) == (record.case.split == "data" and record.case.devices > 1)
 
 
 def test_the_names_of_the_modes_are_those_that_can_be_computed():
@@ -162,7 +162,7 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
         assert check.verdict(case, built, program.sizes, wrong, "cpu").reason == "wrong_answer", point
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", ["points", "seeds"])
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize(
     ("name", "mode"),

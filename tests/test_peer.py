@@ -77,24 +77,27 @@ def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compare
     assert told["pytest"] == pytest.__version__ and set(told) == {"pytest", "other"}  # and a hash of its source
 
 
-@pytest.mark.parametrize(
-    ("body", "reason", "words"),
-    [
-        (RIGHT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
-        (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is due"),
-        ("os.abort()", "killed", "signal 6"),
-        ("raise MemoryError('no room')", "out_of_memory", "no room"),
-        ("import nowhere", "error", "nowhere"),
-        ("return 7", "error", "AttributeError"),
-    ],
-    ids=["wrong", "of another shape", "aborts", "out of memory", "cannot be imported", "no peer"],
-)
-def test_what_goes_wrong_in_a_peer_costs_its_own_records(body, reason, words, write_peer, run):
-    write_peer(body)
-    records, _ = run(status=1)
-    assert [r.status for r in records[:3]] == ["ok", "ok", "failed"]
-    assert records[2].reason == reason and words in records[2].text
-    assert records[3].reason in (reason, "dominated" if reason == "out_of_memory" else reason)
+BROKEN = {  # what `prepare` does, the reason, some words of the text
+    "wrong": (RIGHT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
+    "of_another_shape": (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is due"),
+    "aborting": ("os.abort()", "killed", "signal 6"),
+    "hungry": ("raise MemoryError('no room')", "out_of_memory", "no room"),
+    "not_to_be_imported": ("import nowhere", "error", "nowhere"),
+    "no_peer": ("return 7", "error", "AttributeError"),
+}
+
+
+def test_what_goes_wrong_in_a_peer_costs_its_own_records(write_peer, run):
+    write_peer()
+    for name, (body, *_) in BROKEN.items():
+        write_peer(body, name=name)
+    records, _ = run(", ".join(["jax", *BROKEN, "other"]), status=1)
+    of = {engine: [r for r in records if r.case.engine == engine] for engine in ("jax", *BROKEN, "other")}
+    assert [r.status for r in of["jax"] + of["other"]] == ["ok"] * 4
+    for engine, (_, reason, words) in BROKEN.items():
+        first, second = of[engine]
+        assert (first.status, first.reason) == ("failed", reason) and words in first.text, engine
+        assert second.reason in (reason, "dominated" if reason == "out_of_memory" else reason), engine
 
 
 def test_what_a_peer_does_not_offer_or_lacks_is_skipped_with_the_words(write_peer, run):

@@ -20,7 +20,7 @@ import jax
 
 from scaling import peer, workload
 from scaling.case import Case, Refusal
-from scaling.measuring import attempt, derivative, shape, unfit
+from scaling.measuring import attempt, shape, unfit
 from scaling.peers import julia
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -277,7 +277,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
 
 
 def _arrays(case, built):
-    from scaling.measuring import inputs, shape, unfit
+    from scaling.measuring import inputs
 
     return inputs.arrays(case, built)
 

@@ -29,13 +29,19 @@ def series(work=1.0, weak=True, devices=(1, 2, 4), **fields):
         yield made_up.record(draw, one.case, flops=1e6 * work**at, hbm_bytes=1e3, **fields)
 
 
-@pytest.fixture
-def whole(tmp_path):
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
     """A made-up study with strong and weak scaling, failures and skips, and its report."""
     made = [one for one in made_up.study(500) if one.case.workload in ("rbf", "residual")]
-    folder = made_up.write(tmp_path / "study", made, "a study_of <mine> & 100 %")
+    folder = made_up.write(tmp_path_factory.mktemp("reported") / "study", made, "a study_of <mine> & 100 %")
     report.write(folder)
     return folder
+
+
+@pytest.fixture
+def whole(reported, tmp_path):
+    """The same in a folder of the test's own."""
+    return shutil.copytree(reported, tmp_path / "study")
 
 
 def test_a_study_whose_work_per_device_grows_is_nowhere_called_weak(tmp_path):

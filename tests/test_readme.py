@@ -17,6 +17,7 @@ COMMANDS = [
     if line.startswith("scaling ")
 ]
 SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]  # the same commands, sampled less
+FEW = ["replicates=2"]  # pairs of processes, where two sides are compared
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,8 @@ def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_comm
         request.getfixturevalue("cluster")
         words += ["wait=true"] if words[0] == "run" else []
     if words[0] == "run" and not any("=true" in word or word == "--help" for word in words):
-        words += SMALL
-    done = scaling_command(words, cwd=reader)
+        words += SMALL + (FEW if any(word.startswith("versus=") for word in words) else [])
+    done = scaling_command(words, cwd=reader, anew=True)
     least = (0, 1) if words[0] == "compare" else (0,)  # now and then chance alone shows a difference
     assert done.returncode in least, done.stdout + done.stderr
     assert done.stdout.strip()

@@ -75,8 +75,9 @@ def test_entries_that_are_rounded_move_no_result_by_more_than_its_size_allows(ho
 @pytest.mark.parametrize("how", REDUCTIONS)
 def test_a_sum_in_float32_term_by_term_stays_within_the_table(how):
     generator = np.random.default_rng(3)
-    J = np.abs(generator.standard_normal((2, 40, 90))).astype(np.float32)  # positive: the worst for a running sum
-    x = np.abs(generator.standard_normal((2, 90))).astype(np.float32)
+    outputs, inputs = 300, 5 if how == "gram" else 700
+    J = np.abs(generator.standard_normal((2, outputs, inputs))).astype(np.float32)  # positive: the worst for a running sum
+    x = np.abs(generator.standard_normal((2, inputs))).astype(np.float32)
     running = lambda terms: np.cumsum(terms, axis=-1, dtype=np.float32)[..., -1]  # noqa: E731
     got = {
         "outputs": lambda: running(J.transpose(0, 2, 1))[:, None, :],
@@ -86,7 +87,7 @@ def test_a_sum_in_float32_term_by_term_stays_within_the_table(how):
         "norm": lambda: running((J * J).reshape(2, -1))[:, None, None],
         "gram": lambda: running(np.einsum("poa,pob->pabo", J, J)),
     }[how]()
-    rounding = Rounding(1, added(how, 40, 90, 1), 16 * ROUNDOFF)
+    rounding = Rounding(1, added(how, outputs, inputs, 1), 16 * ROUNDOFF)
     want, size = reduced(how, Jacobians(J.astype(np.float64)), rounding, x=x.astype(np.float64))
     assert (np.abs(got - want) <= 16 * ROUNDOFF * np.sqrt(rounding.total) * size).all()
 

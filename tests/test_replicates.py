@@ -125,7 +125,14 @@ def test_a_revision_is_measured_in_turns_with_what_is_here(mine, scaling_command
     assert "0 cases to run, 2 done before" in again.stdout
     for path in beside.glob("*.jsonl"):
         path.unlink()
-    assert "2 cases to run, 0 done before" in scaling_command([*words, "replicates=2"]).stdout, "half a pair is none"
+    told = scaling_command([*words, "replicates=2", "dry_run=true"]).stdout
+    assert "2 to run, 0 to skip, 0 done before" in told, "half a pair is none"
+
+
+def test_two_sides_are_compared_over_five_pairs_unless_another_number_is_given(mine, scaling_command):
+    words = [*mine(mode="jacfwd"), "versus=self", "dry_run=true"]
+    for more, pairs in (([], 5), (["replicates=2"], 2)):
+        assert f"\n{pairs} to run" in scaling_command([*words, *more]).stdout
 
 
 def test_a_module_in_a_folder_that_is_on_the_path_comes_from_the_revision_too(mine, scaling_command, tmp_path):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -268,22 +269,22 @@ def test_other_environments_and_replicates_are_other_measurements(make_record):
     assert store.latest(records) == records
 
 
-def test_a_second_run_in_a_folder_waits_and_is_then_refused_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.3)
+def test_a_second_run_in_a_folder_waits_and_is_then_refused_in_one_line(tmp_path):
     with store.locked(tmp_path):
-        with pytest.raises(Refusal, match=r"another run is working in .*; wait for it") as refused, store.locked(tmp_path):
+        began = time.monotonic()
+        waiting = pytest.raises(Refusal, match=r"another run is working in .*; wait for it")
+        with waiting as refused, store.locked(tmp_path, seconds=0.3):
             pytest.fail("two runs held one folder")
-        assert "\n" not in str(refused.value)
+        assert time.monotonic() - began >= 0.3 and "\n" not in str(refused.value)
     with store.locked(tmp_path):
         pass
 
 
-def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_LOCK_SECONDS", 0.3)
+def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_path):
     with store.locked(tmp_path) as handle:
         worker = subprocess.Popen(["sleep", "60"], pass_fds=(handle,))
     try:
-        with pytest.raises(Refusal, match="another run"), store.locked(tmp_path):
+        with pytest.raises(Refusal, match="another run"), store.locked(tmp_path, seconds=0.3):
             pytest.fail("a second run began while the first one's worker was at work")
     finally:
         worker.kill()

@@ -243,7 +243,8 @@ def compose(*words):
 @pytest.mark.parametrize("field", OTHERS)
 def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
     where = "where=True"  # the study's own might exclude it
-    cells = compose("study=smoke", f"{field}={str(OTHERS[field]).lower() if isinstance(OTHERS[field], bool) else OTHERS[field]}", where)
+    value = str(OTHERS[field]).lower() if isinstance(OTHERS[field], bool) else OTHERS[field]
+    cells = compose("study=smoke", f"{field}={value}", where)
     assert {getattr(cell.case, field) for cell in cells} == {OTHERS[field]}
 
 

@@ -76,8 +76,8 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
 
 def test_when_a_call_returns_its_outputs_are_there():
     """Without waiting they are not: the device is still at work."""
-    x = jnp.ones((1000, 1000))
-    compiled = jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 1e3, x), x + 1]).lower(x).compile()
+    x = jnp.ones((500, 500))
+    compiled = jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 500, x), x + 1]).lower(x).compile()
     wait = attempt.waiter(compiled(x))
     assert not all(leaf.is_ready() for leaf in compiled(x))
     assert all(leaf.is_ready() for leaf in wait(compiled(x)))

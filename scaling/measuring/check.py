@@ -105,8 +105,7 @@ def verdict(
     asked = _question(case, workload, sizes, platform, pattern)
     allowed = tolerance(case, asked.rounding.total, platform)
     each = "copy" if asked.how == "points" else "point"
-    if not np.all(np.isfinite(got)):
-        bad = int(np.argmax(~np.isfinite(got).reshape(len(got), -1).all(axis=1)))
+    if (bad := _not_finite(got)) is not None:
         return Verdict(None, allowed, "not_finite", f"the result is not finite at {each} {bad}")
     worst, worst_allowed, failed, seen, lacking = 0.0, allowed, None, 0, ""
     for error, extra, words in _answers(asked, got):
@@ -122,6 +121,16 @@ def verdict(
         text = f"{each} {failed} is wrong; the largest error is {worst:.3g}{lacking}"
         return Verdict(worst, worst_allowed, "wrong_answer", text)
     return Verdict(worst, worst_allowed)
+
+
+def _not_finite(got: np.ndarray) -> int | None:
+    """The first point, or copy, where a result is not finite. A block at a time: a result may fill half the memory."""
+    step = max(1, _BLOCK_NUMBERS // max(1, got[0].size))
+    for start in range(0, len(got), step):
+        fine = np.isfinite(got[start : start + step])
+        if not fine.all():
+            return start + int(np.argmax(~fine.reshape(len(fine), -1).all(axis=1)))
+    return None
 
 
 def _no_digits(asked: _Question, allowed: float, worst_allowed: float, platform: str) -> tuple[str, str] | None:

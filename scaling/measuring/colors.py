@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _MOST = 62  # colours that are kept as the bits of a number
+_PAIRS = 10**10  # of columns that meet in a row: asdex looks at each of them
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,17 @@ def _fullest(places: np.ndarray) -> int:
 
 def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool) -> Iterator[Colors]:
     """Colourings of the columns that are wanted, the most promising first. alone: columns own every entry."""
-    graph = _graph(matrix, owned, wanted)
-    if least <= _MOST:
-        of = np.full(matrix.shape[1], -1, np.int32)
-        if count := int(_fast(_by_saturation)(*graph, of)):
-            yield Colors(of, count)
-    if alone:
+    of = np.full(matrix.shape[1], -1, np.int32)
+    if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
+        yield Colors(of, count)
+    if alone and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _PAIRS:
         yield _by_asdex(matrix, wanted)
-    else:
-        of = np.full(matrix.shape[1], -1, np.int32)
-        yield Colors(of, int(_fast(_in_order)(*graph, of)))
+        return
+    of = np.full(matrix.shape[1], -1, np.int32)  # those that meet in the fullest row differ anyway, and need not be looked at
+    fullest = np.bincount(matrix.rows[owned]).argmax()
+    of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(least)
+    rest = wanted[of[wanted] < 0]
+    yield Colors(of, max(least, int(_fast(_in_order)(*_graph(matrix, owned, rest), of))))
 
 
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -154,8 +156,8 @@ def _fast(loop: Callable) -> Callable:
 
 
 def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """The lowest free colour for one column after another. Returns how many there are."""
-    taken, count = np.full(len(order) + 1, -1, np.int64), 0
+    """The lowest free colour for one column after another. Returns how many colours these take."""
+    taken, count = np.full(len(of) + 1, -1, np.int64), 0
     for v in order:
         for p in range(column_at[v], column_at[v + 1]):
             i = row_of[p]
@@ -173,8 +175,8 @@ def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
 def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, of):
     """The lowest free colour, always for a column that has the fewest left, and of these for the one that met a new colour last.
 
-    So colours spread from neighbour to neighbour, and on a grid fall into its own pattern. Returns how many there are, 0 where
-    they are more than the bits of a number. After D. Brelaz, Communications of the ACM 22(4), 1979.
+    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how many there are, 0
+    where they are more than the bits of a number. After D. Brelaz, Communications of the ACM 22(4), 1979.
     """
     n, count, top = len(of), 0, 0
     met, level = np.zeros(n, np.int64), np.full(n, -1, np.int64)  # the colours of neighbours, and how many; -1 once coloured

@@ -5,6 +5,7 @@ done once a process. Does not know cases, programs, or how entries are read off 
 """
 
 import contextlib
+import functools
 import gc
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -80,6 +81,7 @@ def _told(pattern: Pattern, found: colors.Both, detect_seconds: float, color_sec
     return Coloring(pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds)
 
 
+@functools.cache
 def _ready() -> None:
     """Import asdex and compile what colours, so that neither is counted."""
     try:
@@ -125,7 +127,7 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
         raise
     except Exception as error:
         words = " ".join(str(error).split())
-        raise Refusal(f"asdex cannot tell the sparsity of this function: {type(error).__name__}: {words}") from None
+        raise Refusal(f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}") from None
     outputs, inputs = found.shape
     number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
     if not number.size:

@@ -3,10 +3,12 @@
     du/dt = D (the sum of u^2 over the four neighbours - 4 u^2) + u - u^3
 
 with one unknown a cell: the five-point Laplacian of u^2, as in the porous medium equation (J. L. Vazquez, "The Porous Medium
-Equation", 2007), and the reaction of Allen and Cahn. The Jacobian has five entries a row. All of them depend on the state, so that
-one that is read off at a wrong place is a wrong number; with a constant diffusivity four of them would be the same everywhere.
-One point is one state. A cell is as wide as one, whatever the grid.
+Equation", 2007), and the reaction of Allen and Cahn. The Jacobian has five entries a row. All of them depend on the state, so
+that one read off at a wrong place is a wrong number; with a constant diffusivity four of them would be the same everywhere.
+One point is one state. Cells have the width one, whatever the grid.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +53,7 @@ def _rate(neighbours, u):
     return sum(neighbours(flux)) - 4 * flux + u - u**3
 
 
+@functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the entries, row by row: (5 side^2,) int32 each."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
