@@ -330,6 +330,22 @@ def test_a_point_that_a_sum_over_points_leaves_out_is_missed():
         assert check.verdict(case, known, sizes, np.asarray(made_of("points", J[1:], None)), "cpu").reason == "wrong_answer"
 
 
+@pytest.mark.parametrize("how", [None, *REDUCTIONS, "points", "value"])
+def test_a_result_of_another_shape_is_refused_and_not_broadcast(how):
+    mode = "value" if how == "value" else "jacfwd"
+    case, built, sizes = problem("linear by both" if how not in ("points", "value") else "linear by W", points=3, mode=mode,
+                                 reduce="whole" if how in (None, "value") else how)  # fmt: skip
+    o, k = sizes.outputs, sizes.inputs
+    due = {None: (3, o, k), "outputs": (3, 1, k), "norm": (3, 1, 1), "gram": (3, k, k), "points": (1, 1, k)}.get(how, (3, o, 1))
+    for known in (built, dataclasses.replace(built, reference=None)):
+        check.verdict(case, known, sizes, np.zeros(due), "cpu")
+        for wrong in {(1, *due[1:]), (2, *due[1:]), (3, 1, 1), (3, *due[1:], 1), (0, *due[1:]), (3, due[2], due[1])} - {due}:
+            if how == "points" and wrong[1:] == due[1:] and wrong[0]:
+                continue  # so many copies
+            with pytest.raises(Refusal, match="the result has the shape"):
+                check.verdict(case, known, sizes, np.zeros(wrong), "cpu")
+
+
 def test_the_first_point_or_copy_that_is_not_finite_is_named_wherever_it_is(monkeypatch):
     monkeypatch.setattr(check, "_BLOCK_NUMBERS", 40)
     for how, each, count in (("gram", "point", 13), ("points", "copy", 4)):

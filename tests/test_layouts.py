@@ -6,6 +6,8 @@ rematerialisation, mixed modes, and the gradient of a sum over points.
 
 import dataclasses
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -253,6 +255,31 @@ def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_pl
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert "may have 64.0 B" in record.text
     attempt._FLOORS.clear()
+
+
+_ALONE = """
+import resource
+from scaling import workload
+from scaling.case import Case
+from scaling.measuring import attempt
+from scaling.record import Record
+from scaling.sampling import Sampling
+import jax
+
+fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
+case = workload.complete(Case("rbf", **fields))
+place = attempt.Place(jax.devices()[:1], "cpu")
+record = attempt.prepare(Record(case, "failed", {"digest": "test"}), place, Sampling()).record()  # run once and checked
+print(record.status, record.passes, record.error <= record.tolerance, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_in_two():
+    """2,000 points of 2,000 rows of 2,000 numbers; the process has never held more than two gigabytes."""
+    done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, env=os.environ, check=False)
+    status, passes, right, most = done.stdout.split()
+    assert (status, passes, right) == ("ok", "2000", "True"), done.stderr
+    assert int(most) < 2e9
 
 
 def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():

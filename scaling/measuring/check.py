@@ -103,6 +103,8 @@ def verdict(
     pattern: where the entries of a coloured result lie; without one they are those of the workload's own pattern.
     """
     asked = _question(case, workload, sizes, platform, pattern)
+    if got.shape[1:] != (due := _due(asked)) or (len(got) != case.points and asked.how != "points") or not len(got):
+        raise Refusal(f"the result has the shape {got.shape}, where {due} of each of {case.points} points is due")
     allowed = tolerance(case, asked.rounding.total, platform)
     each = "copy" if asked.how == "points" else "point"
     if (bad := _not_finite(got)) is not None:
@@ -121,6 +123,18 @@ def verdict(
         text = f"{each} {failed} is wrong; the largest error is {worst:.3g}{lacking}"
         return Verdict(worst, worst_allowed, "wrong_answer", text)
     return Verdict(worst, worst_allowed)
+
+
+def _due(asked: _Question) -> tuple[int, int]:
+    """The shape of what a result has for each point, or of each copy of a sum over points: nothing is broadcast."""
+    sizes, how = asked.sizes, asked.how
+    if asked.case.mode == "value":
+        return (1, 1) if how == "points" else (sizes.values, 1)
+    if asked.pattern is not None:
+        return 1, len(asked.pattern.rows)
+    outputs, k = 1 if sizes.summed else sizes.outputs, sizes.inputs
+    after = {"inputs": (outputs, 1), "vector": (outputs, 1), "norm": (1, 1), "gram": (k, k), None: (outputs, k)}
+    return after.get(how, (1, k))
 
 
 def _not_finite(got: np.ndarray) -> int | None:

@@ -86,24 +86,37 @@ def reduced(
     magnitude = np.abs(J.values)
     lead = (-1, *[1] * (magnitude.ndim - 1))
     size = magnitude if floor is None else np.maximum(magnitude, floor.reshape(lead))
-    s = size.reshape(len(size), -1).max(axis=1)
+    if how in SUMS:
+        return _sum(how, J, rounding, size, magnitude, x)
+    s = size.reshape(len(size), -1).max(axis=1)[:, None, None]
     if how == "norm":
-        flat = magnitude.reshape(len(magnitude), -1)
-        norm = np.einsum("pk,pk->p", flat, flat)
-        influence = 2 * s * flat.sum(axis=1) + rounding.entry * flat.shape[1] * s**2
-        return norm[:, None, None], rounding.size(influence, norm)[:, None, None]
-    if how in ("outputs", "points"):
-        want, found = (by_input(J, a)[:, None, :] for a in (J.values, size))
-        found = rounding.size(found, found if floor is None else by_input(J, magnitude)[:, None, :])
-        return want, found if how == "points" else found.max(axis=2, keepdims=True)
-    if how in ("inputs", "vector"):
-        over = None if how == "inputs" or x is None else np.abs(x)
-        want = by_output(J, J.values, x if how == "vector" else None)[:, :, None]
-        found = by_output(J, size, over)
-        found = rounding.size(found, found if floor is None else by_output(J, magnitude, over))
-        return want, found.max(axis=1)[:, None, None]
+        return _norm(magnitude.reshape(len(magnitude), 1, -1), s, rounding)
     assert J.pattern is None
-    return (J.values, s[:, None, None]) if how is None else _gram(J.values, magnitude, s[:, None, None], rounding)
+    return (J.values, s) if how is None else _gram(J.values, magnitude, s, rounding)
+
+
+def _sum(
+    how: str | None, J: Jacobians, rounding: Rounding, size: np.ndarray, magnitude: np.ndarray, x: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A sum over outputs or over inputs, and its size. size, magnitude: of the entries, one no less than the other."""
+    if how in ("outputs", "points"):
+        want, influence = by_input(J, J.values), by_input(J, size)
+        rounded = influence if size is magnitude else by_input(J, magnitude)
+    else:
+        over = None if how == "inputs" or x is None else np.abs(x)
+        want, influence = by_output(J, J.values, x if how == "vector" else None), by_output(J, size, over)
+        rounded = influence if size is magnitude else by_output(J, magnitude, over)
+    found = rounding.size(influence, rounded)
+    if how == "points":
+        return want[:, None, :], found[:, None, :]
+    return want[:, None, :] if how == "outputs" else want[:, :, None], found.max(axis=1)[:, None, None]
+
+
+def _norm(magnitude: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of squares of (points, 1, entries), and its size: two (points, 1, 1)."""
+    norm = (magnitude @ magnitude.transpose(0, 2, 1)).reshape(s.shape)
+    influence = 2 * s * magnitude.sum(axis=2, keepdims=True) + rounding.entry * magnitude.shape[2] * s**2
+    return norm, rounding.size(influence, norm)
 
 
 def _gram(J: np.ndarray, magnitude: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:

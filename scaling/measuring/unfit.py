@@ -44,8 +44,9 @@ def _mode(case: Case, workload: Workload, sizes: Shape) -> str | None:
             return f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
         if case.mode not in (*HESSIAN, *WHOLE):
             return f"{case.mode} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
-        if case.batch == "whole":
-            return f"target={case.target} is taken point by point; batch=vmap is that"
+        if case.batch == "whole" or case.split == "data":
+            what = "split=data differentiates a sum over points" if case.split == "data" else "batch=vmap is that"
+            return f"target={case.target} is taken point by point; {what}"
     elif case.mode in HESSIAN:
         return f"{case.mode} differentiates twice; its targets are {' and '.join(SECOND)}"
     added = workload.reduce == "points" or (workload.reduce == "outputs" and case.batch == "vmap")
