@@ -6,6 +6,7 @@ Most of it asks `cli.main` in this process, which is what the command calls; wha
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -142,6 +143,7 @@ def here(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         # Hydra sets logging up anew and closes the handlers that were there; absl's would close pytest's own standard error.
         monkeypatch.setattr(logging, "shutdown", lambda *_: None)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests are ended as ever
         status = cli.main(words)
         return subprocess.CompletedProcess(words, status, *capsys.readouterr())
 
@@ -161,7 +163,7 @@ def test_bad_input_is_one_line_with_status_2_and_starts_nothing(name, here, tmp_
 def test_the_command_says_the_same(name, scaling_command, tmp_path):
     words, told = BAD[name]
     (tmp_path / "a_file").touch()
-    refused(scaling_command(words, timeout=60), told, tmp_path)
+    refused(scaling_command(words, timeout=60, anew=True), told, tmp_path)
 
 
 def test_a_second_study_of_several_that_does_not_exist_is_refused_too(here):
@@ -203,7 +205,7 @@ FUNCTIONS = {
     "has a shape that does not fit": {"body": "return x @ jnp.ones((4, 2))"},
     "takes another input": {"body": "return x", "returns": 'Workload(function=function, points={"y": uniform(3)})'},
     "has no inputs": {"body": "return x", "returns": "Workload(function=function, points={})"},
-    "reduces oddly": {"body": "return x", "returns": 'Workload(function=function, points={"x": uniform(3)}, reduce="inputs")'},
+    "reduces oddly": {"body": "return x", "returns": 'Workload(function=function, points={"x": uniform(3)}, reduce="columns")'},
 }
 
 

@@ -1,12 +1,12 @@
 """Blocks: how much of a derivative is computed at a time, and the largest that fits into memory.
 
-As many points as fit with all their seeds; where not one point does, as many of its seeds. What a program needs is not monotone
-in these, so it is not modelled: candidates are compiled, from the largest on, and the first that fits is refined once. Knows
-neither programs nor devices.
+Fewer points with all their seeds, or all points with fewer seeds, whichever does more at a time; where neither fits, fewer seeds
+of one point. What a program needs is not monotone in these, so it is not modelled: candidates are compiled, from the largest on,
+and the first that fits is refined once. Knows neither programs nor devices.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,42 +67,69 @@ def find(case: Case, workload: Workload, sizes: Shape, need: Callable[[Blocks], 
     Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the case does not
     say that they stay on the device.
     """
-    probes: list[tuple[Blocks, int | None]] = []
+    probes: dict[Blocks, Need] = {}
 
     def tried(blocks: Blocks) -> Need:
-        needed = need(blocks)
-        probes.append((blocks, needed.bytes))
-        return needed
+        if blocks not in probes:
+            probes[blocks] = need(blocks)
+        return probes[blocks]
+
+    def found(blocks: Blocks | None) -> Found:
+        return Found(blocks, tuple((each, needed.bytes) for each, needed in probes.items()))
 
     if known is not None and tried(known).fits:
-        return Found(known, tuple(probes))
+        return found(known)
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
-        larger = Blocks(storage=storage)
-        for blocks in _candidates(case, workload, sizes, storage):
-            needed = tried(blocks)
-            if needed.fits:
-                between = _between(blocks, larger)
-                return Found(between if between and tried(between).fits else blocks, tuple(probes))
-            if needed.hopeless and storage == DEVICE:
-                break
-            larger = blocks
-    return Found(None, tuple(probes))
+        if storage == HOST and not streams(case, workload):
+            continue
+        fitting = [first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))]
+        if not fitting:
+            fitting = [first for first in [_first(_last(case, workload, sizes, storage), tried)] if first]
+        if fitting:
+            return found(max(fitting, key=lambda blocks: _work(case, sizes, blocks)))
+    return found(None)
 
 
-def _candidates(case: Case, workload: Workload, sizes: Shape, storage: str) -> Iterator[Blocks]:
-    """From everything at once to one seed of one point, by halves."""
-    a, b = case.axes
-    points, most = share(case.points, a), max(share(part.seeds, b) for part in sizes.parts)
-    if storage == HOST and not streams(case, workload):
-        return
-    if storage == DEVICE:
-        yield Blocks()
-    block = None
+def _first(ladder: Iterable[Blocks], tried: Callable[[Blocks], Need]) -> Blocks | None:
+    """The first that fits, or half way to the one before it; none where no smaller one would help."""
+    larger = None
+    for blocks in ladder:
+        needed = tried(blocks)
+        if needed.fits:
+            between = _between(blocks, larger) if larger else None
+            return between if between and tried(between).fits else blocks
+        if needed.hopeless and blocks.storage == DEVICE:
+            return None
+        larger = blocks
+    return None
+
+
+def _ladders(case: Case, workload: Workload, sizes: Shape, storage: str) -> Iterator[list[Blocks]]:
+    """From everything at once, by halves: fewer points with all their seeds; all points, with fewer seeds."""
+    points, seeds = _most(case, sizes)
+    start = [Blocks()] if storage == DEVICE else []
     if case.batch == "vmap" or workload.reduce == "points":
-        for block in _halves(points):
-            yield Blocks(block, None, storage)
-    for chunk in _halves(most):
-        yield Blocks(block, chunk, storage)
+        yield start + [Blocks(block, None, storage) for block in _halves(points)]
+    yield start + [Blocks(None, chunk, storage) for chunk in _halves(seeds)]
+
+
+def _last(case: Case, workload: Workload, sizes: Shape, storage: str) -> Iterator[Blocks]:
+    """Of one point, fewer and fewer seeds."""
+    points, seeds = _most(case, sizes)
+    if points > 1 and (case.batch == "vmap" or workload.reduce == "points"):
+        yield from (Blocks(1, chunk, storage) for chunk in _halves(seeds))
+
+
+def _most(case: Case, sizes: Shape) -> tuple[int, int]:
+    """The points and the seeds of a device."""
+    a, b = case.axes
+    return share(case.points, a), max(share(part.seeds, b) for part in sizes.parts)
+
+
+def _work(case: Case, sizes: Shape, blocks: Blocks) -> tuple[int, bool]:
+    """How much these do at a time; of as much, points are the better choice, for results of theirs lie together."""
+    points, seeds = _most(case, sizes)
+    return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
 
 def streams(case: Case, workload: Workload) -> bool:

@@ -21,26 +21,28 @@ _ADDED_BACK = {"outputs", "norm", "gram"}  # ... where they are cotangents
 
 def collect(case: Case, workload: Workload, sizes: Shape, entries: Entries | None, result: Any) -> np.ndarray:
     """The whole result, in the shape that is due."""
+    found = pieces(case, workload, sizes, entries, result)
+    whole = found[0] if len(found) == 1 else np.concatenate(found, axis=2)
+    return whole.reshape(due(case, workload, sizes))
+
+
+def pieces(case: Case, workload: Workload, sizes: Shape, entries: Entries | None, result: Any) -> list[np.ndarray]:
+    """The same in arrays that follow each other along the inputs, none of them copied where that is not needed."""
     shape = due(case, workload, sizes)
     if case.mode in WHOLE:
         (part,) = (np.asarray(part) for part in jax.tree.leaves(result))
-        return _whole(case, workload, part, shape)
+        return [_whole(case, workload, part, shape)]
     if workload.reduce == "points":
-        return np.concatenate([_of_sum(case, workload, *each) for each in zip(sizes.parts, result, strict=True)], axis=2)
+        return [_of_sum(case, workload, *each) for each in zip(sizes.parts, result, strict=True)]
     if entries is not None:
-        return _uncompressed(case, shape, entries, [np.asarray(part) for part in result])
+        return [_uncompressed(case, shape, entries, [np.asarray(part) for part in result])]
     parts = [_part(case, workload, sizes, part, slices) for part, slices in zip(sizes.parts, result, strict=True)]
     if len(parts) == 1:
-        return _joined(list(parts[0].values())).reshape(shape)
+        return list(parts[0].values())
     if workload.reduce not in (None, "outputs"):  # one number of each output, or of each point
-        return np.sum([value for part in parts for value in part.values()], axis=0).reshape(shape)
+        return [np.sum([value for part in parts for value in part.values()], axis=0)]
     by_name = {name: a for part in parts for name, a in part.items()}
-    return _joined([by_name[name] for name in workload.names]).reshape(shape)
-
-
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    """Input after input; one alone is not copied."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)
+    return [by_name[name] for name in workload.names]
 
 
 def _whole(case: Case, workload: Workload, part: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:

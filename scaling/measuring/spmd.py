@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.case import Case, Refusal
 from scaling.measuring import derivative
-from scaling.measuring.collect import collect
+from scaling.measuring.collect import collect, pieces
 from scaling.measuring.entries import Entries
 from scaling.measuring.entries import entries as entries_of
 from scaling.measuring.shape import Shape, inputs, shape, share
@@ -35,13 +35,15 @@ Named = Mapping[str, Any]
 class Program:
     """A function of positional arrays to compile, those arrays' shapes, dtypes and shardings by name, and how to read the result.
 
-    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says. given: the arguments that are no inputs, by
+    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays that follow each
+    other along the inputs. given: the arguments that are no inputs, by
     name: what a colouring needs, and the first seed of a step.
     """
 
     function: Callable[..., Any]
     arguments: Mapping[str, jax.ShapeDtypeStruct]
     collect: Callable[[Any], np.ndarray]
+    pieces: Callable[[Any], list[np.ndarray]]
     sizes: Shape
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -71,11 +73,17 @@ def program(case: Case, workload: Workload, devices: Sequence[Any], sizes: Shape
     wrapped, arguments = wrap(case, on_device, _Arguments(points, shared, given), devices)
     leading = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]
 
-    def collected(result: Any) -> np.ndarray:
-        meshed = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[leading:]), result)
-        return collect(case, workload, sizes, entries, meshed)
+    def meshed(result: Any) -> Any:
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[leading:]), result)
 
-    return Program(wrapped, arguments, collected, sizes, given)
+    return Program(
+        wrapped,
+        arguments,
+        lambda result: collect(case, workload, sizes, entries, meshed(result)),
+        lambda result: pieces(case, workload, sizes, entries, meshed(result)),
+        sizes,
+        given,
+    )
 
 
 @dataclass(frozen=True)

@@ -86,33 +86,37 @@ def stream(
     staying = {
         name: inputs.place(plan.case, workload, program, names=[name])[0] for name in program.arguments if name not in host
     }
+    starts = {step.seed: _placed_start(plan, workload, program, step.seed) for step in plan.steps}
     result: list[np.ndarray] = []
-    columns = sizes.parts[0].columns
 
-    def dispatched(step: Step) -> Any:
-        mine = {name: rows[step.point : step.point + plan.case.points] for name, rows in host.items()}
-        at = dataclasses.replace(program, given={**program.given, START: np.asarray(step.seed, np.int32)})
-        moving = dict(zip(host, inputs.place(plan.case, workload, at, mine, host), strict=True))
-        if plan.seeds:
-            moving[START] = inputs.place(plan.case, workload, at, names=[START])[0]
-        return call(*[moving.get(name, staying.get(name)) for name in program.arguments])
+    def moved(point: int) -> dict[str, Any]:
+        mine = {name: rows[point : point + plan.case.points] for name, rows in host.items()}
+        return dict(zip(host, inputs.place(plan.case, workload, program, mine, host), strict=True))
 
     def fetched(step: Step, made: Any) -> None:
-        block = program.collect(made)
+        blocks = program.pieces(made)
         if not result:
-            result.append(np.empty(due(case, workload, sizes), block.dtype))
-        points = slice(step.point, step.point + len(block))
-        if plan.seeds is None:
-            result[0][points] = block
-        elif columns:
-            result[0][points, :, step.seed : step.seed + plan.seeds] = block
-        else:
-            result[0][points, step.seed : step.seed + plan.seeds] = block
+            result.append(np.empty(due(case, workload, sizes), blocks[0].dtype))
+        part = result[0][step.point : step.point + len(blocks[0])]
+        if plan.seeds is not None and sizes.parts[0].columns:
+            part = part[:, :, step.seed : step.seed + plan.seeds]
+        elif plan.seeds is not None:
+            part = part[:, step.seed : step.seed + plan.seeds]
+        start = 0
+        for block in blocks:
+            whole = block.reshape(*part.shape[:2], -1)
+            part[:, :, start : start + whole.shape[2]] = whole
+            start += whole.shape[2]
 
     def ask() -> np.ndarray:
         before: tuple[Step, Any] | None = None
+        moving: dict[str, Any] = {}
+        at = -1
         for step in plan.steps:
-            made = dispatched(step)
+            if step.point != at:
+                moving, at = moved(step.point), step.point
+            given = {**staying, **moving, START: starts[step.seed]}
+            made = call(*[given[name] for name in program.arguments])
             if before is not None:
                 fetched(*before)
             before = step, made
@@ -121,3 +125,11 @@ def stream(
         return result[0]
 
     return ask
+
+
+def _placed_start(plan: Plan, workload: Workload, program: Program, seed: int) -> Any:
+    """The number of a step's first seed, on the devices; None where every step has all seeds."""
+    if plan.seeds is None:
+        return None
+    at = dataclasses.replace(program, given={**program.given, START: np.asarray(seed, np.int32)})
+    return inputs.place(plan.case, workload, at, names=[START])[0]
