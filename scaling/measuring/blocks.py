@@ -83,7 +83,7 @@ def find(case: Case, workload: Workload, sizes: Shape, need: Callable[[Blocks], 
         if storage == HOST and not streams(case, workload):
             continue
         fitting = [first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))]
-        if not fitting:
+        if not fitting and not (storage == DEVICE and tried(Blocks()).hopeless):
             fitting = [first for first in [_first(_last(case, workload, sizes, storage), tried)] if first]
         if fitting:
             return found(max(fitting, key=lambda blocks: _work(case, sizes, blocks)))
