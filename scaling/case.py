@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from scaling.words import in_bytes
+
 FORWARD = ("jacfwd", "linearize", "finite_difference")  # seeds are tangents, slices are columns
 REVERSE = ("jacrev", "grad_of_sum")  # seeds are cotangents, slices are rows
 HESSIAN = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd")  # seeds are tangents, slices are columns of a Hessian
@@ -205,7 +207,7 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
         elif name == "overlap":
             words.append("overlapped")
         elif name == "memory_limit":
-            words.append(f"within {value / 1e9:.3g} GB")
+            words.append(f"within {in_bytes(value)}")
         elif name == "cache":
             words.append(f"{value} cache")
         elif name == "jit":

@@ -55,7 +55,8 @@ def test_the_host_is_asked_only_where_the_device_cannot_and_the_case_lets_it():
     assert found(only_there, 60, dataclasses.replace(CASE, storage="device")).blocks is None
     at_once = found(lambda points, seeds, host: 10, 60, dataclasses.replace(CASE, storage="host"))
     assert at_once.blocks.storage == "host"
-    assert found(only_there, 60, dataclasses.replace(CASE, batch="whole")).blocks is None
+    in_chunks_there = lambda points, seeds, host: seeds if host else 1000  # noqa: E731
+    assert found(in_chunks_there, 60, dataclasses.replace(CASE, batch="whole")).blocks is None
 
 
 def test_a_result_that_is_too_large_by_itself_is_not_compiled_again_and_again():
