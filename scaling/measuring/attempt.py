@@ -150,7 +150,8 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
     if place.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
     with _together(place):
-        verdict = check.verdict(case, built, sizes, collect(result), place.platform, **_pattern(sizes))
+        pattern = sizes.coloring.pattern if sizes.coloring else None
+        verdict = check.verdict(case, built, sizes, collect(result), place.platform, pattern=pattern)
         del result
         found |= {"error": verdict.error, "tolerance": verdict.tolerance, "check_seconds": time.perf_counter() - began}
         if verdict.reason:
@@ -205,10 +206,6 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     return sizes, ask, collect, None
 
 
-def _pattern(sizes: Any) -> dict[str, Any]:
-    return {"pattern": sizes.coloring.pattern} if sizes.coloring is not None else {}
-
-
 def _colors(coloring: Any) -> dict[str, Any]:
     """What a record says of a colouring."""
     if coloring is None:
@@ -223,11 +220,8 @@ def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, 
     """The case compiled so that it fits; skipped with the figures where it does not."""
     several = place.processes > 1
     if several and (case.storage == "host" or (case.chunk == AUTO and case.api == "pmap")):
-        raise Unfit(
-            "skipped",
-            "not_defined",
-            f"{'storage=host' if case.storage == 'host' else 'chunk=auto with pmap'} runs in one process",
-        )
+        what = "storage=host" if case.storage == "host" else "chunk=auto with pmap"
+        raise Unfit("skipped", "not_defined", f"{what} is measured in one process")
 
     def stages(program: spmd.Program) -> measure.Stages:
         placed = case.api == "pmap" and several  # where pmap takes no abstract arguments
@@ -238,9 +232,8 @@ def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, 
     def too_much(one: compiling.Compiled) -> str | None:
         beside = compiling.waiting(one, built)
         words = memory.lacking(one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside)
-        return next(
-            (words for words in measure.words(place.gather, words or "") if words), None
-        )  # where one process has too little, all have
+        # Where one process has too little, all have.
+        return next((words for words in measure.words(place.gather, words or "") if words), None)
 
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
     try:

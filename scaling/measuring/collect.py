@@ -100,8 +100,7 @@ def _part(case: Case, workload: Workload, sizes: Shape, part: Part, slices: Any)
         return {name: _points(case, x).reshape(case.points, 1, -1) for name, x in zip(part.names, arrays, strict=True)}
     if sizes.summed:
         return _of_summed(case, workload, part, arrays)
-    whole = case.batch == "whole" and not part.columns  # seeds run over the points as well
-    if whole:
+    if case.batch == "whole" and not part.columns:  # seeds run over the points as well
         joined = [x.reshape(b * here, -1)[: part.seeds].reshape(case.points, sizes.outputs, -1) for x in arrays]
     elif part.columns and reduce != "gram":
         (x,) = arrays
