@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +36,8 @@ def with_function(monkeypatch, change):
     """Every program's function changed by `change(function, arguments) -> function`."""
     whole = spmd.program
 
-    def changed(case, built, devices):
-        program = whole(case, built, devices)
+    def changed(*words, **more):
+        program = whole(*words, **more)
         return dataclasses.replace(program, function=jax.jit(change(program.function, program.arguments)))
 
     monkeypatch.setattr(spmd, "program", changed)
@@ -64,8 +65,10 @@ class Pending:
 def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monkeypatch, waits):
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(attempt, "_program", lambda *_: (None, lambda: Pending(clock), lambda result: None, None))
-    monkeypatch.setattr(check, "verdict", lambda *_: check.Verdict(0.0, 1.0, None))
+    monkeypatch.setattr(
+        attempt, "_program", lambda *_: (SimpleNamespace(coloring=None), lambda: Pending(clock), lambda result: None, None)
+    )
+    monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
         monkeypatch.setattr(attempt, "waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
     monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
@@ -147,7 +150,7 @@ def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_befor
     monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
     record = run(case_of("poisson"))
     assert (record.status, record.reason) == ("skipped", "too_large")
-    assert record.text.startswith("needs ") and record.text.endswith("has 1e-07 GB") and record.output_bytes
+    assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
 
 
 def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):

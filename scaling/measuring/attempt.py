@@ -239,6 +239,7 @@ def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, 
     try:
         one, blocks = compiling.fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
     except compiling.TooLarge as error:
+        found |= error.needs
         raise Unfit("skipped", "too_large", str(error)) from None
     if blocks is not None:
         found |= {"blocks": blocks, "passes": shape.passes(one.case, built, sizes)}

@@ -42,7 +42,11 @@ class Compiled:
 
 
 class TooLarge(Exception):
-    """What a case needs and what there is, in words."""
+    """What a case needs and what there is, in words; needs: of the last program that was tried, as a record has it."""
+
+    def __init__(self, words: str, needs: dict[str, int | None]) -> None:
+        super().__init__(words)
+        self.needs = needs
 
 
 def coloring(case: Case, workload: Workload) -> sparsity.Coloring | None:
@@ -106,15 +110,15 @@ def fitting(
     if case.chunk != AUTO:
         only = compiled(case, workload, sizes, devices, stages)
         if words := too_much(only):
-            raise TooLarge(words)
+            raise TooLarge(words, only.needs)
         return only, None
     kept: dict[Blocks, Compiled] = {}
-    words = ""
+    words, needs = "", dict[str, int | None]()
 
     def need(some: Blocks) -> blocks.Need:
-        nonlocal words
+        nonlocal words, needs
         one = compiled(some.of(case), workload, sizes, devices, stages)
-        words = too_much(one) or ""
+        words, needs = too_much(one) or "", one.needs
         if not words:
             kept[some] = one
         resting = dataclasses.replace(one, needs=one.needs | {"temp_bytes": 0}) if one.needs.get("temp_bytes") else one
@@ -124,7 +128,7 @@ def fitting(
     told = found.told(case.memory_limit)
     if found.blocks is None:
         least = f"the least of {counted(len(found.probes), 'program')} needs {in_bytes(found.least)}"
-        raise TooLarge(f"in no block: {words}; {least}")
+        raise TooLarge(f"in no block: {words}; {least}", needs)
     return kept[found.blocks], told
 
 
