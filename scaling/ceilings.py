@@ -9,8 +9,13 @@ from typing import Any
 from scaling.case import CEILING, Case
 from scaling.study import Cell
 
-UNITS = {"copy": "B", "matmul": "FLOP", "transcendental": "", "all_reduce": "B"}  # of the work of each ceiling
-_TERMS = 64  # exponentials of each number: arithmetic, not memory
+UNITS = {  # of the work of each ceiling
+    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "", "reduction": "", "transpose": "B",
+    "all_reduce": "B",
+}  # fmt: skip
+_TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # of each number: arithmetic, not memory
+_OF_NUMBERS = (*_TERMS, "reduction")  # that depend on how wide a number is
+_ALONE = tuple(name for name in UNITS if name != "all_reduce")  # that say something of one device
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 # Of each ceiling: points of a device, and k; see workloads/ceiling.py. On a CPU what fits into a cache moves many times as fast,
@@ -19,10 +24,12 @@ _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 # millisecond or more for each of its own, beside some ten microseconds of asking.
 _CPU = {
     "copy": [(4, 2**16), (64, 2**16), (512, 2**16)], "matmul": [(1, 1024)], "transcendental": [(4, 2**16)],
+    "arithmetic": [(4, 2**16)], "division": [(4, 2**16)], "reduction": [(64, 2**14)], "transpose": [(4, 512)],
     "all_reduce": [(1, 2**22)], "collective": [(1, 1)], "call": [(1, 1)],
 }  # fmt: skip
 _ACCELERATOR = _CPU | {
-    "copy": [(2**13, 2**16)], "matmul": [(4, 4096)], "transcendental": [(512, 2**16)], "all_reduce": [(1, 2**26)],
+    "copy": [(2**13, 2**16)], "matmul": [(4, 4096)], "transcendental": [(512, 2**16)], "arithmetic": [(2**13, 2**16)],
+    "division": [(2**13, 2**16)], "reduction": [(2**15, 2**14)], "transpose": [(32, 4096)], "all_reduce": [(1, 2**26)],
 }  # fmt: skip
 
 
@@ -36,7 +43,7 @@ def cells(of: Sequence[Cell], platform: str) -> list[Cell]:
     made: dict[Case, None] = {}
     for case in sorted((cell.case for cell in of), key=lambda case: case.devices):
         alone = case.devices == 1
-        for target in ("copy", "matmul", "transcendental", *(() if alone else ("all_reduce", "collective"))):
+        for target in (*_ALONE, *(() if alone else ("all_reduce", "collective"))):
             made |= dict.fromkeys(_cases(target, case, "jit" if alone else "shard_map", platform))
         if case.engine == "jax" and (alone or case.api != "jit"):
             made |= dict.fromkeys(_cases("call", case, case.api, platform))
@@ -45,7 +52,7 @@ def cells(of: Sequence[Cell], platform: str) -> list[Cell]:
 
 def _cases(target: str, beside: Case, api: str, platform: str) -> list[Case]:
     """A ceiling in all its sizes, or a floor, on as many devices as a case."""
-    (dtype, precision), terms = like(target, beside), _TERMS if target == "transcendental" else 1
+    (dtype, precision), terms = like(target, beside), _TERMS.get(target, 1)
     return [
         Case(
             CEILING, target, sizes={"k": k, "terms": terms}, points=each * beside.devices, mode="value", api=api,
@@ -59,12 +66,15 @@ def like(target: str, case: Case) -> tuple[str, str]:
     """The dtype and precision at which a ceiling bounds a case: bytes are bytes, products have many speeds."""
     if target == "matmul":
         return case.dtype, case.precision
-    return "float64" if target == "transcendental" and case.dtype == "float64" else "float32", "highest"
+    return "float64" if target in _OF_NUMBERS and case.dtype == "float64" else "float32", "highest"
 
 
 def work(case: Case) -> int:
-    """What one device does in a call of a ceiling: bytes read and written or sent, operations, exponentials."""
+    """What one device does in a call of a ceiling: bytes read and written or sent, operations, exponentials, quotients, terms."""
     each, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row = k * _BYTES[case.dtype]
-    done: dict[str | None, int] = {"copy": 2 * row, "matmul": 2 * k**3, "transcendental": k * terms, "all_reduce": row}
+    done: dict[str | None, int] = {
+        "copy": 2 * row, "matmul": 2 * k**3, "transcendental": k * terms, "arithmetic": k * (4 * terms - 1),
+        "division": k * terms, "reduction": k, "transpose": 2 * k * row, "all_reduce": row,
+    }  # fmt: skip
     return each * done[case.target]

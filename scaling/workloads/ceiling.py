@@ -5,6 +5,10 @@ One point is k numbers; for `matmul` it is a matrix of k by k.
     copy            each number with its sign changed, so that nothing can be left out: many more than fit into the caches
     matmul          each point times a matrix that all share
     transcendental  for each number x, the sum of exp(-x j / terms) over j = 1 ... terms
+    arithmetic      the same of (x + j / terms) (x - j / terms)
+    division        the same of 1 / (x + j / terms)
+    reduction       the sum of the k numbers
+    transpose       of a matrix of k by k
     all_reduce      the sum over all points, on every device
     call            `copy` of hardly any numbers: a floor
     collective      `all_reduce` of hardly any numbers: a floor
@@ -12,20 +16,33 @@ One point is k numbers; for `matmul` it is a matrix of k by k.
 Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scaling.case import FLOORS, Case
-from scaling.workload import Draw, Inputs, Reference, Workload, uniform
+from scaling.workload import Draw, Reference, Workload, uniform
 
-TARGETS = VALUE = ("copy", "matmul", "transcendental", "all_reduce", *FLOORS)
+TARGETS = VALUE = ("copy", "matmul", "transcendental", "arithmetic", "division", "reduction", "transpose", "all_reduce", *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
 
-def _exponentials(x, terms):
-    """Independent of each other, so that a core works on several at once: a chain of them would time how long one has to wait."""
-    return sum(jnp.exp(-j / terms * x) for j in range(1, terms + 1))
+# Of a number x, a share s in (0, 1] and the module that computes. The terms of a sum are independent of each other, so that a
+# core works on several at once: a chain of them would time how long one has to wait.
+_TERM: dict[str | None, Callable[..., Any]] = {
+    "transcendental": lambda x, s, xp: xp.exp(-s * x),
+    "arithmetic": lambda x, s, _: (x + s) * (x - s),
+    "division": lambda x, s, _: 1 / (x + s),
+}
+
+
+def _added(target, terms, x, xp=jnp):
+    """The sum over terms of one of these."""
+    return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
@@ -39,10 +56,6 @@ def _value(value: np.ndarray) -> Reference:
     return Reference(value.reshape(len(value), -1), np.empty(0))  # nobody takes its derivative
 
 
-def _exponentials_in_numpy(inputs: Inputs, terms: int) -> Reference:
-    return _value(np.exp(np.multiply.outer(inputs["x"], -np.arange(1, terms + 1) / terms)).sum(axis=-1))
-
-
 def workload(case: Case) -> Workload:
     """The ceiling, or the floor, that a case's target names."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
@@ -51,8 +64,14 @@ def workload(case: Case) -> Workload:
         added = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(lambda x, w: x @ w, {"x": uniform(k, k)}, {"w": uniform(k, k)}, reference=product, terms=added)
-    if case.target == "transcendental":
-        return Workload(lambda x: _exponentials(x, terms), x, reference=lambda i: _exponentials_in_numpy(i, terms), terms=terms)
+    if case.target in _TERM:
+        added: Callable[..., Any] = functools.partial(_added, case.target, terms)
+        return Workload(added, x, reference=lambda inputs: _value(added(inputs["x"], np)), terms=terms)
+    if case.target == "reduction":
+        return Workload(lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k)
+    if case.target == "transpose":
+        turned = lambda inputs: _value(inputs["x"].swapaxes(1, 2))  # noqa: E731
+        return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=turned)
     if case.target in ("all_reduce", "collective"):
         # All points are the same row, so that the reference, which is given some of them, knows the sum over all.
         same = Draw((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
