@@ -65,8 +65,8 @@ def workload(case: Case) -> Workload:
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(lambda x, w: x @ w, {"x": uniform(k, k)}, {"w": uniform(k, k)}, reference=product, terms=added)
     if case.target in _TERM:
-        added: Callable[..., Any] = functools.partial(_added, case.target, terms)
-        return Workload(added, x, reference=lambda inputs: _value(added(inputs["x"], np)), terms=terms)
+        function = functools.partial(_added, case.target, terms)
+        return Workload(function, x, reference=lambda inputs: _value(function(inputs["x"], np)), terms=terms)
     if case.target == "reduction":
         return Workload(lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k)
     if case.target == "transpose":
