@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import scaling
+from scaling import progress, store
 from scaling import run as running
-from scaling import store
-from scaling.case import Refusal, unknown
+from scaling.case import Refusal, label, unknown
 from scaling.compose import compose
 from scaling.seats import Gone
 from scaling.words import counted
@@ -30,6 +30,7 @@ _OVERVIEW = """\
 How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
 
   scaling run       run a study, or what is missing of it      scaling run study=smoke
+  scaling plan      compile it for a machine one does not have scaling plan study=plan hardware=v5p
   scaling status    what is done, running, missing, failed     scaling status results/smoke --watch
   scaling logs      what was written about a case             scaling logs results/smoke 3f2a
   scaling cancel    end what waits or runs on a cluster        scaling cancel results/smoke
@@ -48,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console, complaints = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     verbs: dict[str, Callable[[list[str], Console], int]] = {
-        "run": run, "status": status, "report": report, "compare": compare, "lint": lint, "export": export, "merge": merge,
-        "publish": publish, "logs": logs, "cancel": cancel,
+        "run": run, "plan": plan, "status": status, "report": report, "compare": compare, "lint": lint, "export": export,
+        "merge": merge, "publish": publish, "logs": logs, "cancel": cancel,
     }  # fmt: skip
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup has it
@@ -120,6 +121,33 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     if tracking is not None:
         _publish(job.folder, tracking, console)
     return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found.records) else OK
+
+
+def plan(words: list[str], console: Console) -> int:
+    """Compose with Hydra as `run` does, compile for other hardware, and say what the study would take there."""
+    from scaling.planning import plan as planning
+
+    if not words or {"-h", "--help"} & set(words):
+        console.print(escape(planning.HELP), highlight=False)
+        return OK
+    statuses: list[int] = []
+    compose(words, lambda config, name: statuses.append(_plan_one(config, name, console)))
+    return max(statuses, default=OK)
+
+
+def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
+    """Plan one composed study, to its answers and its report."""
+    from scaling.planning import plan as planning
+
+    made = planning.prepare(planning.read(config, name))
+    console.print(escape(planning.said(made)), soft_wrap=True, highlight=False)
+    names = {answer.case.key: label(answer.case) for answer in (*made.answers, *(each[0] for each in made.unfit))}
+    with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
+        planning.run(made, listen)
+    found = _conclude(made.job.folder, console)
+    for line in planning.told(made, found, config["deadline"]):
+        console.print(f"- {escape(line)}", soft_wrap=True, highlight=False)
+    return FAILED if counts["failed"] else OK
 
 
 def _tracking(config: dict[str, Any]) -> Any:

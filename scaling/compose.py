@@ -15,7 +15,7 @@ from scaling.case import Refusal, unknown
 from scaling.cluster.settings import Cluster
 
 _CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(Cluster)]
-_GROUPS = ("study", "cluster", "tracking")
+_GROUPS = ("study", "cluster", "tracking", "hardware")
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:

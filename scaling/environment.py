@@ -25,7 +25,7 @@ _PACKAGE = Path(__file__).parent
 OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")  # fields that follow, or differ with each case
 _MATTER = (  # fields that the digest hashes
     "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source", "workload_digest", "bound",
-    "driver", "processes", "engine",
+    "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
 # In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
@@ -75,11 +75,13 @@ def describe(
     engine: Mapping[str, str | None] | None = None,
     processes: int | str | None = None,
     beside: Mapping[str, Any] | None = None,
+    hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
 
     engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
-    that they can be compared. processes: as asked for. beside: more to be told, such as the hosts and the job.
+    that they can be compared. processes: as asked for. beside: more to be told, such as the hosts and the job. hardware: what a
+    plan was made for, and with which compilers.
     """
     sha, dirty = commit()
     matters: dict[str, Any] = {
@@ -93,8 +95,10 @@ def describe(
         "source": source(),
         "workload_digest": workload_digest,
         "bound": bound_to is not None,
-        "driver": _driver() if where == "gpu" else None,
+        "driver": _driver() if where == "gpu" and not hardware else None,
     }
+    if hardware:
+        matters |= {"hardware": dict(hardware), "device_kind": device_kind}
     if processes not in (None, 1):
         matters["processes"] = processes
     setting = _digest(matters)

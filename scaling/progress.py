@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from scaling.words import duration, waiting
 
-_COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
+_COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
@@ -37,14 +37,17 @@ def display(
         if event["event"] == "end":
             counts[event["status"]] += 1
             number = f"[{sum(counts.values())}/{total + skips}]"
-            words = duration(event["seconds"][0]) if event["seconds"] else f"{event['reason']}: {event['text']}"
+            words = (
+                duration(event["seconds"][0]) if event["seconds"] else ": ".join(filter(None, (event["reason"], event["text"])))
+            )
             status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
-            if event["status"] != "ok" or not console.is_terminal:
+            if event["status"] not in ("ok", "planned") or not console.is_terminal:
                 console.print(f"{escape(number)} {status} {escape(name)}  {escape(words)}", soft_wrap=True, highlight=False)
             bar.advance(task)
         ran = sum(counts.values()) - skips
         left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
-        told = f"{counts['ok']} ok, {counts['skipped']} skipped, {counts['failed']} failed"
+        done = "planned" if counts["planned"] else "ok"
+        told = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
         remaining = f", about {waiting(left)} left" if left is not None else ""
         running = f" · {name}" if event["event"] == "begin" else ""
         bar.update(task, state=escape(f"{told}{remaining}{running}")[: max(20, console.width - 50)])

@@ -16,7 +16,7 @@ from typing import Any
 from scaling.case import Case, Refusal, from_dict, to_dict
 
 SCHEMA = 1
-STATUSES = ("ok", "skipped", "failed")
+STATUSES = ("ok", "skipped", "failed", "planned")
 SKIPPED = {
     "not_defined": "the combination has no meaning",
     "not_offered": "the workload, or the other system, does not offer it",
@@ -92,6 +92,16 @@ class Record:
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
     colors: dict[str, int] | None = None  # how many seeds these took: columns, rows
     nonzeros: int | None = None  # entries of the pattern
+    # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
+    compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
+    program_flops: float | None = None  # per device, of the optimised program
+    program_transcendentals: float | None = None
+    kernels: list[dict[str, Any]] | None = None  # its kernels, by the fields of hlo.Kernel; alike ones once, with their times
+    messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
+    program: str | None = None  # a digest of what each device is given to do, before it is optimised
+    compiled_as: str | None = None  # the key of the case whose compilation it shares, or whose devices do the same
+    capacity_bytes: int | None = None  # of a device
+    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see planning/model.py
     schema: int = SCHEMA
 
     @functools.cached_property
@@ -112,7 +122,12 @@ class Record:
     @property
     def good(self) -> bool:
         """Whether the case need not run again."""
-        return self.status in ("ok", "skipped")
+        return self.status != "failed"
+
+    @property
+    def of_plan(self) -> bool:
+        """Whether it is of a plan, and says nothing of what happened on a machine."""
+        return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:

@@ -35,6 +35,7 @@ class Side:
 
     name: str = "this"
     python: str = sys.executable
+    module: str = "scaling.worker"
     folder: Path | None = None  # where they start; None: here
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,7 +131,7 @@ def seat(
     first = dict(header) | {"shape": dataclasses.asdict(shape)}
     with contextlib.ExitStack() as stack:
         made = Seat(shape, [], events, [], memory.kills())
-        worker = [side.python, "-m", "scaling.worker"]
+        worker = [side.python, "-m", side.module]
         variables = _variables(side, platform, within)
         commands = within.commands(shape, worker, variables) if within else [worker] * shape.processes
         for rank, command in enumerate(commands):

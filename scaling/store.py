@@ -21,10 +21,14 @@ _LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
 
 
 class Loaded(NamedTuple):
-    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line: why'."""
+    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line: why'.
+
+    What was planned for some hardware stands apart: it did not happen.
+    """
 
     records: list[Record]
     damaged: list[str]
+    plans: list[Record]
 
 
 class Writer:
@@ -70,7 +74,7 @@ def load(folder: Path) -> Loaded:
                 damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
                 damaged.append(f"{path.name}:{number}: {(str(error) or type(error).__name__)[:120]}")
-    return Loaded(records, damaged)
+    return Loaded([r for r in records if not r.of_plan], damaged, [r for r in records if r.of_plan])
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -79,7 +83,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     Of a peer in several versions, the one that ran last; that it was not installed counts only where it never was.
     """
     kept: dict[tuple[str, str, int], Record] = {}
-    worth = {"failed": 0, "skipped": 1, "ok": 2}
+    worth = {"failed": 0, "skipped": 1, "ok": 2, "planned": 2}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
         of = (record.key, record.setting, record.replicate)
         old = kept.get(of)

@@ -43,11 +43,11 @@ PROTOCOL = 3  # what is read and said above; told to a launcher of another revis
 
 def main() -> int:
     """Run the cases of a job as told; 3 if a record could not be written."""
-    orders, out = _keep_to_ourselves()
+    orders, out = keep_to_ourselves()
     job = json.loads(orders.readline())
     rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun says the same to all that it starts
     if "parent" in job:
-        _die_with_parent(job["parent"])
+        die_with_parent(job["parent"])
     else:
         threading.Thread(target=_die_with_launcher, args=(orders.fileno(),), daemon=True).start()
     memory.go_first()
@@ -119,7 +119,7 @@ def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, An
     return 0
 
 
-def _keep_to_ourselves() -> tuple[TextIO, TextIO]:
+def keep_to_ourselves() -> tuple[TextIO, TextIO]:
     """The channels for orders and events, under descriptors that no child inherits; a workload's own go elsewhere."""
     orders, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -137,7 +137,7 @@ def _die_with_launcher(orders: int) -> None:
     os._exit(0)
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when its launcher is gone: an orphan would disturb the next run's timings."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it went before we asked

@@ -14,15 +14,16 @@ ORDER = [
     "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
     "measuring.reduced", "measuring.places", "measuring.differences", "measuring.probes", "measuring.check",
-    "measuring.streaming", "measuring.blocks", "measuring.counts", "measuring.measure", "environment", "machine", "cores",
-    "memory", "measuring.compiling", "measuring.conditions", "record",
+    "measuring.streaming", "measuring.blocks", "measuring.counts", "measuring.hlo", "measuring.measure", "environment",
+    "machine", "cores", "memory", "measuring.compiling", "measuring.counted", "measuring.conditions", "record",
     "store", "measuring.attempt", "worker", "study", "ceilings", "preflight", "cluster.steps", "seats", "launch", "supervise",
-    "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission", "cluster.task", "cluster.outcome",
-    "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
+    "planning.cost", "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission",
+    "cluster.task", "cluster.outcome", "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
     "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.ways", "reading.curves",
     "reading.stages", "reading.crossover", "reading.standing", "reading.footprint", "reading.fronts", "reading.meshes",
     "reading.overlaps", "reading.colorings", "reading.roofline", "reading.laws", "reading.losses", "reading.growth",
-    "reading.compare", "reading.findings", "reading.trends", "reading.answer", "reading.lint", "reading.published",
+    "reading.compare", "reading.score", "reading.forecast", "reading.findings", "reading.trends", "reading.answer",
+    "reading.lint", "reading.published",
     "showing.wording", "showing.drawing.palette", "showing.drawing.sheet", "showing.drawing.lines", "showing.drawing.scaling",
     "showing.drawing.sizes", "showing.drawing.mesh", "showing.drawing.names", "showing.drawing.front",
     "showing.drawing.crossover", "showing.drawing.losses", "showing.drawing.roofline", "showing.drawing.memory",
@@ -33,13 +34,15 @@ ORDER = [
     "showing.report", "tracking.settings", "tracking.handover",
     "tracking.sending", "tracking.readback", "tracking.dashboard", "tracking.client", "tracking.runs", "tracking.ledger",
     "tracking.outcome", "tracking.publish", "tracking.early",
+    "planning.hardware", "planning.network", "planning.model", "planning.calibration", "planning.topology", "planning.planner",
+    "planning.crew", "planning.plan",
     "progress", "compose", "status", "merge", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
     "measuring.differences", "measuring.probes", "measuring.check", "measuring.streaming", "measuring.blocks", "measuring.counts",
-    "measuring.measure", "measuring.compiling", "measuring.attempt",
+    "measuring.measure", "measuring.compiling", "measuring.counted", "measuring.attempt", "planning.topology",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

@@ -22,12 +22,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from scaling import environment, memory, peer, workload
 from scaling.case import AUTO, CEILING, Case
-from scaling.measuring import check, compiling, conditions, counts, inputs, measure, shape, spmd
+from scaling.measuring import check, compiling, conditions, counted, hlo, inputs, measure, shape, spmd
 from scaling.measuring.blocks import Blocks
 from scaling.record import Record
 from scaling.sampling import Samples, Sampling
 
-_COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
 _TOLD = 300  # characters of an error that processes tell each other
 _STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
 
@@ -191,29 +190,15 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
     colors = compiling.coloring(case, built)
     sizes = shape.shape(case, built, colors)
-    found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | _colors(colors)
+    found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | counted.colors(colors)
     one = _fitting(case, built, place, sizes, found)
     found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
-    work = dataclasses.asdict(counts.operations(one.stages.jaxpr or _traced(one, built, place)))
-    if one.stages.compiled is not None:
-        traffic = counts.traffic(one.stages.compiled.as_text())
-        work |= {"hbm_bytes": traffic.hbm_bytes, "collective_bytes": traffic.collective_bytes}
-        found["collectives"] = traffic.collectives
-        if words := _sent(case, built, traffic.collectives):
-            raise Unfit("failed", "collective", words)
-    found |= {name: None if value is None else value * one.steps for name, value in work.items()}
+    read = hlo.read(one.stages.compiled.as_text()) if one.stages.compiled is not None else None
+    found |= counted.work(one, built, place.devices, read)
+    if read and (words := counted.sent(case, read.collectives)):
+        raise Unfit("failed", "collective", words)
     ask, collect = compiling.runner(one, built)
     return sizes, ask, collect, None
-
-
-def _colors(coloring: Any) -> dict[str, Any]:
-    """What a record says of a colouring."""
-    if coloring is None:
-        return {}
-    return {
-        "detect_seconds": coloring.detect_seconds, "color_seconds": coloring.color_seconds,
-        "colors": {"columns": coloring.column_count, "rows": coloring.row_count}, "nonzeros": int(coloring.pattern.rows.size),
-    }  # fmt: skip
 
 
 def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, Any]) -> compiling.Compiled:
@@ -248,23 +233,6 @@ def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, 
 
 
 _KNOWN: dict[Case, Blocks] = {}  # the blocks that a case was found to fit in
-
-
-def _sent(case: Case, built: Any, collectives: dict[str, int]) -> str | None:
-    """What is wrong with the collectives of a program, in words: a split over points or seeds sends nothing."""
-    due = case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
-    if any(collectives.values()) == due:
-        return None
-    return f"the compiled program {'communicates' if not due else 'does not communicate'}: {collectives}"
-
-
-def _traced(one: compiling.Compiled, built: Any, place: Place) -> Any:
-    """The jaxpr of what has no stage of tracing. pmap cannot be traced at all over several processes; a device does the same."""
-    twin = one.plan.case if one.plan else one.case
-    sizes = one.plan.sizes if one.plan else one.sizes
-    twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
-    program = spmd.program(twin, built, place.devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
-    return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
 @contextlib.contextmanager

@@ -1,24 +1,18 @@
-"""Counts: the work of a program on one device, loops by their trips: operations from its jaxpr, traffic from its optimised HLO.
+"""Counts: the operations of a program on one device, from its jaxpr, loops by their trips.
 
-Operations are those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here.
-Traffic is what each kernel reads and writes, as if no cache held anything between two of them. What depends on trips that only
-running can tell is None. Does not know cases, devices or clocks.
+Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here (hlo.py reads
+what it made of the program). What depends on trips that only running can tell is None. Does not know cases, devices or clocks.
 """
 
-import functools
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jax.dtypes import issubdtype
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
-
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 
 
 @dataclass(frozen=True)
@@ -27,15 +21,6 @@ class Operations:
 
     flops: int | None
     transcendentals: int | None
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What one device moves, in bytes; None where unknown."""
-
-    hbm_bytes: int | None  # read and written by kernels
-    collective_bytes: int | None  # of every collective, the larger of operand and result
-    collectives: dict[str, int]  # kind -> how many are in the text; an asynchronous start and its end are one
 
 
 _ALIKE = {  # a rule -> JAX's primitives that it counts
@@ -130,113 +115,3 @@ def _trips(equation: Any) -> int:
         if len(ends) == len(steps) == 1 and len(whole) == 3 and whole[2] > 0:
             return max(0, math.ceil((whole[1] - whole[0]) / whole[2]))
     raise KeyError("trips")
-
-
-class _Line(NamedTuple):
-    """An instruction of HLO, in XLA's words."""
-
-    name: str
-    bytes: int  # of its result; of an asynchronous start, without the operands that it carries along
-    opcode: str
-    operands: list[str]
-    called: list[str]
-    trips: float
-    root: bool
-
-
-_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
-_LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)(.*)")
-_NAME = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=\{?((?:%[\w.\-]+(?:, )?)+)")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")
-_SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works in comes last of its results
-_STILL = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier"}
-_SLICES = {"slice", "dynamic-slice", "gather"}  # read as much of their first operand as they give
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # write this operand into the first, in place where that is a parameter
-
-
-def traffic(text: str) -> Traffic:
-    """The traffic of an optimised HLO module, given as `compiled.as_text()` prints it.
-
-    A kernel, which is a fusion or a lone instruction, reads its operands and writes its results; of an operand that it only
-    slices it reads the slices, of one that it updates in place it writes the update. Of several branches, the largest. Unknown
-    where XLA gives a loop no `known_trip_count`; the bytes of collectives only where it holds some.
-    """
-    computations, entry = _parse(text)
-
-    @functools.cache
-    def moved(name: str) -> tuple[float, float]:
-        """(by kernels, by collectives) in one run of a computation; infinite where unknown."""
-        each = [(0.0, 0.0)]
-        for line in computations[name].values():
-            kind = line.opcode.removesuffix("-start")
-            if kind in ("while", "call", "async", "conditional"):
-                if kind == "while" and len(line.called) != 2:
-                    raise ValueError("a loop is a condition and a body")
-                merge = max if kind == "conditional" else sum
-                hbm, sent = (merge(part) for part in zip(*map(moved, line.called), strict=True))
-                each.append((hbm and hbm * line.trips, sent and sent * line.trips))
-            elif kind not in _STILL and not line.opcode.endswith(("-done", "-update")):
-                given = {x: computations[name][x]._replace(opcode="parameter", operands=[], root=False) for x in line.operands}
-                inside = computations[line.called[0]] if kind == "fusion" else given | {line.name: line._replace(root=True)}
-                sent = max(line.bytes, sum(x.bytes for x in given.values())) if kind in COLLECTIVES else 0
-                each.append((_kernel(inside), sent))
-        return sum(hbm for hbm, _ in each), sum(sent for _, sent in each)
-
-    opcodes = Counter(line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values())
-    try:
-        totals = moved(entry)
-    except (LookupError, ValueError):  # another version of XLA may write it otherwise
-        totals = math.inf, math.inf
-    hbm_bytes, collective_bytes = (None if math.isinf(total) else int(total) for total in totals)
-    return Traffic(hbm_bytes, collective_bytes, {kind: opcodes[kind] for kind in COLLECTIVES})
-
-
-def _parse(text: str) -> tuple[dict[str, dict[str, _Line]], str]:
-    """The computations of a module by name, their lines by name, and which is the entry."""
-    computations: dict[str, dict[str, _Line]] = {}
-    lines: dict[str, _Line] = {}
-    entry = ""
-    for row in text.splitlines():
-        if header := _HEADER.match(row):
-            lines = computations[header[2]] = {}
-            entry = header[2] if header[1] else entry
-        elif found := _LINE.match(row):
-            root, name, shape, opcode, given, attributes = found.groups()
-            operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(attributes)))
-            size = _bytes(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
-            carried = sum(lines[x].bytes for x in operands if x in lines) if opcode.endswith("-start") else 0
-            known = _TRIPS.search(attributes)
-            trips = float(known[1]) if known else math.inf if opcode == "while" else 1.0
-            lines[name] = _Line(name, size - carried if size > carried else size, opcode, operands, called, trips, bool(root))
-    assert entry, "not the text of an HLO module"
-    return computations, entry
-
-
-def _bytes(shape: str) -> int:
-    """Of an array or a tuple of them; a type without a width takes one a number."""
-    return sum(int(bits or 8) * math.prod(int(n) for n in dims.split(",") if n) // 8 for bits, dims in _ARRAY.findall(shape))
-
-
-def _kernel(lines: Mapping[str, _Line]) -> int:
-    """The bytes that a fusion reads of its parameters and writes of its results."""
-
-    def origin(name: str) -> _Line:
-        return origin(lines[name].operands[0]) if lines[name].opcode == "bitcast" else lines[name]
-
-    (root,) = (line for line in lines.values() if line.root)
-    results = [origin(name) for name in (root.operands if root.opcode == "tuple" else [root.name])]
-    placed = [x for x in results if x.opcode in _UPDATES and origin(x.operands[0]).opcode == "parameter"]
-    updates = {x.name: lines[x.operands[_UPDATES[x.opcode]]].bytes for x in placed}
-    reads: Counter[str] = Counter()
-    for line in lines.values():
-        for place, source in enumerate(map(origin, line.operands)):
-            if source.opcode == "parameter" and line.opcode != "bitcast":
-                part = source.bytes
-                if place == 0 and line.opcode in _SLICES:
-                    part = line.bytes
-                elif place == 0 and line.name in updates:
-                    part = updates[line.name] if line.opcode == "scatter" else 0  # which adds to what is there
-                reads[source.name] += part
-    return sum(updates.get(x.name, x.bytes) for x in results) + sum(min(n, lines[x].bytes) for x, n in reads.items())

@@ -14,12 +14,14 @@ from scaling.reading import curves as analysis
 from scaling.reading.colorings import Coloring, colorings
 from scaling.reading.crossover import Map, maps
 from scaling.reading.curves import Curve, Fastest, Panel, Point, Timing
+from scaling.reading.forecast import Forecast, forecasts
 from scaling.reading.fronts import Front, fronts
 from scaling.reading.growth import Growth, growths
 from scaling.reading.laws import Law, fits
 from scaling.reading.losses import Loss, losses
 from scaling.reading.meshes import Meshes, meshes
 from scaling.reading.overlaps import Overlap, overlaps
+from scaling.reading.score import Scores, scores
 from scaling.reading.standing import Standing, standings
 from scaling.record import Record
 from scaling.store import latest, load, read_json
@@ -47,6 +49,8 @@ class Findings:
     meshes: list[Meshes]
     overlaps: list[Overlap]
     colorings: list[Coloring]
+    forecasts: list[Forecast]  # of each hardware that was planned for
+    scores: list[Scores]  # of what was both planned and measured
 
     def places(self, timing: Timing) -> dict[str, Point]:
         """The places of a timing on curves of scaling, by their kind; none where a device had no core of its own."""
@@ -103,7 +107,15 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         meshes=meshes(timings),
         overlaps=overlaps(timings),
         colorings=colorings(timings),
+        forecasts=forecasts(loaded.plans, _planned_for(folder)),
+        scores=scores(loaded.plans, timings),
     )
+
+
+def _planned_for(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What the files of plans say, by hardware."""
+    files = ((path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json")))
+    return {name: told for name, told in files if isinstance(told, Mapping)}
 
 
 def _several(told: Any, known: Sequence[str]) -> list[str]:

@@ -1,0 +1,52 @@
+"""What is counted of a compiled case, as fields of a record: its work, what it sends, its colours.
+
+Knows records' names; counts.py and hlo.py know how to count.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from scaling.case import CEILING, Case
+from scaling.measuring import compiling, counts, hlo, spmd
+from scaling.workload import Workload
+
+_COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
+
+
+def work(one: compiling.Compiled, built: Workload, devices: Sequence[Any], read: hlo.Read | None) -> dict[str, Any]:
+    """Operations as traced, and what the compiled program, where there is one, moves and sends; of all its steps."""
+    done: dict[str, Any] = dataclasses.asdict(counts.operations(one.stages.jaxpr or traced(one, built, devices)))
+    if read is not None:
+        done |= {"hbm_bytes": read.traffic.hbm_bytes, "collective_bytes": read.traffic.collective_bytes}
+    found = {name: None if value is None else value * one.steps for name, value in done.items()}
+    return found | ({} if read is None else {"collectives": read.collectives})
+
+
+def traced(one: compiling.Compiled, built: Workload, devices: Sequence[Any]) -> Any:
+    """The jaxpr of what has no stage of tracing. pmap cannot be traced at all over several processes; a device does the same."""
+    twin = one.plan.case if one.plan else one.case
+    sizes = one.plan.sizes if one.plan else one.sizes
+    twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
+    program = spmd.program(twin, built, devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
+    return jax.make_jaxpr(program.function)(*program.arguments.values())
+
+
+def sent(case: Case, collectives: Mapping[str, int]) -> str | None:
+    """What is wrong with the collectives of a program, in words: a split over points or seeds sends nothing."""
+    due = case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    if any(collectives.values()) == due:
+        return None
+    return f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
+
+
+def colors(coloring: Any) -> dict[str, Any]:
+    """What a record says of a colouring."""
+    if coloring is None:
+        return {}
+    return {
+        "detect_seconds": coloring.detect_seconds, "color_seconds": coloring.color_seconds,
+        "colors": {"columns": coloring.column_count, "rows": coloring.row_count}, "nonzeros": int(coloring.pattern.rows.size),
+    }  # fmt: skip

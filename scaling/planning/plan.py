@@ -1,0 +1,267 @@
+"""The verb `plan`: a composed study compiled for some hardware, and a record of each case with what it would take there.
+
+Knows the configuration and in what order things happen; what is compiled planner.py knows, what a time is made of model.py.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling import cores, environment, launch, memory, preflight, store, study
+from scaling.case import FIELDS, Case, Refusal
+from scaling.planning import calibration, cost, model
+from scaling.planning import hardware as machines
+from scaling.planning.crew import Crew, Found
+from scaling.planning.hardware import Hardware
+from scaling.preflight import Answer
+from scaling.reading import curves, forecast
+from scaling.reading.findings import Findings
+from scaling.record import Record
+from scaling.words import counted, number
+
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
+_EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
+Listener = Callable[[dict[str, Any]], None]
+
+
+HELP = """\
+Compile a study for machines that are not here, and say what it would take there: nothing is run.
+
+  scaling plan study=plan hardware=v5p                          every case, for TPU v5p
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on so many devices
+  scaling plan study=plan hardware=v5p 'devices=[64,8960,1000000]'   beyond the largest machine by formula alone
+  scaling plan study=rbf hardware=h100 hardware.price=3.5       what it costs, at a price for each device and hour
+  scaling plan study=plan hardware=h100 deadline=0.01           which number of devices is the cheapest within so many seconds
+  scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
+  scaling plan --config-dir my_conf study=mine hardware=mine    hardware of your own: my_conf/hardware/mine.yaml
+
+Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). Studies and fields of a case are those of
+`scaling run --help`. TPUs want the extra `plan-tpu`, GPUs `plan-gpu`; `scripts/plan` installs both. Records go to
+results/<study> beside measured ones, with status `planned`; the same command goes on where it stopped. Exit status: as of
+`scaling run`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study as it is to be planned, and checked."""
+
+    name: str
+    title: str | None
+    hardware: Hardware
+    folder: Path
+    cells: list[study.Cell]
+    seconds: float  # for a case
+    order_seed: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is to be compiled, with the case that stands in for each that is beyond the largest machine, and what is not."""
+
+    job: Job
+    answers: tuple[Answer, ...]
+    stand_ins: Mapping[Case, Case]
+    environments: Mapping[tuple, dict[str, Any]]
+    unfit: tuple[tuple[Answer, str, str], ...]
+    done: int
+    asked: tuple[Answer, ...]
+
+
+def read(config: dict[str, Any], name: str) -> Job:
+    """The study of a composed configuration and the hardware to plan it for; bad input is a `Refusal`."""
+    if not isinstance(config["study"], dict):
+        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=plan")
+    if not isinstance(config["hardware"], dict):
+        raise Refusal(
+            "name the hardware to plan for, such as hardware=v5p or hardware=h100; `scaling plan --help` lists what there is"
+        )
+    if not config["results"]:
+        raise Refusal("results must be a folder, such as results=results/mine")
+    seconds = config["case_seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise Refusal(f"case_seconds must be a positive number, not {seconds!r}")
+    hardware, folder = machines.from_config(config["hardware"]), Path(str(config["results"]))
+    if hardware.platform == "cpu":
+        hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
+        hardware = dataclasses.replace(hardware, memory=_of_this_host())
+    cells = study.expand(config["study"], {field: config[field] for field in (*FIELDS, "scaling", "where")})
+    for count in sorted({cell.case.devices for cell in cells}):
+        hardware.enough(count)
+    return Job(name, config["study"].get("title"), hardware, folder, cells, float(seconds), 0)
+
+
+def _ceilings(folder: Path) -> list[curves.Timing]:
+    return curves.pooled(store.load(folder).records) if folder.is_dir() else []
+
+
+def _of_this_host() -> float | None:
+    """What a core may have of the memory of this host, if all are at work."""
+    free = memory.available()
+    return None if free is None else free / len(cores.allowed())
+
+
+def prepare(job: Job) -> Made:
+    """What of a study is missing, and can be compiled."""
+    hardware = job.hardware
+    compiler = _compiler(hardware)
+    answers = preflight.ask(job.cells)
+    around = {answer.around: _environment(job, compiler, answer.around) for answer in answers}
+    past = {(r.key, r.environment["digest"]) for r in store.load(job.folder).plans if r.good} if job.folder.is_dir() else set()
+    todo, unfit, stand_ins, done = [], [], dict[Case, Case](), 0
+    for answer in answers:
+        if (answer.case.key, around[answer.around]["digest"]) in past:
+            done += 1
+        elif why := _why_not(answer):
+            unfit.append((answer, *why))
+        elif answer.case.devices <= hardware.most:
+            todo.append(answer)
+        elif (twin := stand_in(answer.case, hardware)) is None:
+            unfit.append((answer, "not_defined", f"no program on {hardware.most} devices or fewer does what each of these would"))
+        else:
+            stand_ins[answer.case] = twin
+            todo.append(answer)
+    return Made(job, tuple(todo), stand_ins, around, tuple(unfit), done, tuple(answers))
+
+
+def _why_not(answer: Answer) -> tuple[str, str] | None:
+    """Why a case cannot be planned, as (reason, words)."""
+    if answer.unfit:
+        return answer.unfit
+    if answer.case.engine != "jax":
+        return "not_offered", f"{answer.case.engine} is not compiled by XLA: a plan is of JAX"
+    if not answer.case.jit:
+        return "not_defined", "what runs uncompiled is no program to compile for another machine"
+    return None
+
+
+def stand_in(case: Case, hardware: Hardware) -> Case | None:
+    """A case whose devices do each what those of a larger one do, on as many as can be compiled; None where there is none.
+
+    Devices over points are fewer, and so are the points; how many share the seeds of a point stays.
+    """
+    over_points, over_seeds = case.axes
+    share, rest = divmod(case.points, over_points)
+    if rest and case.split != "both":
+        return None
+    share = math.ceil(case.points / over_points)
+    for count in reversed(hardware.counts()):
+        fewer, left = divmod(count, over_seeds)
+        if not left and 0 < fewer < over_points and (fewer > 1 or case.split != "data"):
+            mesh = f"{fewer}x{over_seeds}" if case.mesh else None
+            return dataclasses.replace(case, devices=count, points=share * fewer, mesh=mesh)
+    return None
+
+
+def _compiler(hardware: Hardware) -> tuple[str, str]:
+    """What compiles for it, and its version."""
+    for name in _COMPILERS[hardware.platform]:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    extra = _EXTRA[hardware.platform]
+    raise Refusal(
+        f"hardware={hardware.name} wants a compiler that is not installed: "
+        f"`scripts/plan` installs it, or pip install 'ad-scaling[{extra}]'"
+    )
+
+
+def _environment(job: Job, compiler: tuple[str, str], around: tuple) -> dict[str, Any]:
+    hardware = job.hardware
+    told = {"name": hardware.name, "digest": hardware.digest, compiler[0]: compiler[1]}
+    flags = environment.variables(hardware.platform)
+    return environment.describe(hardware.platform, hardware.device_kind, flags, around[0], None, hardware=told)
+
+
+def run(made: Made, listener: Listener, workers: int | None = None) -> None:
+    """Compile what is missing, and put every case on record as it ends."""
+    job = made.job
+    store.prepare(job.folder)
+    with store.locked(job.folder, ".plan.lock"):
+        writer = store.Writer(job.folder)
+        store.write_json(job.folder / f"plan-{job.hardware.name}.json", _manifest(made))
+        for answer, reason, text in made.unfit:
+            _conclude(made, writer, listener, answer, {"status": "skipped", "reason": reason, "text": text})
+        by_case: dict[Case, list[Answer]] = {}
+        for answer in made.answers:
+            by_case.setdefault(made.stand_ins.get(answer.case, answer.case), []).append(answer)
+
+        def tell(case: Case, found: Found) -> None:
+            for answer in by_case[case]:
+                _conclude(made, writer, listener, answer, predicted(answer.case, case, job.hardware, found))
+
+        def begin(case: Case) -> None:
+            listener({"event": "begin", "key": by_case[case][0].case.key})
+
+        if by_case:
+            _crew(job, by_case, workers).plan(by_case, tell, begin)
+
+
+def _crew(job: Job, cases: Mapping[Case, Any], workers: int | None) -> Crew:
+    hardware, counts = job.hardware, sorted({case.devices for case in cases})
+    header = {
+        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host, "memory": hardware.memory,
+        "places": {str(count): list(hardware.shape(count) or ()) for count in counts}, "most": counts[-1],
+    }  # fmt: skip
+    size = min(workers or len(cores.allowed()), len(cases))
+    return Crew(header, size, job.seconds)
+
+
+def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> Found:
+    """What was found of a case, or of what stands in for it, with what it would take on that hardware.
+
+    Beyond the largest machine each device does what the stand-in's do, and what they send goes to all of them.
+    """
+    if found["status"] != "planned":
+        return found
+    beyond = case != compiled
+    messages = (
+        [m | ({"group": case.devices} if m["group"] == compiled.devices else {}) for m in found["messages"]] if beyond else None
+    )
+    own = found | ({"messages": messages, "compiled_as": compiled.key, "compile_seconds": None} if beyond else {})
+    time = model.estimate(case, hardware, own["kernels"], own["messages"])
+    if isinstance(time, str):
+        return own | {"text": f"not predicted: {time}"}
+    return own | {"predicted": dataclasses.asdict(time) | {"by": "formula" if beyond else "program"}}
+
+
+def _conclude(made: Made, writer: store.Writer, listener: Listener, answer: Answer, found: Found) -> None:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    record = Record(answer.case, found["status"], made.environments[answer.around], started_at=now)
+    record = dataclasses.replace(record, **found)
+    writer.append(record)
+    seconds = [record.predicted["seconds"]] if record.predicted else []
+    told = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
+    listener({"event": "end", "seconds": seconds} | told)
+
+
+def _manifest(made: Made) -> dict[str, Any]:
+    """What plan-NAME.json says: the hardware as it was planned for, and the study as it was asked for."""
+    job = made.job
+    cases: Sequence[Case] = [cell.case for cell in job.cells]
+    told = launch.manifest(job.name, job.title, [cell.scaling for cell in job.cells], cases, launch.Settings())
+    kept = {name: told[name] for name in ("study", "title", "scaling")}
+    return kept | {"hardware": dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}}
+
+
+def said(made: Made) -> str:
+    """What will be done, in a line."""
+    job, words = made.job, [f"{len(made.answers)} cases to compile", f"{made.done} done before", f"{len(made.unfit)} skipped"]
+    return f"{job.name} for {job.hardware.title}: {', '.join(words)}; results in {job.folder}"
+
+
+def told(made: Made, found: Findings, deadline: float | None) -> list[str]:
+    """What the plan says of the study that was asked for, in sentences."""
+    keys = {answer.case.key for answer in made.asked}
+    whole = next((each for each in found.forecasts if each.hardware == made.job.hardware.name), None)
+    if whole is None:
+        return ["nothing could be planned"]
+    mine = forecast.only(whole, keys)
+    hours, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], launch.Settings())
+    more = f" ({counted(unknown, 'case')} without a prediction left out)" if unknown else ""
+    price = f", {number(hours * mine.price)} at the price given" if mine.price else ""
+    return [*forecast.answers(mine, deadline), f"Measuring all of it once takes {number(hours)} device-hours{more}{price}."]

@@ -1,0 +1,221 @@
+"""The planner: a process that compiles cases for a machine that is not here, and says what was read off the programs.
+
+`python -m scaling.planning.planner` reads a job from standard input, a line of JSON, and then does what it is told, a line each:
+
+    {"do": "trace", "key": ..., "case": ...}   build and trace; says "traced" with the digest of what each device does, or "end"
+    {"do": "compile", "key": ...}              compile what was traced; says "end" with what was found, as fields of a record
+    {"do": "forget", "key": ...}               another compiles the same; says "forgotten"
+
+Places and allocates nothing. Runs in an environment of its own (topology.VARIABLES), so that compilers for other machines disturb
+no run here.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from scaling import environment, memory
+from scaling.case import AUTO, Case, Refusal, from_dict
+from scaling.words import in_bytes
+
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")  # of libtpu's words about a program that does not fit
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def main() -> int:
+    """Compile as told, until nothing more is said."""
+    from scaling.worker import die_with_parent, keep_to_ourselves
+
+    orders, out = keep_to_ourselves()
+    job = json.loads(orders.readline())
+    die_with_parent(job["parent"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
+    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
+    import jax
+
+    if job["platform"] == "cpu":
+        jax.config.update("jax_num_cpu_devices", job["most"])
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(json.dumps({"event": "started"}), file=out, flush=True)
+    traced: dict[str, Any] = {}
+    for line in orders:
+        order = json.loads(line)
+        key, what = order["key"], order["do"]
+        said: dict[str, Any] = {"event": "forgotten"}
+        try:
+            if what == "trace":
+                traced[key] = _Traced(job, from_dict(order["case"]))
+                said = {"event": "traced", "program": traced[key].program}
+            elif what == "compile":
+                said = {"event": "end"} | traced[key].compiled()
+        except Exception as error:
+            said = {"event": "end"} | _failed(error)
+        if said["event"] != "traced":
+            traced.pop(key, None)
+        print(json.dumps(said | {"key": key}), file=out, flush=True)
+    return 0
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    """Why a case could not be compiled, as fields of a record."""
+    if isinstance(error, Refusal):
+        return {"status": "skipped", "reason": "not_defined", "text": str(error)}
+    reason = "out_of_memory" if memory.ran_out(f"{type(error).__name__} {error}") else "error"
+    return {"status": "failed", "reason": reason, "text": environment.scrub(f"{type(error).__name__}: {error}")[:500]}
+
+
+class _Traced:
+    """A case that was built and traced for its devices."""
+
+    def __init__(self, job: Mapping[str, Any], case: Case) -> None:
+        import jax
+
+        from scaling import workload
+        from scaling.measuring import compiling, counted, shape
+        from scaling.planning import topology
+
+        jax.config.update("jax_enable_x64", case.dtype == "float64")
+        self.job, self.case = job, case
+        place = job["places"][str(case.devices)]
+        self.devices = topology.devices(job["platform"], case.devices, job["target"], tuple(place), job["per_host"])
+        self.built = workload.build(case)
+        colors = compiling.coloring(case, self.built)
+        self.sizes = shape.shape(case, self.built, colors)
+        self.found: dict[str, Any] = counted.colors(colors)
+        # What fits is found by compiling, so that nothing is known of it before.
+        self.program = None if case.chunk == AUTO else _digest(case, self._jaxpr())
+
+    def _jaxpr(self) -> Any:
+        """What each device does, as traced; of a pmap, which cannot be traced, its twin of shard_map."""
+        from scaling.measuring import compiling, counted, measure
+
+        nothing = functools.partial(measure.Stages, compiled=None)
+        one = compiling.compiled(self.case, self.built, self.sizes, self.devices, lambda program: nothing(program.function))
+        return counted.traced(one, self.built, self.devices)
+
+    def compiled(self) -> dict[str, Any]:
+        """What the compiled program takes, does and sends."""
+        from scaling.measuring import compiling, counted, hlo, measure, shape
+
+        exhausted: list[str] = []
+
+        def stages(program: Any) -> measure.Stages:
+            try:
+                return measure.stages(program.function, list(program.arguments.values()))
+            except Exception as error:
+                if not _USED.search(str(error)) and not memory.ran_out(str(error)):
+                    raise
+                exhausted.append(str(error))
+                return measure.Stages(program.function, None)
+
+        def too_much(one: compiling.Compiled) -> str | None:
+            if one.stages.compiled is None:
+                return _told(exhausted[-1])
+            taken, limit = compiling.taken(one), self.case.memory_limit or self.job["memory"]
+            return f"needs {in_bytes(taken)}, a device has {in_bytes(limit)}" if taken and limit and taken > limit else None
+
+        capacity = {"capacity_bytes": int(self.job["memory"])} if self.job["memory"] else {}
+        try:
+            one, blocks = compiling.fitting(self.case, self.built, self.sizes, self.devices, stages, too_much, None)
+        except compiling.TooLarge as error:
+            used = _used(exhausted[-1]) if exhausted else None
+            needs = error.needs | {"peak_bytes": used if used else _peak(error.needs)}
+            return self.found | capacity | needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
+        read = hlo.read(one.stages.compiled.as_text())
+        self.found |= counted.work(one, self.built, self.devices, read) | one.needs | capacity
+        self.found |= {
+            "passes": shape.passes(one.case, self.built, self.sizes) or None,
+            "padding": shape.padding(self.case, self.sizes),
+        }
+        self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
+        self.found |= {"blocks": blocks, "peak_bytes": _peak(one.needs), "compulsory_bytes": _compulsory(one.needs)}
+        self.found |= _optimised(read, one.steps) | {"messages": [hlo.as_work(message) for message in read.messages]}
+        if words := counted.sent(self.case, read.collectives):
+            return self.found | {"status": "failed", "reason": "collective", "text": words}
+        return self.found | {"status": "planned"}
+
+
+def _digest(case: Case, jaxpr: Any) -> str:
+    """Equal for two cases whose devices are given the same to do: then one compilation says all of both.
+
+    What sends, or asks where it is, depends on how many devices there are.
+    """
+    inner = _on_device(getattr(jaxpr, "jaxpr", jaxpr))
+    text = str(inner)
+    alone = not re.search(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b", text)
+    constants = [hashlib.sha256(memoryview(const).tobytes()).hexdigest() for const in map(_plain, getattr(jaxpr, "consts", ()))]
+    place = None if alone else (case.devices, case.axes)
+    told = json.dumps([text, constants, case.api, case.dtype, case.precision, case.storage, case.memory_limit, place])
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _plain(const: Any) -> Any:
+    import numpy as np
+
+    return np.ascontiguousarray(const)
+
+
+def _on_device(jaxpr: Any) -> Any:
+    """The jaxpr inside shard_map, less what nobody uses; of a plain program all of it."""
+    from jax.extend.core import jaxprs_in_params
+    from jax.interpreters.partial_eval import dce_jaxpr
+
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        if equation.primitive.name == "shard_map":
+            return dce_jaxpr(inner[0], [True] * len(inner[0].outvars))[0]
+        if len(jaxpr.eqns) == 1 and len(inner) == 1:
+            return _on_device(inner[0])
+    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
+
+def _optimised(read: Any, steps: int) -> dict[str, Any]:
+    """The work of the optimised program, its kernels that are alike told once, with how often they run."""
+    from scaling.measuring.hlo import as_work
+
+    counts: Counter = Counter()
+    for kernel in read.kernels:
+        counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
+    kernels = [as_work(dataclasses.replace(kernel, times=times)) for kernel, times in counts.items()]
+    flops = sum((k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items())
+    return {
+        "kernels": kernels,
+        "program_flops": flops,
+        "program_transcendentals": sum(k.transcendentals * n for k, n in counts.items()),
+    }
+
+
+def _peak(needs: Mapping[str, int | None]) -> int | None:
+    """The most that is there at a time: what goes in, what comes out and what is between."""
+    each = [needs.get(f"{what}_bytes") for what in ("argument", "temp", "output")]
+    return None if None in each else sum(filter(None, each))
+
+
+def _compulsory(needs: Mapping[str, int | None]) -> int | None:
+    return _peak(dict(needs) | {"temp_bytes": 0})
+
+
+def _used(words: str) -> int | None:
+    found = _USED.search(words)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _told(words: str) -> str:
+    """What a compiler says of a program that does not fit, in our words where it is understood."""
+    found = _USED.search(words)
+    if found is None:
+        return environment.scrub(" ".join(words.split()))[:300]
+    used, has = (float(found[place]) * _UNITS[found[place + 1]] for place in (1, 3))
+    return f"needs {in_bytes(used)}, a device has {in_bytes(has)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Forecast: what a plan says, as values and in words: predicted curves, what does not fit, which count is the cheapest.
+
+Takes planned records; what the machine they are for is called and costs stands in the plan's own file. Does not know the model.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.case import Case, label, problem
+from scaling.reading.curves import family_name, size_name
+from scaling.reading.ways import way_of
+from scaling.record import Record
+from scaling.store import latest
+from scaling.words import counted, duration, in_bytes, number, share
+
+_HALF = 0.5  # the efficiency under which another device is hardly worth it
+_PATIENCE = 2.0  # without a deadline, the cheapest count is asked for within so many times the least time
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One device count of a predicted curve."""
+
+    record: Record
+    efficiency: float  # against the fewest devices that were planned
+
+    @property
+    def devices(self) -> int:
+        """How many."""
+        return self.record.case.devices
+
+    @property
+    def seconds(self) -> float:
+        """Of a call, the middle of the prediction."""
+        return self.record.predicted["seconds"]  # type: ignore[index]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the draws."""
+        return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
+
+    @property
+    def formula(self) -> bool:
+        """Whether it is beyond the largest machine that was compiled for."""
+        return self.record.predicted["by"] == "formula"  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A curve of scaling as it is expected: plans that differ only in devices, or in devices with as many points for each."""
+
+    name: str
+    case: Case  # that of the fewest devices, without its mesh
+    kind: str
+    points: tuple[Expected, ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Everything that was planned for one hardware."""
+
+    hardware: str
+    title: str
+    price: float | None  # of a device for an hour
+    memory: float | None  # of a device
+    records: tuple[Record, ...]
+    curves: tuple[Predicted, ...]
+
+    @property
+    def too_large(self) -> list[Record]:
+        """What does not fit."""
+        return [record for record in self.records if record.reason == "too_large"]
+
+
+def forecasts(plans: Iterable[Record], told: Mapping[str, Mapping[str, Any]]) -> list[Forecast]:
+    """A forecast for each hardware. told: what the plan's own file says, by hardware."""
+    by_hardware: dict[str, dict[str, list[Record]]] = {}
+    for record in latest(plans):
+        hardware = record.environment["hardware"]
+        by_hardware.setdefault(str(hardware["name"]), {}).setdefault(record.setting, []).append(record)
+    return [_forecast(name, _last(settings), told.get(name, {})) for name, settings in by_hardware.items()]
+
+
+def only(forecast: Forecast, keys: Collection[str]) -> Forecast:
+    """The same of these cases alone."""
+    curves = (dataclasses.replace(c, points=tuple(p for p in c.points if p.record.key in keys)) for c in forecast.curves)
+    records = tuple(record for record in forecast.records if record.key in keys)
+    return dataclasses.replace(forecast, records=records, curves=tuple(curve for curve in curves if curve.points))
+
+
+def _last(settings: Mapping[str, list[Record]]) -> list[Record]:
+    """The records of the environment that was planned in last: versions, code, and what the hardware's file said."""
+    return max(settings.values(), key=lambda records: max(record.started_at or "" for record in records))
+
+
+def _forecast(name: str, records: list[Record], told: Mapping[str, Any]) -> Forecast:
+    hardware = told.get("hardware") if isinstance(told.get("hardware"), Mapping) else {}
+    assert isinstance(hardware, Mapping)
+    kind = "weak" if told.get("scaling") == ["weak"] else "strong"
+    price, memory = hardware.get("price"), hardware.get("memory")
+    return Forecast(
+        name, str(hardware.get("title") or name), price if isinstance(price, int | float) else None,
+        memory if isinstance(memory, int | float) else None, tuple(records), tuple(_curves(records, kind)),
+    )  # fmt: skip
+
+
+def _curves(records: Iterable[Record], kind: str) -> list[Predicted]:
+    groups: dict[Case, list[Record]] = {}
+    for record in records:
+        case, left = record.case, 0
+        if record.predicted is None:
+            continue
+        each = case.points
+        if kind == "weak":
+            each, left = divmod(case.points, case.devices)
+        if not left:
+            groups.setdefault(dataclasses.replace(case, devices=1, points=each, mesh=None), []).append(record)
+    return [_curve(stem, some, kind) for stem, some in groups.items()]
+
+
+def _curve(stem: Case, records: Iterable[Record], kind: str) -> Predicted:
+    best: dict[int, Record] = {}  # of several meshes the fastest
+    for record in records:
+        devices = record.case.devices
+        best[devices] = min(best.get(devices, record), record, key=lambda each: each.predicted["seconds"])  # type: ignore[index]
+    ordered = [best[devices] for devices in sorted(best)]
+    base = ordered[0]
+
+    def efficiency(record: Record) -> float:
+        gain = base.predicted["seconds"] / record.predicted["seconds"]  # type: ignore[index]
+        return gain if kind == "weak" else gain * base.case.devices / record.case.devices
+
+    points = tuple(Expected(record, efficiency(record)) for record in ordered)
+    each = f" points/device={stem.points}" if kind == "weak" else ""
+    name = label(stem, ("devices", "mesh", *(("points",) if kind == "weak" else ()))) + each
+    return Predicted(name, dataclasses.replace(base.case, mesh=None), kind, points)
+
+
+def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
+    """What one asks a plan, in sentences: when more devices stop to pay, what does not fit, what is the cheapest."""
+    groups: dict[tuple, list[Predicted]] = {}
+    for curve in forecast.curves:
+        case = dataclasses.replace(curve.case, devices=1, points=0 if curve.kind == "weak" else curve.case.points)
+        groups.setdefault(problem(case), []).append(curve)
+    told = [line for curves in groups.values() for line in _of_problem(curves, forecast, deadline)]
+    return [*told, *_memory(forecast), *_formula(forecast)]
+
+
+def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float | None) -> list[str]:
+    """When efficiency falls under a half on the way that is fastest on most devices, and which count is the cheapest."""
+    largest = max(point.devices for curve in curves for point in curve.points)
+    ends = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
+    best, last = min(ends, key=lambda end: end[1].seconds)
+    case = best.case
+    what = f"{family_name(case)} {size_name(case)}"
+    fastest = (
+        f"{way_of(case).name} {duration(last.seconds, *last.interval)} on {counted(largest, 'device')}, the fastest planned way"
+    )
+    lines = [f"{what}: {fastest}; {_halved(best)}."]
+    least = min(point.seconds for curve in curves for point in curve.points)
+    within = deadline or _PATIENCE * least
+    soon = [(curve, point) for curve in curves for point in curve.points if point.seconds <= within]
+    if not soon:
+        return [*lines, f"{what}: nothing planned is within the deadline of {duration(within)}."]
+    cheap, point = min(soon, key=lambda one: one[1].seconds * one[1].devices)
+    hours = point.seconds * point.devices / 3600
+    cost = f"{number(hours * 1e6)} device-hours for a million calls"
+    cost += f", {number(hours * 1e6 * forecast.price)} at the price given" if forecast.price else ""
+    under = f"a deadline of {duration(within)}" if deadline else f"twice the least time ({duration(within)})"
+    return [
+        *lines,
+        f"{what}: within {under} the cheapest is {way_of(cheap.case).name} on {counted(point.devices, 'device')}: {cost}.",
+    ]
+
+
+def _halved(curve: Predicted) -> str:
+    """Between which counts efficiency falls under a half."""
+    base = curve.points[0].devices
+    against = f"of {counted(base, 'device')}"
+    below = next((point for point in curve.points if point.efficiency < _HALF), None)
+    if len(curve.points) == 1:
+        return "planned on no other number of devices"
+    if below is None:
+        last = curve.points[-1]
+        return f"its efficiency is {share(last.efficiency)} {against} there, and nowhere under 50 %"
+    above = max(point.devices for point in curve.points if point.devices < below.devices)
+    between = f"between {above:,} and {below.devices:,} devices ({share(below.efficiency)} there)"
+    return f"its efficiency falls under 50 % {against} {between}"
+
+
+def _memory(forecast: Forecast) -> list[str]:
+    """Which mode runs out of memory first, or how near the nearest comes to it."""
+    if gone := forecast.too_large:
+        first = min(gone, key=lambda record: (-record.case.devices, record.peak_bytes or math.inf))
+        least = min((r for r in gone if r.case.devices == first.case.devices), key=lambda r: r.peak_bytes or math.inf)
+        more = f"; {counted(len(gone), 'case')} do not fit in all" if len(gone) > 1 else ""
+        return [f"First to run out of memory: {label(least.case)}: {least.text}{more}."]
+    known = [record for record in forecast.records if record.peak_bytes and record.capacity_bytes]
+    if not known:
+        return []
+    near = max(known, key=lambda record: record.peak_bytes / record.capacity_bytes)  # type: ignore[operator]
+    taken, has = near.peak_bytes or 0, near.capacity_bytes or 1
+    return [
+        f"Everything fits; the most memory takes {label(near.case)}: {in_bytes(taken)} of {in_bytes(has)} ({share(taken / has)})."
+    ]
+
+
+def _formula(forecast: Forecast) -> list[str]:
+    """Where compiled programs end and formula alone begins."""
+    counts = {by: [p.devices for c in forecast.curves for p in c.points if p.formula is by] for by in (True, False)}
+    if not counts[True]:
+        return []
+    most = max(counts[False], default=0)
+    beyond = f"beyond, from {min(counts[True]):,} devices on, communication and waiting are formula alone"
+    return [f"Up to {most:,} devices programs were compiled; {beyond}."]
