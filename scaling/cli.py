@@ -138,15 +138,21 @@ def plan(words: list[str], console: Console) -> int:
 def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     """Plan one composed study, to its answers and its report."""
     from scaling.planning import plan as planning
+    from scaling.reading import findings
+    from scaling.showing import report as pages
+    from scaling.showing.wording import legible
 
     made = planning.prepare(planning.read(config, name))
     console.print(escape(planning.said(made)), soft_wrap=True, highlight=False)
     names = {answer.case.key: label(answer.case) for answer in (*made.answers, *(each[0] for each in made.unfit))}
     with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
         planning.run(made, listen)
-    found = _conclude(made.job.folder, console)
+    found = findings.read(made.job.folder)
+    index = pages.write(made.job.folder, found)
     for line in planning.told(made, found, config["deadline"]):
-        console.print(f"- {escape(line)}", soft_wrap=True, highlight=False)
+        console.print(f"- {escape(legible(line))}", soft_wrap=True, highlight=False)
+    outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
+    console.print(f"{outcomes}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
     return FAILED if counts["failed"] else OK
 
 

@@ -26,7 +26,7 @@ class Kernel:
     arithmetic: int = 0  # other operations on numbers; a comparison, a choice and a conversion are each one too
     divisions: int = 0
     transcendentals: int = 0
-    reductions: int = 0  # terms that are added up, or otherwise reduced
+    reductions: int = 0  # terms that are added up along the fastest axis; along others, it is arithmetic of many at once
     times: float = 1.0
 
 
@@ -318,10 +318,14 @@ def _work(line: _Line, lines: Mapping[str, _Line]) -> tuple[str, int]:
     if kind in ("dot", "convolution", "custom-call"):
         return _product(line, operands)
     if kind == "reduce":
-        return "reductions", operands[0].size
+        along = re.search(r"dimensions=\{([\d,]*)\}", line.rest)
+        fast = along is None or operands[0].fastest in _whole(along[1])
+        return "reductions" if fast else "arithmetic", operands[0].size
     if kind == "reduce-window":
         window = _WINDOW.search(line.rest)
-        return "reductions", line.size * math.prod(_whole(window[1])) if window else operands[0].size
+        sizes = _whole(window[1]) if window else operands[0].dims
+        fast = operands[0].fastest is not None and sizes[operands[0].fastest] > 1
+        return "reductions" if fast else "arithmetic", line.size * math.prod(sizes)
     if kind == "scatter":
         return "arithmetic", operands[-1].size
     number = line.dtype.startswith(("f", "bf"))

@@ -63,7 +63,8 @@ class Hardware:
     device_kind: str | None
     memory: float | None  # bytes of a device; None: what this host has, shared out
     rates: tuple[Rates, ...]  # by how many devices work, the fewest first; of a CPU, those that were measured on it
-    attained: tuple[float, float]  # the share of these rates that programs reach
+    attained: tuple[float, float]  # the share of these rates that programs reach, uniform in its logarithm
+    asking: tuple[float, float]  # how many times the seconds of a call and of a kernel's beginning asking takes, likewise
     jitter: float
     stragglers: Mapping[str, float]
     per_host: int
@@ -125,6 +126,7 @@ def from_config(told: Mapping[str, Any]) -> Hardware:
         memory=given.number("memory", *optional),
         rates=() if measured else (_rates(given),),
         attained=given.span("attained"),
+        asking=given.span("asking"),
         jitter=given.number("jitter") or 0.0,
         stragglers=_stragglers(given),
         per_host=given.count("per_host"),

@@ -2,8 +2,8 @@
 
 A kernel takes the longer of its bytes and its operations at the machine's rates; kernels follow each other, then messages; the
 devices wait for the slowest. What a machine reaches of its rates, how much one device differs from another, and which are
-stragglers are drawn: a uniform share of memory, arithmetic and network each; a lognormal factor for each device; a small share of
-devices that are slower by a fixed factor. Knows neither caches beyond the table of bandwidths, nor what overlaps.
+stragglers are drawn: a share of memory, of arithmetic, of the network, and a factor of asking, each uniform in its logarithm; a
+lognormal factor for each device; a small share of devices that are slower by a fixed factor. Knows neither caches beyond the table of bandwidths, nor what overlaps.
 
 Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -49,15 +49,16 @@ def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: 
     if isinstance(drawn, str):
         return drawn
     low, middle, high = np.percentile(drawn.seconds, [_LEVEL[0], 50, _LEVEL[1]])
-    compute, communication, waiting = (float(np.median(part)) for part in (drawn.compute, drawn.communication, drawn.waiting))
-    return Estimate(float(middle), float(low), float(high), drawn.call, compute, communication, waiting, drawn.bound)
+    parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
+    call, compute, communication, waiting = (float(np.median(part)) for part in parts)
+    return Estimate(float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound)
 
 
 @dataclass(frozen=True)
 class Draws:
     """What `DRAWS` machines of a kind would take, the same ones for every program, so that their ratios can be formed."""
 
-    call: float
+    call: np.ndarray
     compute: np.ndarray
     communication: np.ndarray
     waiting: np.ndarray
@@ -77,13 +78,14 @@ def draws(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Seq
         return spent
     moving, working, times, bound = spent
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, network = rng.uniform(*hardware.attained, (3, DRAWS))
+    memory, arithmetic, network = np.exp(rng.uniform(*np.log(hardware.attained), (3, DRAWS)))
+    asking = np.exp(rng.uniform(*np.log(hardware.asking), DRAWS))
     each = np.maximum(moving[:, None] / memory, working[:, None] / arithmetic)
     compute = (times[:, None] * each).sum(axis=0)
     sent = [_sent(message, case, hardware, rates) for message in messages]
     latency, transfer = (sum(part) for part in zip(*sent, strict=True)) if sent else (0.0, 0.0)
     return Draws(
-        call=rates.call(case.api) + float(times.sum()) * rates.kernel_seconds,
+        call=(rates.call(case.api) + float(times.sum()) * rates.kernel_seconds) * asking,
         compute=compute,
         communication=latency + transfer / network,
         waiting=compute * (_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
@@ -107,8 +109,9 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
                     return f"no rate of {name} in {case.dtype} is known"
                 working[k] += amount / speed
                 total[name] += amount / speed * kernel.get("times", 1)
-        turned = min(kernel.get("turned", 0), kernel["bytes"])
-        moving[k] = (kernel["bytes"] - turned) / _bandwidth(kernel["bytes"], rates) + turned / rates.turned
+        moved = kernel.get("bytes", 0)  # none, where all lies in a memory of the chip
+        turned = min(kernel.get("turned", 0), moved)
+        moving[k] = (moved - turned) / _bandwidth(moved, rates) + turned / rates.turned
         times[k] = kernel.get("times", 1)
         total["memory"] += moving[k] * times[k]
         if not math.isfinite(times[k]):
@@ -117,7 +120,9 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
-    return max([each for each in rates.bandwidth if each[0] <= size] or [min(rates.bandwidth)])[1]
+    """Between two sizes that were looked at along the line through both, on logarithmic axes; beyond, that of the nearest."""
+    sizes, speeds = (np.log(np.maximum(each, 1.0)) for each in zip(*rates.bandwidth, strict=True))
+    return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
 
 
 def _sent(message: Work, case: Case, hardware: Hardware, rates: Rates) -> Cost:
