@@ -1,9 +1,9 @@
 """The model of time: from the kernels and messages of a compiled program to seconds with an interval.
 
 A kernel takes the longer of its bytes and its operations at the machine's rates; kernels follow each other, then messages; the
-devices wait for the slowest. What a machine reaches of its rates, how much one device differs from another, and which are
-stragglers are drawn: a share of memory, of arithmetic, of the network, and a factor of asking, each uniform in its logarithm; a
-lognormal factor for each device; a small share of devices that are slower by a fixed factor. Knows neither caches beyond the table of bandwidths, nor what overlaps.
+devices wait for the slowest. Drawn are what a machine reaches of its rates (a share of memory, of arithmetic, of the network, and a
+factor of asking, each uniform in its logarithm), how much one device differs from another (a lognormal factor), and which are
+stragglers (a small share that is slower by a fixed factor). Knows neither caches beyond the table of bandwidths, nor what overlaps.
 
 Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -78,8 +78,8 @@ def draws(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Seq
         return spent
     moving, working, times, bound = spent
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, network = np.exp(rng.uniform(*np.log(hardware.attained), (3, DRAWS)))
-    asking = np.exp(rng.uniform(*np.log(hardware.asking), DRAWS))
+    memory, arithmetic, network = (_between(hardware.attained, rng) for _ in range(3))
+    asking = _between(hardware.asking, rng)
     each = np.maximum(moving[:, None] / memory, working[:, None] / arithmetic)
     compute = (times[:, None] * each).sum(axis=0)
     sent = [_sent(message, case, hardware, rates) for message in messages]
@@ -91,6 +91,11 @@ def draws(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Seq
         waiting=compute * (_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
         bound=bound,
     )
+
+
+def _between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+    """Draws between two numbers, uniform in their logarithm."""
+    return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
 def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None] | str:
