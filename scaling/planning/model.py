@@ -1,9 +1,9 @@
 """The model of time: from the kernels and messages of a compiled program to seconds with an interval.
 
 A kernel takes the longer of its bytes and its operations at the machine's rates; kernels follow each other, then messages; the
-devices wait for the slowest. Drawn are what a machine reaches of its rates (a share of memory, of arithmetic, of the network, and a
-factor of asking, each uniform in its logarithm), how much one device differs from another (a lognormal factor), and which are
-stragglers (a small share that is slower by a fixed factor). Knows neither caches beyond the table of bandwidths, nor what overlaps.
+devices wait for the slowest. Drawn are what a machine reaches of its rates (a share of memory, of arithmetic, of the network, and
+a factor of asking, each uniform in its logarithm), how much one device differs from another (a lognormal factor), and which are
+stragglers (a small share, slower by a fixed factor). Knows neither caches beyond the table of bandwidths, nor what overlaps.
 
 Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """

@@ -27,6 +27,7 @@ from scaling.words import counted, number
 
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
+_EVERY = "all"  # devices: every number of them that the hardware comes in
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -34,7 +35,7 @@ HELP = """\
 Compile a study for machines that are not here, and say what it would take there: nothing is run.
 
   scaling plan study=plan hardware=v5p                          every case, for TPU v5p
-  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on so many devices
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on so many devices; devices=all: every count there is
   scaling plan study=plan hardware=v5p 'devices=[64,8960,1000000]'   beyond the largest machine by formula alone
   scaling plan study=rbf hardware=h100 hardware.price=3.5       what it costs, at a price for each device and hour
   scaling plan study=plan hardware=h100 deadline=0.01           which number of devices is the cheapest within so many seconds
@@ -57,7 +58,6 @@ class Job:
     folder: Path
     cells: list[study.Cell]
     seconds: float  # for a case
-    order_seed: int
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,35 @@ def read(config: dict[str, Any], name: str) -> Job:
         )
     if not config["results"]:
         raise Refusal("results must be a folder, such as results=results/mine")
-    seconds = config["case_seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise Refusal(f"case_seconds must be a positive number, not {seconds!r}")
+    for field in ("case_seconds", "deadline"):
+        value = config[field]
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+        if not number and (field == "case_seconds" or value is not None):
+            raise Refusal(f"{field} must be a positive number of seconds, not {value!r}")
     hardware, folder = machines.from_config(config["hardware"]), Path(str(config["results"]))
     if hardware.platform == "cpu":
         hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
         hardware = dataclasses.replace(hardware, memory=_of_this_host())
-    cells = study.expand(config["study"], {field: config[field] for field in (*FIELDS, "scaling", "where")})
+    cells = _cells(config, hardware)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.enough(count)
-    return Job(name, config["study"].get("title"), hardware, folder, cells, float(seconds), 0)
+    return Job(name, config["study"].get("title"), hardware, folder, cells, float(config["case_seconds"]))
+
+
+def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
+    """The cells of the study; with devices=all, on every number of devices that the hardware comes in and points share out over."""
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
+    every = _EVERY in (overrides["devices"], config["study"].get("devices"))
+    return [cell for cell in asked if not every or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0]
+
+
+def _on_all(told: Any, hardware: Hardware) -> Any:
+    """A study or its overrides with the numbers of devices in the place of `all`."""
+    if isinstance(told, Mapping):
+        each = {name: _on_all(value, hardware) for name, value in told.items()}
+        return each | ({"devices": hardware.counts()} if each.get("devices") == _EVERY else {})
+    return [_on_all(value, hardware) for value in told] if isinstance(told, list) else told
 
 
 def _ceilings(folder: Path) -> list[curves.Timing]:
