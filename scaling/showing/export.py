@@ -31,7 +31,7 @@ def write(folder: Path, formats: Collection[str], output: Path | None = None) ->
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET}")
     found, target = read(folder), folder / FOLDER if output is None else output
-    if not found.records:
+    if not found.records and not found.forecasts:
         raise Refusal(f"no record to export in {str(folder)!r}; `scaling run` makes some")
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Rows: what a results folder holds as flat tables, a value a column, in full precision, every column of one kind.
 
-Knows the fields of records, curves and laws; not the format of any file (export.py), and nothing is rounded or put into words.
+What was planned for some hardware has a table of its own: no other holds it. Knows the fields of records, curves and laws; not the format of any file (export.py), and nothing is rounded or put into words.
 """
 
 import types
@@ -16,7 +16,20 @@ from scaling.record import Record
 
 Kind = Any  # bool, int, float, str, list[int] or list[float]
 # Fields that are many values; of some each has a column.
-_SEVERAL = ("case", "environment", "collectives", "compilations", "marked", "before", "after", "blocks", "colors")
+_SEVERAL = (
+    "case", "environment", "collectives", "compilations", "marked", "before", "after", "blocks", "colors", "kernels", "messages",
+    "predicted",
+)  # fmt: skip
+# Of a plan alone: what it keeps of a record and what it adds, and of a prediction what each part is called in the table.
+_PLANNED = ("compulsory_bytes", "program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
+_OF_PLAN = (
+    "status", "reason", "text", "started_at", "trace_seconds", "lower_seconds", "compile_seconds", "passes", "flops",
+    "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "collective_bytes", *_PLANNED,
+)  # fmt: skip
+_PREDICTED = {
+    "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds", "compute": "compute_seconds",
+    "communication": "communication_seconds", "waiting": "waiting_seconds", "bound": "bound", "by": "by",
+}  # fmt: skip
 _APART: dict[str, dict[str, Kind]] = {
     "blocks": {"block": int, "chunk": int, "storage": str, "limit_bytes": int, "probes": int},
     "colors": {"columns": int, "rows": int},
@@ -46,15 +59,17 @@ def _kinds(of: type) -> dict[str, Kind]:
     return hints | plain
 
 
-_OF_RECORD, _OF_POINT = _kinds(Record), _kinds(Point)
+_EVERY_FIELD, _OF_POINT = _kinds(Record), _kinds(Point)
+_OF_RECORD = {name: kind for name, kind in _EVERY_FIELD.items() if name not in _PLANNED}
 _NAMES = {name: f"case.{name}" if name in _OF_RECORD else name for name in _kinds(Case)}  # a record has a block of another kind
 _OF_CASE = {_NAMES[name]: kind for name, kind in _kinds(Case).items()}
 _IDENTITY = {"key": str, "environment": str}  # what the tables have in common: the digest of what may be compared
 
 
 def tables(found: Findings) -> list[Table]:
-    """Every table of a folder."""
-    return [record_table(found), curve_table(found), sample_table(found), law_table(found)]
+    """Every table of a folder; that of plans where there is one."""
+    plans = [plan_table(found)] if found.forecasts else []
+    return [record_table(found), curve_table(found), sample_table(found), law_table(found), *plans]
 
 
 def record_table(found: Findings) -> Table:
@@ -115,6 +130,21 @@ def law_table(found: Findings) -> Table:
             whole |= {name: getattr(law, name) for name in ("seconds", "spread", "best", "limit", "peak")}
             rows += [whole | {"part": part, **estimate._asdict()} for part, estimate in law.parts.items()]
     return Table("laws", dict(_LAW), rows)
+
+
+def plan_table(found: Findings) -> Table:
+    """What was planned for each hardware, a case each, whatever became of it: what was counted, and what it would take there."""
+    rows = []
+    for forecast in found.forecasts:
+        efficiency = {point.record.key: point.efficiency for curve in forecast.curves for point in curve.points}
+        for record in forecast.records:
+            row = {"hardware": forecast.hardware} | _identity(record) | _case_row(record.case)
+            row |= {column: (record.predicted or {}).get(name) for name, column in _PREDICTED.items()}
+            row |= {name: getattr(record, name) for name in _OF_PLAN} | {"efficiency": efficiency.get(record.key)}
+            rows.append(row | {f"environment.{k}": v for k, v in around(record.environment)})
+    told = {column: str if name in ("bound", "by") else float for name, column in _PREDICTED.items()} | {"efficiency": float}
+    kinds = {"hardware": str} | _IDENTITY | _OF_CASE | _sizes(rows) | {name: _EVERY_FIELD[name] for name in _OF_PLAN} | told
+    return Table("plans", _wide(kinds | {n: str for row in rows for n in row if n.startswith("environment.")}, rows), rows)
 
 
 def _identity(record: Record) -> dict[str, Any]:
