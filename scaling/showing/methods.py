@@ -24,11 +24,25 @@ _WAYS = 8  # that are named
 
 
 def paragraphs(found: Findings) -> list[str]:
-    """How it was measured: what, samples and processes, intervals, the check."""
+    """How it was measured: what, samples and processes, intervals, the check; and how what was planned was predicted."""
     ok = [record for record in found.records if record.status == "ok" and record.case.kind == "case"]
-    if not ok:
-        return ["Nothing has been measured."]
-    return [" ".join(part) for part in (_what(ok), _samples(ok), _statistics(found, ok), _check(ok)) if part]
+    measured = (_what(ok), _samples(ok), _statistics(found, ok), _check(ok)) if ok else (["Nothing has been measured."],)
+    return [" ".join(part) for part in (*measured, _predictions(found)) if part]
+
+
+def _predictions(found: Findings) -> list[str]:
+    """How the times of plans come about."""
+    if not any(record.predicted for forecast in found.forecasts for record in forecast.records):
+        return []
+    titles = ", ".join(forecast.title for forecast in found.forecasts)
+    return [
+        f"Times for {titles} are predicted and not measured: each program was compiled for that hardware without running, each "
+        "kernel of the optimised program takes the longer of its bytes and its operations at that hardware's rates, kernels "
+        "follow one another, and what is sent, and waiting for the slowest device, is added.",
+        "A predicted time is the median, and its interval the middle 95 %, of draws of what share of its rates such a machine "
+        "reaches, of how much devices differ, and of stragglers; for more devices than a program can be compiled for, "
+        "communication and waiting follow by formula from the program of a smaller machine.",
+    ]
 
 
 def _what(ok: Sequence[Record]) -> list[str]:
