@@ -120,9 +120,9 @@ def from_config(told: Mapping[str, Any]) -> Hardware:
     optional = [None] if measured else []
     hardware = Hardware(
         name=given.text("name"),
-        title=str(told.get("title") or told.get("name")),
+        title=given.text("title", told.get("name")),
         platform=given.one_of("platform", PLATFORMS),
-        device_kind=told.get("device_kind"),
+        device_kind=given.text("device_kind", None),
         memory=given.number("memory", *optional),
         rates=() if measured else (_rates(given),),
         attained=given.span("attained"),
@@ -134,7 +134,7 @@ def from_config(told: Mapping[str, Any]) -> Hardware:
         slices=_slices(given),
         most=given.count("most"),
         price=given.number("price", None),
-        target=told.get("target"),
+        target=_target(given),
         told=dict(told),
     )
     if hardware.slices and math.prod(hardware.slices[-1]) * hardware.per_chip != hardware.most:
@@ -157,10 +157,13 @@ class _Given:
     def refusal(self, name: str, wanted: str) -> Refusal:
         return Refusal(f"hardware.{name} must be {wanted}, not {self.told.get(name)!r}")
 
-    def text(self, name: str) -> str:
-        if not isinstance(self.told.get(name), str) or not self.told[name]:
-            raise self.refusal(name, "a name")
-        return self.told[name]
+    def text(self, name: str, *otherwise: Any) -> Any:
+        value = self.told.get(name)
+        if value is None and otherwise:
+            return otherwise[0]
+        if not isinstance(value, str) or not value:
+            raise self.refusal(name, "a name" + (" or null" if otherwise else ""))
+        return value
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
         if self.told.get(name) not in known:
@@ -177,9 +180,9 @@ class _Given:
 
     def count(self, name: str) -> int:
         value = self.told.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not _natural(value):
             raise self.refusal(name, "a positive integer")
-        return value
+        return value  # type: ignore[return-value]
 
     def span(self, name: str) -> tuple[float, float]:
         value = self.told.get(name)
@@ -201,6 +204,18 @@ class _Given:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _target(given: _Given) -> Any:
+    """What the compiler for a platform knows the machine by: a mapping of what a GPU is, the name of a TPU; nothing of a CPU."""
+    value, platform = given.told.get("target"), given.told["platform"]
+    if platform == "gpu" and not (isinstance(value, Mapping) and value):
+        raise given.refusal("target", "a mapping of the fields of XLA's GpuTargetConfigProto")
+    return given.text("target") if platform == "tpu" else value
 
 
 def _rates(given: _Given) -> Rates:
@@ -238,12 +253,10 @@ def _network(given: _Given) -> tuple[Level, ...]:
             raise given.refusal("network", f"made of {', '.join(f.name for f in dataclasses.fields(Level))}") from None
         if level.shape not in SHAPES:
             raise unknown("shape of hardware.network", level.shape, SHAPES)
-        if (
-            not _positive(level.bandwidth)
-            or not _positive(level.latency)
-            or not (level.devices is None or _positive(level.devices))
-        ):
+        if not (_positive(level.bandwidth) and _positive(level.latency)):
             raise given.refusal("network", "made of positive numbers")
+        if not (level.devices is None or _natural(level.devices)) or not _natural(level.wraps):
+            raise given.refusal("network", "made of levels whose devices and wraps are positive integers")
         made.append(level)
     if made[-1].devices is not None:
         raise given.refusal("network", "ended by a level with devices: null, for as many as there are")
@@ -254,6 +267,8 @@ def _stragglers(given: _Given) -> Mapping[str, float]:
     value = given.told.get("stragglers")
     if not isinstance(value, Mapping) or set(value) != {"share", "slowdown"} or not all(map(_positive, value.values())):
         raise given.refusal("stragglers", "such as {share: 1.0e-4, slowdown: 1.5}")
+    if not (value["share"] < 1 <= value["slowdown"]):  # the share of devices that are slower, and how many times
+        raise given.refusal("stragglers", "a share under 1 and a slowdown of 1 or more")
     return {name: float(each) for name, each in value.items()}
 
 
@@ -261,7 +276,7 @@ def _slices(given: _Given) -> tuple[tuple[int, ...], ...]:
     value = given.told.get("slices")
     if value is None:
         return ()
-    whole = isinstance(value, list) and all(isinstance(shape, list) and shape for shape in value)
-    if not whole or not all(isinstance(n, int) and n > 0 for shape in value for n in shape):
+    whole = isinstance(value, list) and value and all(isinstance(shape, list) and shape for shape in value)
+    if not whole or not all(_natural(n) for shape in value for n in shape):
         raise given.refusal("slices", "a list of shapes in chips, such as [[1, 1], [2, 2]]")
     return tuple(tuple(shape) for shape in value)

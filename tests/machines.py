@@ -1,0 +1,34 @@
+"""A made-up machine to plan for, whose figures are round, so that what is made of them can be computed by hand."""
+
+from scaling.case import DTYPES, PRECISIONS
+from scaling.planning import hardware
+
+BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS, TRANSCENDENTAL, REDUCTIONS, TURNED = 1e9, 8e9, 2e9, 5e8, 2.5e8, 1e9, 2.5e8
+KERNEL, CALL = 1e-6, 1e-5
+
+
+def each(value):
+    """The same for every dtype but float64, of which nothing is known."""
+    return {dtype: None if dtype == "float64" else value for dtype in DTYPES}
+
+
+def told(**fields):
+    """What a file of conf/hardware would say: it reaches its rates, and no device differs from another."""
+    return {
+        "name": "mine", "title": "A machine", "platform": "gpu", "device_kind": "Mine", "memory": 1e9, "bandwidth": BANDWIDTH,
+        "products": {dtype: dict.fromkeys(PRECISIONS, value) for dtype, value in each(PRODUCTS).items()},
+        "arithmetic": each(ARITHMETIC), "divisions": each(DIVISIONS), "transcendental": each(TRANSCENDENTAL),
+        "reductions": each(REDUCTIONS), "turned": TURNED, "kernel_seconds": KERNEL, "call_seconds": CALL,
+        "attained": [1.0, 1.0], "asking": [1.0, 1.0], "jitter": 1e-9, "stragglers": {"share": 1e-12, "slowdown": 1.5},
+        "per_chip": 1, "per_host": 8, "slices": None, "most": 4096,
+        "network": [
+            {"shape": "switch", "devices": 8, "bandwidth": 4e8, "latency": 1e-6},
+            {"shape": "tree", "devices": None, "bandwidth": 1e8, "latency": 1e-5},
+        ],
+        "price": None, "target": {"platform_name": "CUDA"}, "sources": {},
+    } | fields  # fmt: skip
+
+
+def machine(**fields):
+    """The same as a value."""
+    return hardware.from_config(told(**fields))
