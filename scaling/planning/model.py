@@ -72,6 +72,8 @@ class Draws:
 
 def draws(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]) -> Draws | str:
     """The same as draws."""
+    if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
+        return "how often a loop runs is not known before it does"
     rates = hardware.at(case.devices)
     spent = _spent(case, rates, kernels)
     if isinstance(spent, str):
@@ -119,8 +121,6 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
         moving[k] = (moved - turned) / _bandwidth(moved, rates) + turned / rates.turned
         times[k] = kernel.get("times", 1)
         total["memory"] += moving[k] * times[k]
-        if not math.isfinite(times[k]):
-            return "how often a loop runs is not known before it does"
     return moving, working, times, max(total, key=lambda name: total[name]) if any(total.values()) else None
 
 
