@@ -177,14 +177,15 @@ def _trips(line: _Line, lines: Mapping[str, _Line], computations: Mapping[str, M
     test, body = (computations[found[1]] for part in (_TEST, _BODY) if (found := part.search(line.rest)))
     first = lines[line.operands[0]]
     opcode, compared, how = _operation(_root(test), test, computations)
-    places = [_place(name, test) for name in compared]
+    places = [_place(one) for one in compared]
     if opcode != "compare" or "direction=LT" not in how or places[0] is None or first.opcode != "tuple":
         return math.inf
-    begin, after = _number(first.operands[places[0]], lines), _root(body).operands
-    end = _number(compared[1], test) if places[1] is None else _number(first.operands[places[1]], lines)
+    given, after = [_behind(name, lines) for name in first.operands], _root(body).operands
+    begin = _number(given[places[0]])
+    end = _number(compared[1] if places[1] is None else given[places[1]])
     opcode, added, _ = _operation(body[after[places[0]]], body, computations) if len(after) > places[0] else ("", [], "")
-    steps = [number for name in added if (number := _number(name, body)) is not None]
-    counter = any(_place(name, body) == places[0] for name in added)
+    steps = [number for one in added if (number := _number(one)) is not None]
+    counter = any(_place(one) == places[0] for one in added)
     if begin is None or end is None or opcode != "add" or not counter or len(steps) != 1 or steps[0] < 1:
         return math.inf
     return float(max(0, math.ceil((end - begin) / steps[0])))
@@ -196,14 +197,15 @@ def _root(lines: Mapping[str, _Line]) -> _Line:
 
 def _operation(
     line: _Line, lines: Mapping[str, _Line], computations: Mapping[str, Mapping[str, _Line]]
-) -> tuple[str, list[str], str]:
-    """The opcode, operands and attributes of an instruction, or of the only one that a fusion holds."""
+) -> tuple[str, list[_Line], str]:
+    """The opcode, operands and attributes of an instruction, or of the last one in a fusion; its operands may be without."""
     if line.opcode != "fusion":
-        return line.opcode, line.operands, line.rest
+        return line.opcode, [_behind(name, lines) for name in line.operands], line.rest
     inner = computations[line.called[0]]
     root = _root(inner)
-    given = [int(inner[name].given) if inner[name].opcode == "parameter" else None for name in root.operands]
-    return root.opcode, [line.operands[place] for place in given if place is not None], root.rest
+    within = [_behind(name, inner) for name in root.operands]
+    given = [_behind(line.operands[int(one.given)], lines) if one.opcode == "parameter" else one for one in within]
+    return root.opcode, given, root.rest
 
 
 def _behind(name: str, lines: Mapping[str, _Line]) -> _Line:
@@ -212,15 +214,13 @@ def _behind(name: str, lines: Mapping[str, _Line]) -> _Line:
     return _behind(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
 
-def _number(name: str, lines: Mapping[str, _Line]) -> int | None:
+def _number(line: _Line) -> int | None:
     """A whole number that stands in the program."""
-    line = _behind(name, lines)
     return int(line.given) if line.opcode == "constant" and re.fullmatch(r"-?\d+", line.given) else None
 
 
-def _place(name: str, lines: Mapping[str, _Line]) -> int | None:
+def _place(line: _Line) -> int | None:
     """Which of the things that a loop carries this is."""
-    line = _behind(name, lines)
     found = re.search(r"index=(\d+)", line.rest)
     return int(found[1]) if line.opcode == "get-tuple-element" and found else None
 

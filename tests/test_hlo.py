@@ -1,0 +1,395 @@
+"""HLO: the kernels and messages of a program are those that its text holds, counted by hand, whichever backend wrote it."""
+
+import math
+import os
+
+import pytest
+
+from scaling import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from scaling.measuring import hlo
+from scaling.measuring.hlo import Kernel, Message
+
+jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
+jax.config.update("jax_enable_x64", True)
+
+ADD = """
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+"""
+
+
+def module(entry, others="", header="HloModule written"):
+    """A module whose entry has these lines, the last being its root."""
+    *lines, last = entry.strip().splitlines()
+    body = "\n".join(f"  {line.strip()}" for line in lines)
+    return f"{header}\n{others}{ADD}\nENTRY %main (x: f32[]) -> f32[] {{\n{body}\n  ROOT {last.strip()}\n}}\n"
+
+
+def kernels(entry, others="", **more):
+    return hlo.read(module(entry, others, **more)).kernels
+
+
+def alone(instruction, *parameters, others=""):
+    """The kernel of one instruction of these parameters, a and b."""
+    given = "\n".join(f"%{name} = {shape} parameter({k})" for k, (name, shape) in enumerate(zip("ab", parameters, strict=False)))
+    (kernel,) = kernels(f"{given}\n%result = {instruction}", others)
+    return kernel
+
+
+def done(kernel):
+    """What a kernel does, without its bytes and how often."""
+    return {name: value for name, value in hlo.as_work(kernel).items() if name not in ("bytes", "times")}
+
+
+PRODUCTS = {  # an instruction, its operands, its multiplications and additions
+    "a dot": ("f32[3,7]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+              ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
+    "a dot along two axes": ("f32[7]{0} dot(%a, %b), lhs_contracting_dims={0,2}, rhs_contracting_dims={0,1}",
+                             ["f32[3,7,5]{2,1,0}", "f32[3,5]{1,0}"], 2 * 7 * 15),
+    "dots in a batch": (
+        "f32[4,3,7]{2,1,0} dot(%a, %b), lhs_contracting_dims={2}, rhs_contracting_dims={1}, lhs_batch_dims={0}",
+        ["f32[4,3,5]{2,1,0}", "f32[4,5,7]{2,1,0}"], 2 * 4 * 3 * 7 * 5),
+    "an outer product": ("f32[3,7]{1,0} dot(%a, %b), lhs_contracting_dims={}, rhs_contracting_dims={}",
+                         ["f32[3]{0}", "f32[7]{0}"], 2 * 3 * 7),
+    "cuBLAS": (
+        '(f32[3,7]{1,0}, s8[4194304]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config='
+        '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}',
+        ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
+    "a product as TPUs write it": ("f32[3,7]{1,0} convolution(%a, %b), dim_labels=bf_io->bf",
+                                   ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
+    # One number a feature against a window that is wider than it: of the four taps at each of the four places one meets it.
+    "a window that runs over an operand": (
+        "f32[9,4,6]{2,1,0} convolution(%a, %b), window={size=4 pad=3_3 rhs_reversal=1}, dim_labels=bf0_0io->b0f",
+        ["f32[9,5,1]{2,1,0}", "f32[4,5,6]{2,1,0}"], 2 * 9 * 6 * 5 * 4),
+    "padding is no work": ("f32[2,6,3]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
+                           ["f32[2,6,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (3 * 6 - 2)),
+    "strides": ("f32[2,3,4,3]{3,2,1,0} convolution(%a, %b), window={size=3x2 stride=2x2}, dim_labels=b01f_01io->b01f",
+                ["f32[2,7,8,5]{3,2,1,0}", "f32[3,2,5,3]{3,2,1,0}"], 2 * 2 * 3 * 5 * (3 * 3) * (4 * 2)),
+    # 4 numbers with a zero between each two are 7; three taps over 7 + 2 x 2 are 9 places; each number meets each tap once.
+    "a dilated operand": ("f32[2,9,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
+                          ["f32[2,4,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
+    "a dilated window": ("f32[2,4,3]{2,1,0} convolution(%a, %b), window={size=3 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
+                         ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_of_matrices_is_counted_however_it_is_written(name):
+    instruction, operands, operations = PRODUCTS[name]
+    assert done(alone(instruction, *operands)) == {"products": operations}
+
+
+def test_a_librarys_scratch_is_not_moved_and_another_call_is_no_product():
+    instruction, operands, _ = PRODUCTS["cuBLAS"]
+    assert alone(instruction, *operands).bytes == 4 * (15 + 35 + 21)
+    unknown = 'f32[3,5]{1,0} custom-call(%a), custom_call_target="their own"'
+    assert done(alone(unknown, "f32[3,5]{1,0}")) == {}
+
+
+WORK = {  # an instruction, its operands, what it does
+    "an addition": ("f32[3,5]{1,0} add(%a, %a)", ["f32[3,5]{1,0}"], {"arithmetic": 15}),
+    "a comparison": ("pred[15]{0} compare(%a, %b), direction=LT", ["f32[15]{0}", "f32[15]{0}"], {"arithmetic": 15}),
+    "a quotient": ("f32[15]{0} divide(%a, %b)", ["f32[15]{0}", "f32[15]{0}"], {"divisions": 15}),
+    "a quotient of whole numbers": ("s32[15]{0} divide(%a, %b)", ["s32[15]{0}", "s32[15]{0}"], {"arithmetic": 15}),
+    "an exponential": ("bf16[15]{0} exponential(%a)", ["bf16[15]{0}"], {"transcendentals": 15}),
+    "a root": ("f64[15]{0} rsqrt(%a)", ["f64[15]{0}"], {"transcendentals": 15}),
+    "a whole power": ("s32[15]{0} power(%a, %b)", ["s32[15]{0}", "s32[15]{0}"], {"arithmetic": 15}),
+    "a sum of rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15}),
+    "a sum of columns": ("f32[5]{0} reduce(%a, %b), dimensions={0}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"],
+                         {"arithmetic": 15}),
+    "a sum of rows that lie apart": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{0,1}", "f32[]"],
+                                     {"arithmetic": 15}),
+    "a sum along an axis of one beside": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add",
+                                          ["f32[3,5,1]{2,1,0}", "f32[]"], {"reductions": 15}),
+    "running sums": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=1x5 pad=0_0x4_0}, to_apply=%add",
+                     ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15 * 5}),
+    "running sums of columns": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=3x1 pad=2_0x0_0}, to_apply=%add",
+                                ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15 * 3}),
+    "a broadcast": ("f32[3,5]{1,0} broadcast(%a), dimensions={0}", ["f32[3]{0}"], {}),
+    "a copy": ("f32[3,5]{1,0} copy(%a)", ["f32[3,5]{1,0}"], {}),
+    "a copy that turns": ("f32[3,5]{0,1} copy(%a)", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
+    "a transposition": ("f32[5,3]{1,0} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
+    "a transposition that only renames": ("f32[5,3]{0,1} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {}),
+    "a transposition of slow axes": ("f32[4,3,5]{2,1,0} transpose(%a), dimensions={1,0,2}", ["f32[3,4,5]{2,1,0}"], {}),
+    "a transposition of an axis of one": ("f32[1,5]{1,0} transpose(%a), dimensions={1,0}", ["f32[5,1]{1,0}"], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_an_instruction_does_what_it_says(name):
+    instruction, operands, work = WORK[name]
+    assert done(alone(instruction, *operands)) == work
+
+
+def test_a_kernel_reads_its_operands_and_writes_its_result_and_what_is_on_the_chip_costs_nothing():
+    move = "f32[100]{0%s} negate(%%a)"
+    for result, operand, moved in (("", "", 800), (":S(1)", "", 400), ("", ":S(1)", 400), (":S(1)", ":S(1)", 0)):
+        assert alone(move % result, f"f32[100]{{0{operand}}}").bytes == moved
+    tiled = "f32[100]{0:T(128)S(1)}"
+    assert alone("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 400
+    assert alone("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, "the host's memory is not on the chip"
+    assert alone("pred[100]{0} compare(%a, %a), direction=EQ", "bf16[100]{0}").bytes == 300
+
+
+FUSION = """
+%fused (p: f32[50,40], q: f32[40]) -> f32[50] {
+  %p = f32[50,40]{1,0} parameter(0)
+  %q = f32[40]{0} parameter(1)
+  %wide = f32[50,40]{1,0} broadcast(%q), dimensions={1}
+  %product = f32[50,40]{1,0} multiply(%p, %wide)
+  %waves = f32[50,40]{1,0} sine(%product)
+  %zero = f32[] constant(0)
+  ROOT %sums = f32[50]{0} reduce(%waves, %zero), dimensions={1}, to_apply=%add
+}
+"""
+
+
+def test_a_fusion_is_one_kernel_that_moves_what_goes_in_and_comes_out():
+    (kernel,) = kernels(
+        """%a = f32[50,40]{1,0} parameter(0)
+        %b = f32[40]{0} parameter(1)
+        %f = f32[50]{0} fusion(%a, %b), kind=kInput, calls=%fused""",
+        FUSION,
+    )
+    assert kernel == Kernel(4 * (2000 + 40 + 50), arithmetic=2000, transcendentals=2000, reductions=2000)
+
+
+def messages(entry, **more):
+    return hlo.read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **more)).messages
+
+
+MANY = "HloModule written, num_partitions=6, replica_count=2"
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("replica_groups={{0,1,2},{3,4,5}}", 3),
+        ("replica_groups={{0}}", 1),
+        ("replica_groups=[3,4]<=[12]", 4),
+        ("replica_groups=[2,6]<=[3,4]T(1,0)", 6),
+        ("replica_groups={}", 12),
+        ("channel_id=1", 12),
+    ],
+)
+def test_a_message_goes_to_its_group_or_to_all(groups, devices):
+    line = f"%sum = f32[256]{{0}} all-reduce(%x), {groups}, to_apply=%add"
+    assert messages(line, header=MANY) == (Message("all-reduce", 1024, devices),)
+
+
+ASYNCHRONOUS = {
+    "all-reduce": "%start = f32[256]{0} all-reduce-start(%x), replica_groups={{0,1}}, to_apply=%add",
+    "all-gather": "%start = (f32[256]{0}, f32[512]{0}) all-gather-start(%x), replica_groups={{0,1}}, dimensions={0}",
+}
+
+
+@pytest.mark.parametrize("kind", ASYNCHRONOUS)
+def test_an_asynchronous_collective_is_one_message(kind):
+    start, size = ASYNCHRONOUS[kind], {"all-reduce": 1024, "all-gather": 2048}[kind]
+    found = hlo.read(module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)"))
+    assert found.messages == (Message(kind, size, 2),)
+    assert found.kernels == (Kernel(1024 + size),)
+    assert found.collectives[kind] == 1
+
+
+def test_an_asynchronous_copy_moves_what_lies_in_the_devices_memory_and_its_end_nothing():
+    copy = """%x = f32[256]{{0}} parameter(0)
+        %start = (f32[256]{{0{to}}}, f32[256]{{0}}, u32[]{{:S(2)}}) copy-start(%x)
+        %done = f32[256]{{0{to}}} copy-done(%start)"""
+    assert [kernel.bytes for kernel in kernels(copy.format(to=""))] == [2048]
+    assert [kernel.bytes for kernel in kernels(copy.format(to=":S(1)"))] == [1024]
+
+
+def loop(test="compare(%k, %end), direction=LT", step="add(%k, %one)", one="1", begin="2", end="12", config="", inside=""):
+    """A loop over a counter that negates 64 numbers each time."""
+    state = "(s32[], f32[64]{0})"
+    return module(
+        f"""%first = s32[] constant({begin})
+        %x = f32[64]{{0}} parameter(0)
+        %state = {state} tuple(%first, %x)
+        %loop = {state} while(%state), condition=%more, body=%body{config}
+        %result = f32[64]{{0}} get-tuple-element(%loop), index=1""",
+        f"""
+%more (s: {state}) -> pred[] {{
+  %s = {state} parameter(0)
+  %k = s32[] get-tuple-element(%s), index=0
+  %end = s32[] constant({end})
+  ROOT %less = pred[] {test}
+}}
+
+%body (s: {state}) -> {state} {{
+  %s = {state} parameter(0)
+  %k = s32[] get-tuple-element(%s), index=0
+  %one = s32[] constant({one})
+  %next = s32[] {step}
+  %numbers = f32[64]{{0}} get-tuple-element(%s), index=1
+  {inside or "%minus = f32[64]{0} negate(%numbers)"}
+  ROOT %both = {state} tuple(%next, %minus)
+}}
+""",
+    )
+
+
+def trips(text):
+    """How often the numbers are negated."""
+    (kernel,) = [kernel for kernel in hlo.read(text).kernels if kernel.bytes == 512]
+    return kernel.times
+
+
+KNOWN = ', backend_config={"known_trip_count":{"n":"7"}}'
+
+
+def test_a_loop_runs_as_often_as_its_counter_says_or_as_the_compiler_does():
+    assert trips(loop()) == 10
+    assert trips(loop(one="3")) == 4
+    assert trips(loop(end="-5")) == 0
+    assert trips(loop(step="add(%one, %k)")) == 10
+    assert trips(loop(config=KNOWN)) == 7
+    assert trips(loop(step="multiply(%k, %one)", config=KNOWN)) == 7
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"test": "compare(%k, %end), direction=GT"}, {"test": "compare(%end, %k), direction=LT"}, {"step": "multiply(%k, %one)"},
+        {"step": "add(%k, %k)"}, {"one": "0"}, {"one": "-1"}, {"begin": "{...}"}, {"test": "and(%k, %end)"},
+    ],
+)  # fmt: skip
+def test_a_loop_whose_trips_nothing_says_runs_infinitely_often_and_leaves_the_traffic_unknown(unknown):
+    text = loop(**unknown)
+    assert trips(text) == math.inf
+    assert hlo.traffic(text).hbm_bytes is None
+    assert hlo.traffic(text).collective_bytes == 0, "nothing is sent, however often"
+
+
+def test_what_a_loop_sends_it_sends_each_time():
+    inside = """%sum = f32[64]{0} all-reduce(%numbers), replica_groups=[2,4]<=[8], to_apply=%add
+  %minus = f32[64]{0} negate(%sum)"""
+    found = hlo.read(loop(inside=inside))
+    assert found.messages == (Message("all-reduce", 256, 4, 10.0),)
+    assert found.traffic.collective_bytes == 2560
+    assert found.collectives["all-reduce"] == 1, "in the text there is one"
+    unknown = hlo.read(loop(inside=inside, one="0"))
+    assert unknown.messages[0].times == math.inf and unknown.traffic.collective_bytes is None
+
+
+FUSED_TEST = """
+%small (p: s32[], q: s32[]) -> pred[] {
+  %p = s32[] parameter(0)
+  %q = s32[] parameter(1)
+  ROOT %compared = pred[] compare(%p, %q), direction=LT
+}
+
+%smaller (p: s32[]) -> pred[] {
+  %p = s32[] parameter(0)
+  %inner = s32[] constant(12)
+  ROOT %compared = pred[] compare(%p, %inner), direction=LT
+}
+
+%three (p: s32[]) -> s32[] {
+  %p = s32[] parameter(0)
+  %inner = s32[] constant(3)
+  ROOT %added = s32[] add(%p, %inner)
+}
+
+%plus (p: s32[], q: s32[]) -> s32[] {
+  %p = s32[] parameter(0)
+  %q = s32[] parameter(1)
+  ROOT %added = s32[] add(%q, %p)
+}
+"""
+
+
+def with_fusions(text):
+    return text.replace("HloModule written\n", f"HloModule written\n{FUSED_TEST}")
+
+
+def test_a_counter_is_found_inside_fusions():
+    fused = {"test": "fusion(%k, %end), kind=kLoop, calls=%small", "step": "fusion(%one, %k), kind=kLoop, calls=%plus"}
+    assert trips(with_fusions(loop(**fused))) == 10
+
+
+def test_numbers_are_found_inside_fusions_too():
+    inside = {"test": "fusion(%k), kind=kLoop, calls=%smaller", "step": "fusion(%k), kind=kLoop, calls=%three"}
+    assert trips(with_fusions(loop(**inside))) == 4
+    assert trips(with_fusions(loop(test=inside["test"], step=inside["test"]))) == math.inf
+
+
+def test_loops_within_loops_multiply():
+    inner = loop()
+    nested = inner.replace("ENTRY %main (x: f32[])", "%inside (x: f32[64])")
+    outer = loop(one="5", inside="%minus = f32[64]{0} call(%numbers), to_apply=%inside")
+    outer = outer.replace("%more", "%more.1").replace("%body", "%body.1").replace("HloModule written\n", "").replace(ADD, "")
+    assert trips(nested + outer) == 2 * 10
+
+
+def test_a_program_in_another_notation_is_unknown_and_not_a_part_of_it():
+    found = hlo.read(loop().replace("body=", "corpus="))
+    assert found.traffic == hlo.Traffic(None, None, found.collectives)
+
+
+# Programs that are compiled here.
+
+
+def compiled(function, *arguments):
+    return hlo.read(jax.jit(function).lower(*arguments).compile().as_text())
+
+
+def array(*shape, dtype="float32"):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def total(found, name):
+    return sum(getattr(kernel, name) * kernel.times for kernel in found.kernels)
+
+
+def test_a_compiled_product_does_its_operations_and_moves_its_matrices():
+    found = compiled(lambda a, b: a @ b, array(96, 160), array(160, 224))
+    assert total(found, "products") == 2 * 96 * 160 * 224
+    assert found.traffic.hbm_bytes == 4 * (96 * 160 + 160 * 224 + 96 * 224)
+
+
+def test_compiled_exponentials_quotients_and_sums_are_counted_apart():
+    found = compiled(lambda x: (jnp.exp(x) / (1 + x)).sum(1), array(48, 512))
+    assert total(found, "transcendentals") == total(found, "divisions") == 48 * 512
+    assert total(found, "reductions") + total(found, "arithmetic") >= 48 * 512
+    assert 4 * 48 * 512 < found.traffic.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
+
+
+def test_a_compiled_transposition_turns_all_of_it():
+    found = compiled(lambda x: x.T.copy(), array(320, 192))
+    assert total(found, "turned") == found.traffic.hbm_bytes == 2 * 4 * 320 * 192
+
+
+def test_compiled_loops_multiply_and_one_without_end_is_unknown():
+    def inner(x):
+        return lax.fori_loop(0, 3, lambda _, y: lax.sin(y @ y), x)
+
+    found = compiled(lambda x: lax.fori_loop(0, 5, lambda _, y: inner(y), x), array(32, 32))
+    assert total(found, "products") == 15 * 2 * 32**3
+    assert total(found, "transcendentals") == 15 * 32**2
+    endless = compiled(lambda x: lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: y * 1.5 + 1, x), array(4096))
+    assert endless.traffic.hbm_bytes is None and any(kernel.times == math.inf for kernel in endless.kernels)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_compiled_sum_over_devices_in_a_loop_is_sent_each_time_to_all(devices):
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("shard",))
+    steps = lambda x: lax.fori_loop(0, 6, lambda _, y: lax.psum(y, "shard") * 0.5, x)  # noqa: E731
+    spread = jax.shard_map(steps, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
+    found = compiled(spread, array(devices * 1024))
+    assert {(m.kind, m.bytes, m.group) for m in found.messages} == {("all-reduce", 4096, devices)}
+    assert found.traffic.collective_bytes == 6 * 4096
+    assert found.collectives["all-reduce"] == len(found.messages)
