@@ -154,12 +154,13 @@ def test_a_field_that_is_not_there_is_the_same_as_one_that_is_null(field):
 
 LEVEL = {"shape": "tree", "devices": None, "bandwidth": 1e9, "latency": 1e-6}
 NESTED = {
-    "products": [{"float32": 1}, {d: {"highest": 1} for d in DTYPES}, {d: {"highest": "x", "high": 1, "default": 1} for d in DTYPES}],
+    "products": [{"float32": 1}, {d: {"highest": 1} for d in DTYPES},
+                 {d: {"highest": "x", "high": 1, "default": 1} for d in DTYPES}],
     "arithmetic": [{"float32": 1}, dict.fromkeys(DTYPES, -1), dict.fromkeys(DTYPES, "x"), dict.fromkeys((*DTYPES, "int8"), 1)],
     "attained": [[0.5], [0.9, 0.4], [0, 1], ["a", "b"], [0.1, 0.2, 0.3], {"low": 1}],
     "asking": [[2.0, 0.5], [True, True]],
-    "stragglers": [{"share": 1e-4}, {"share": -1, "slowdown": 1.5}, {"share": 2.0, "slowdown": 1.5}, {"share": 0.1, "slowdown": 0.5},
-                   {"share": 0.1, "slowdown": 2, "more": 1}],
+    "stragglers": [{"share": 1e-4}, {"share": -1, "slowdown": 1.5}, {"share": 2.0, "slowdown": 1.5},
+                   {"share": 0.1, "slowdown": 0.5}, {"share": 0.1, "slowdown": 2, "more": 1}],
     "slices": [[], [[]], [[1, "x"]], [[2, -2]], [[True]], 5],
     "per_host": [1.5],
     "most": [2.5],
@@ -187,7 +188,7 @@ def test_a_machine_is_compiled_for_by_what_its_compiler_knows_it_by():
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():
-    with pytest.raises(Refusal, match="unknown key of hardware 'bandwith'.*did you mean 'bandwidth'"):
+    with pytest.raises(Refusal, match=r"unknown key of hardware 'bandwith'.*did you mean 'bandwidth'"):
         machine(bandwith=1e9)
     for internal in ("told", "rates", "devices"):
         with pytest.raises(Refusal, match="unknown key of hardware"):

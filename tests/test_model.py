@@ -139,7 +139,7 @@ def test_waiting_for_the_slowest_agrees_with_a_simulation_of_every_device(device
 def test_more_devices_wait_longer_and_a_million_still_finitely():
     found = [estimate(WORK, devices=n, hardware=machine(**LOUD)) for n in (2, 64, 4096, 10**6)]
     waits = [one.waiting for one in found]
-    assert waits == sorted(waits) and 0 < waits[0] and all(map(math.isfinite, waits))
+    assert waits == sorted(waits) and waits[0] > 0 and all(map(math.isfinite, waits))
     assert waits[-1] / found[-1].compute > 0.5, "there are stragglers"
     assert waits[-1] / found[-1].compute < 1.5 * math.exp(7 * LOUD["jitter"]) - 1
 
