@@ -72,7 +72,8 @@ class _Line(NamedTuple):
     """An instruction of HLO, in XLA's words."""
 
     name: str
-    bytes: int  # of its result; of an asynchronous start, without the operands that it carries along
+    bytes: int  # of its result in the device's memory; of an asynchronous start, without the operands that it carries along
+    anywhere: int  # the same wherever it lies
     dims: tuple[int, ...]  # of its result, or of the first of several
     dtype: str
     fastest: int | None  # the axis along which neighbours lie side by side; None where there is but one number
@@ -248,7 +249,7 @@ def _messages(body: Mapping[str, _Line], line: _Line, given: Mapping[str, _Line]
         if kind in COLLECTIVES:
             groups = _GROUPS.search(one.rest)
             group = devices if groups is None else int(groups[1]) if groups[1] else len(groups[2].split(","))
-            yield Message(kind, max(one.bytes, sum(x.bytes for x in operands.values())), group)
+            yield Message(kind, max(one.anywhere, sum(x.anywhere for x in operands.values())), group)
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Line]], str]:
@@ -263,20 +264,28 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Line]], str]:
         elif found := _LINE.match(row):
             root, name, shape, opcode, given, rest = found.groups()
             operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
-            size = _bytes(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
-            carried = sum(lines[x].bytes for x in operands if x in lines) if opcode.endswith("-start") else 0
+            shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
+            carried = [lines[x] for x in operands if x in lines] if opcode.endswith("-start") else []
+            copied = opcode == "copy-start"
+            size = _less(_bytes(shape), sum(x.bytes for x in carried), copied)
+            anywhere = _less(_bytes(shape, anywhere=True), sum(x.anywhere for x in carried), copied)
             known = _TRIPS.search(rest)
             trips = float(known[1]) if known else None
-            dims, dtype, fastest = _first(shape)
-            moved = max(0, size - carried) if size > carried or opcode == "copy-start" else size
-            lines[name] = _Line(name, moved, dims, dtype, fastest, opcode, operands, called, trips, bool(root), given, rest)
+            like = _first(shape)
+            lines[name] = _Line(name, size, anywhere, *like, opcode, operands, called, trips, bool(root), given, rest)
     assert entry, "not the text of an HLO module"
     return computations, entry
 
 
-def _bytes(shape: str) -> int:
+def _less(size: int, carried: int, copied: bool) -> int:
+    """A result without what it carries along, where it does; what a sum over devices starts with may be of results alone."""
+    return max(0, size - carried) if size > carried or copied else size
+
+
+def _bytes(shape: str, anywhere: bool = False) -> int:
     """Of an array or a tuple of them, of what lies in a device's memory; a type without a width takes one a number."""
-    arrays = ((bits, dims) for _, bits, _, dims, _, where in _ARRAY.findall(shape) if not _ON_CHIP.search(where))
+    found = _ARRAY.findall(shape)
+    arrays = ((bits, dims) for _, bits, _, dims, _, where in found if anywhere or not _ON_CHIP.search(where))
     return sum(int(bits or 8) * math.prod(_whole(dims)) // 8 for bits, dims in arrays)
 
 

@@ -26,7 +26,9 @@ from scaling import environment, memory
 from scaling.case import AUTO, Case, Refusal, from_dict
 from scaling.words import in_bytes
 
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")  # of libtpu's words about a program that does not fit
+_USED = re.compile(  # of libtpu's words about a program that does not fit: what it needs, and what there is
+    r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
