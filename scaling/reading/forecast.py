@@ -143,10 +143,15 @@ def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """What one asks a plan, in sentences: when more devices stop to pay, what does not fit, what is the cheapest."""
     groups: dict[tuple, list[Predicted]] = {}
     for curve in forecast.curves:
-        case = dataclasses.replace(curve.case, devices=1, points=0 if curve.kind == "weak" else curve.case.points)
-        groups.setdefault(problem(case), []).append(curve)
+        groups.setdefault((curve.kind, problem(_each(curve))), []).append(curve)
     told = [line for curves in groups.values() for line in _of_problem(curves, forecast, deadline)]
     return [*told, *_memory(forecast), *_formula(forecast)]
+
+
+def _each(curve: Predicted) -> Case:
+    """What every count of a curve has in common: of a weak one, the points of each device."""
+    share = curve.case.devices if curve.kind == "weak" else 1
+    return dataclasses.replace(curve.case, devices=1, points=curve.case.points // share)
 
 
 def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float | None) -> list[str]:
@@ -154,8 +159,8 @@ def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float
     largest = max(point.devices for curve in curves for point in curve.points)
     ends = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
     best, last = min(ends, key=lambda end: end[1].seconds)
-    case = best.case
-    what = f"{family_name(case)} {size_name(case)}"
+    case, size = best.case, size_name(_each(best))
+    what = f"{family_name(case)} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
     fastest = (
         f"{way_of(case).name} {duration(last.seconds, *last.interval)} on {counted(largest, 'device')}, the fastest planned way"
     )

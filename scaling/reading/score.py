@@ -85,7 +85,7 @@ class Scores:
 def scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Scores]:
     """The scores of each hardware that was both planned for and measured on."""
     by_hardware: dict[str, list[Record]] = {}
-    for record in plans:
+    for record in sorted(plans, key=lambda record: record.started_at or ""):  # so that the last plan of a case counts
         if record.predicted is not None:
             by_hardware.setdefault(record.environment["hardware"]["name"], []).append(record)
     found = []
