@@ -99,7 +99,7 @@ def test_every_case_is_told_once_whatever_the_size_of_the_crew(plan, size):
     told = plan(cases, size)
     assert sorted(each.key for each, _ in told) == sorted(each.key for each in cases)
     assert set(plan.begun) == set(cases)
-    found = {each: fields for each, fields in told}
+    found = dict(told)
     assert found[case("unbuildable")] == {"status": "skipped", "reason": "not_defined", "text": "it has no meaning"}
     assert found[case("broken")]["text"] == "the compiler refused"
     assert all("event" not in fields and "key" not in fields for fields in found.values())
@@ -169,7 +169,7 @@ def test_where_nothing_can_be_told_the_crew_ends_with_that_error(plan, size):
 
 
 def test_a_planner_that_does_not_start_ends_the_crew(plan):
-    with pytest.raises(Gone, match="the planner did not start: .*no compiler here"):
+    with pytest.raises(Gone, match=r"the planner did not start: .*no compiler here"):
         plan([case("own"), case("apart")], stillborn=True)
 
 
