@@ -69,7 +69,7 @@ class Hardware:
     stragglers: Mapping[str, float]
     per_host: int
     per_chip: int
-    slices: tuple[tuple[int, ...], ...]  # of a torus, in chips; empty: any count up to a host, and any number of hosts
+    slices: tuple[tuple[int, ...], ...]  # of a torus, in chips, first one of them; empty: any count up to a host, and any hosts
     most: int  # devices, the largest number that is compiled
     price: float | None
     target: Mapping[str, Any] | None
@@ -91,12 +91,12 @@ class Hardware:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
         if devices == 1:
             return self.slices[0]
-        return next((shape for shape in self.slices if math.prod(shape) * self.per_chip == devices), None)
+        return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def counts(self) -> list[int]:
         """Numbers of devices that can be had and compiled, the fewest first."""
         if self.slices:
-            return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices)})
+            return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
         return [count for count in powers if count <= self.most and self.shape(count) is not None]
 

@@ -133,7 +133,7 @@ def _bandwidth(size: float, rates: Rates) -> float:
 def _sent(message: Work, case: Case, hardware: Hardware, rates: Rates) -> Cost:
     group = int(message["group"])
     shape = (hardware.shape(group) or ()) if group <= hardware.most else hardware.slices[-1] if hardware.slices else ()
-    cost = collective(str(message["kind"]), message["bytes"], group, rates.network, shape)
+    cost = collective(str(message.get("kind", "")), message.get("bytes", 0), group, rates.network, shape)
     return cost.times(message.get("times", 1))
 
 
