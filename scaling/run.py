@@ -24,7 +24,7 @@ from scaling.launch import Settings
 from scaling.machine import EACH, Machine
 from scaling.preflight import Answer
 from scaling.sampling import Sampling
-from scaling.words import counted, waiting
+from scaling.words import counted, number, waiting
 
 _MOST = 1e8  # of any setting
 _BESIDE = 5  # replicates, where two sides are compared
@@ -187,7 +187,8 @@ def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
         return bool(made.queued)
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     fill = pack.nested if job.nested else pack.tasks
-    tasks = fill(made, job.settings, store.load(job.folder).records, budget)
+    loaded = store.load(job.folder)
+    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
     if job.cluster.name == LOCAL:
         tasks = pack.as_one(tasks)
     done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
@@ -198,6 +199,10 @@ def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
         f"{', '.join(jobs)}, each about {waiting(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
+    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
+        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
+        hours = sum(seconds * case.devices for case, seconds in took) / 3600
+        console.print(f"as planned: {number(hours)} device-hours for {counted(len(took), 'case')} of them", highlight=False)
     if longest > 60 * job.cluster.time:
         console.print(f"[yellow]one of them may take longer than cluster.time={job.cluster.time:g} minutes[/]", highlight=False)
     return True

@@ -8,10 +8,12 @@ import pytest
 
 from scaling import launch
 from scaling.case import Case, Refusal, problem
-from scaling.cluster import pack
+from scaling.cluster import pack, submission
+from scaling.cluster.settings import Cluster
 from scaling.launch import Settings
 from scaling.machine import EACH, Machine, Shape
 from scaling.preflight import Answer
+from scaling.record import Record
 from scaling.sampling import Sampling
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
@@ -140,3 +142,40 @@ def test_every_step_of_a_nested_task_finds_room(counts, shape):
     settings = Settings(replicates=3, attempts=3)
     (task,) = pack.nested(launch.plan(answers, settings, machine, []), settings, [], 1e9)
     assert task.shape == shape
+
+
+def planned(case, seconds, kind=None, platform="cpu"):
+    """What a plan says of a case."""
+    around = {"digest": "plan", "platform": platform, "device_kind": kind, "hardware": {"name": "other"}}
+    return Record(case, "planned", around, compile_seconds=1.0, predicted={"seconds": seconds, "low": seconds, "high": seconds})
+
+
+def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_the_cluster_says(made):
+    plan, settings = made()
+    cases = [item.case for job in plan.jobs for item in job]
+    known = [planned(case, 0.001) for case in cases if case.workload == "rbf"]
+    tasks = pack.tasks(plan, settings, [], 1e9, known)
+    rbf_alone = pack.tasks(plan, settings, [], 0.0, known)
+    assert not any(task.foreseen for task in tasks if {item.case.workload for item in task.items} != {"rbf"})
+    ours = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
+    assert ours and all(task.foreseen for task in ours)
+    cluster = Cluster(name="slurm", time=60.0)
+    for task in ours:
+        assert 10 < submission.limit(task, cluster) < 60 and 60 * submission.limit(task, cluster) > task.seconds
+        assert submission.limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
+    again = dataclasses.replace(
+        ours[0], jobs=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].jobs)
+    )
+    assert submission.limit(dataclasses.replace(again, foreseen=False), cluster) == 60.0
+
+
+def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_was_not_measured(made):
+    plan, settings = made()
+    case = plan.jobs[0][0].case
+    slow, fast = planned(case, 100.0), planned(case, 0.001)
+    assert pack.foreseen([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
+    kind = dataclasses.replace(NODES, device_kind="this CPU")
+    assert pack.foreseen([slow], kind, settings) == {} == pack.foreseen([planned(case, 1.0, platform="tpu")], NODES, settings)
+    assert case.key in pack.foreseen([planned(case, 1.0, "this CPU")], kind, settings)
+    predict = pack.predictor([], settings, pack.foreseen([slow], NODES, settings))
+    assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))

@@ -162,7 +162,7 @@ def ending(one: Seen, begun: bool) -> tuple[str, str, bool] | None:
     if not begun:
         return "killed", f"its job ended ({name.lower()}) before its first case: `scaling logs` shows why", True
     reason, text = _REASONS.get(name, ("killed", f"its job ended ({name.lower()}) while it ran"))
-    return reason, text.format(minutes=one.submission.minutes), False
+    return reason, text.format(minutes=one.entry.minutes), False
 
 
 def cancelled(seen: Sequence[Seen]) -> bool:

@@ -6,12 +6,13 @@ Knows items and records; not a scheduler. What is compared (cases of one problem
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.case import Case
 from scaling.launch import Item, Plan, Settings, by_problem, shape_of
-from scaling.machine import Shape
+from scaling.machine import Machine, Shape
+from scaling.planning import cost
 from scaling.record import Record
 
 _START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
@@ -26,6 +27,7 @@ class Task:
     shape: Shape
     jobs: tuple[tuple[Item, ...], ...]
     seconds: float
+    foreseen: bool = False  # a plan says how long each of its cases takes, and none was tried before
 
     @property
     def items(self) -> list[Item]:
@@ -33,18 +35,24 @@ class Task:
         return [item for job in self.jobs for item in job]
 
 
-def tasks(made: Plan, settings: Settings, records: Sequence[Record], budget: float) -> list[Task]:
-    """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is."""
-    predict = predictor(records, settings)
+def tasks(made: Plan, settings: Settings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()) -> list[Task]:
+    """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is.
+
+    planned: what `scaling plan` has said of these cases.
+    """
+    predict = predictor(records, settings, foreseen(planned, made.machine, settings))
     by_shape: dict[Shape, list[list[Item]]] = defaultdict(list)
     for job in made.jobs:
         by_shape[shape_of(job[0].case, made.machine, settings)] += by_problem(job)
-    return [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
+    made_of = [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
+    return [_marked(task, foreseen(planned, made.machine, settings)) for task in made_of]
 
 
-def nested(made: Plan, settings: Settings, records: Sequence[Record], budget: float) -> list[Task]:
+def nested(
+    made: Plan, settings: Settings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
+) -> list[Task]:
     """The same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
-    predict = predictor(records, settings)
+    predict = predictor(records, settings, foreseen(planned, made.machine, settings))
     shapes = [shape_of(job[0].case, made.machine, settings) for job in made.jobs]
     nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
     largest = Shape(nodes * each, nodes, nodes)  # in which every step finds room
@@ -52,7 +60,24 @@ def nested(made: Plan, settings: Settings, records: Sequence[Record], budget: fl
     for item in (item for job in made.jobs for item in job):
         together[_curve(item.case)].append(item)
     filled = _filled(largest, list(together.values()), predict, budget)
-    return [dataclasses.replace(task, jobs=_blocks(task.items, made)) for task in filled]
+    blocks = [dataclasses.replace(task, jobs=_blocks(task.items, made)) for task in filled]
+    return [_marked(task, foreseen(planned, made.machine, settings)) for task in blocks]
+
+
+def _marked(task: Task, known: Mapping[str, float]) -> Task:
+    """The task, foreseen if all of its cases are and none was tried before."""
+    return dataclasses.replace(task, foreseen=all(item.case.key in known and item.attempt == 1 for item in task.items))
+
+
+def foreseen(planned: Iterable[Record], machine: Machine, settings: Settings) -> dict[str, float]:
+    """How long each case takes that was planned for the devices of this machine, by its key; for its platform if these are
+    not known. Of several, the longest."""
+    took: dict[str, float] = {}
+    for record in planned:
+        same = record.environment["device_kind"] == machine.device_kind if machine.device_kind else True
+        if same and record.environment["platform"] == machine.platform and (long := cost.seconds(record, settings)) is not None:
+            took[record.key] = max(long, took.get(record.key, 0.0))
+    return took
 
 
 def _curve(case: Case) -> tuple:
@@ -85,8 +110,11 @@ def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case]
     return [*made, Task(shape, tuple(map(tuple, jobs)), total)] if jobs else made
 
 
-def predictor(records: Sequence[Record], settings: Settings) -> Callable[[Case], float]:
-    """A function from a case to the seconds that it will take: those that it took, or another like it at most, or a guess."""
+def predictor(
+    records: Sequence[Record], settings: Settings, planned: Mapping[str, float] | None = None
+) -> Callable[[Case], float]:
+    """A function from a case to the seconds that it will take: those that it took, or was planned to take, or another like it
+    took at most, or a guess."""
     exact: dict[str, list[float]] = defaultdict(list)
     alike: dict[tuple, list[float]] = defaultdict(list)
     for record in records:
@@ -99,6 +127,8 @@ def predictor(records: Sequence[Record], settings: Settings) -> Callable[[Case],
     def seconds(case: Case) -> float:
         if case.key in exact:
             return statistics.median(exact[case.key])
+        if planned and case.key in planned:
+            return planned[case.key]
         like = alike.get(_likeness(case))
         return max(like) if like else guess
 
@@ -113,4 +143,5 @@ def _likeness(case: Case) -> tuple:
 def as_one(several: Sequence[Task]) -> list[Task]:
     """All of them as one task, where nothing may run beside another."""
     largest = max((task.shape for task in several), key=lambda shape: shape.devices)
-    return [Task(largest, tuple(job for task in several for job in task.jobs), sum(task.seconds for task in several))]
+    jobs, seconds = tuple(job for task in several for job in task.jobs), sum(task.seconds for task in several)
+    return [Task(largest, jobs, seconds)]

@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from scaling.sampling import Sampling
 FOLDER = "jobs"
 _FILE = "submission.json"
 _YOUNG_SECONDS = 300.0
+_MARGIN = 2.0  # times what a plan foresees
+_LEAST_MINUTES = 10  # beside it: with less, submitit takes a preemption for a time limit
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Entry:
     shape: Shape
     cases: int
     seconds: float  # as predicted
+    minutes: float  # that it may take
 
     @property
     def path(self) -> Path:
@@ -59,7 +63,7 @@ class Submission:
     kind: str  # of the cluster: its name
     made_at: str  # UTC, ISO 8601
     host: str
-    minutes: float  # that a task may take
+    minutes: float  # that a task may take, where no plan has foreseen how long it will
     entries: tuple[Entry, ...]
 
     @property
@@ -98,7 +102,8 @@ def all_of(results: Path) -> list[Submission]:
         told = store.read_json(path)
         try:
             entries = tuple(
-                Entry(path.parent, e["task"], e["job"], Shape(**e["shape"]), e["cases"], e["seconds"]) for e in told["tasks"]
+                Entry(path.parent, e["task"], e["job"], Shape(**e["shape"]), e["cases"], e["seconds"], e.get("minutes", told["minutes"]))
+                for e in told["tasks"]
             )
             found.append(Submission(path.parent, told["kind"], told["made_at"], told["host"], told["minutes"], entries))
         except (KeyError, TypeError):
@@ -112,9 +117,11 @@ def create(
     """Write a submission whose tasks have no job yet."""
     folder = results / FOLDER / stamp
     folder.mkdir(parents=True)
-    entries = []
+    entries, limits = [], dict[Shape, float]()  # an array, which is of one shape, has one limit
+    for task in tasks:
+        limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
     for number, task in enumerate(tasks, 1):
-        entry = Entry(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds)
+        entry = Entry(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
         store.write_json(entry.path, _task_to_json(Work(task.jobs, settings, made.machine, cluster, nested, made.environments)))
         entries.append(entry)
     made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -123,12 +130,20 @@ def create(
     return handed
 
 
+def limit(task: Task, cluster: Cluster) -> float:
+    """Minutes that a task may take: as the cluster says, or less where a plan has foreseen it; a short job is started sooner."""
+    return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES) if task.foreseen else cluster.time
+
+
 def save(submission: Submission) -> None:
     """Write what was handed over, with the jobs as they are known now."""
     tasks = [
-        {"task": e.name, "job": e.job, "shape": dataclasses.asdict(e.shape), "cases": e.cases, "seconds": round(e.seconds, 1)}
+        {
+            "task": e.name, "job": e.job, "shape": dataclasses.asdict(e.shape), "cases": e.cases, "seconds": round(e.seconds, 1),
+            "minutes": e.minutes,
+        }
         for e in submission.entries
-    ]
+    ]  # fmt: skip
     told = {"kind": submission.kind, "made_at": submission.made_at, "host": submission.host, "minutes": submission.minutes}
     told["tasks"] = tasks
     store.write_json(submission.folder / _FILE, told)

@@ -82,7 +82,7 @@ def _handed_over(
 
     kind = submitit.SlurmExecutor if cluster.name == SLURM else submitit.LocalExecutor
     executor: Any = kind((made.folder / "log").resolve())
-    executor.update_parameters(**(_asked(made, entries[0].shape, cluster, before) if cluster.name == SLURM else _local(cluster)))
+    executor.update_parameters(**(_asked(made, entries[0], cluster, before) if cluster.name == SLURM else _local(cluster)))
     variables = [f"{name}={value}" for name, value in code.items()]
     start = ["env", *variables, "sh", "-c", _START, "sh", sys.executable, "-m", "scaling.cluster.task"]
     try:
@@ -100,15 +100,16 @@ def _own_words(text: str) -> str:
     return "; ".join(dict.fromkeys(environment.scrub(line).strip() for line in lines)) or environment.last_line(text)
 
 
-def _asked(made: Submission, shape: Shape, cluster: Cluster, before: str | None) -> dict[str, Any]:
-    """What sbatch is asked for, of a shape, by the names that submitit has for it."""
+def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, before: str | None) -> dict[str, Any]:
+    """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
+    shape = entry.shape
     held = shape.devices // shape.processes
     more = {name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False}
     if cluster.reservation:
         more["reservation"] = cluster.reservation
     asked: dict[str, Any] = {
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
-        "time": max(1, round(cluster.time)), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
+        "time": max(1, round(entry.minutes)), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
         "setup": list(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
         "additional_parameters": more,

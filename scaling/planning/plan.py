@@ -99,7 +99,7 @@ def read(config: dict[str, Any], name: str) -> Job:
 
 
 def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
-    """The cells of the study; with devices=all, on every number of devices that the hardware comes in and points share out over."""
+    """The cells of the study; with devices=all, on every count that the hardware comes in and the points share out over."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
     every = _EVERY in (overrides["devices"], config["study"].get("devices"))
