@@ -102,9 +102,12 @@ def all_of(results: Path) -> list[Submission]:
         told = store.read_json(path)
         try:
             entries = tuple(
-                Entry(path.parent, e["task"], e["job"], Shape(**e["shape"]), e["cases"], e["seconds"], e.get("minutes", told["minutes"]))
+                Entry(
+                    path.parent, e["task"], e["job"], Shape(**e["shape"]), e["cases"], e["seconds"],
+                    e.get("minutes", told["minutes"]),
+                )
                 for e in told["tasks"]
-            )
+            )  # fmt: skip
             found.append(Submission(path.parent, told["kind"], told["made_at"], told["host"], told["minutes"], entries))
         except (KeyError, TypeError):
             continue
