@@ -5,6 +5,7 @@ Each panel comes apart as well, so that a page can put them below each other whe
 
 import contextlib
 import copy
+import html
 import io
 import math
 import re
@@ -71,7 +72,8 @@ def compose(name: str, title: str, caption: str, painters: Sequence[Painter], he
         for axis, paint in zip(axes, painters, strict=True):
             paint(axis)
         handles = _handles(axes)
-        wide = 3 if any(len(each) > 24 for each in handles) else 4
+        longest = max(map(len, handles), default=0)
+        wide = 2 if longest > 40 else 3 if longest > 24 else 4
         heading = 0.1 + 0.165 * max(axis.get_title(loc="left").count("\n") + 1 for axis in axes)
         below = 0.1 + 0.22 * math.ceil(len(handles) / wide) if handles else 0.0
         boxes = _place(figure, axes, columns, (rows, heading + height, below), heading)
@@ -153,7 +155,7 @@ def _entry(name: str, handle: Any) -> Entry:
 def _grounded(svg: str, title: str) -> str:
     """The whole figure on a ground of its own, legible wherever it is opened."""
     head, body = svg.split(">", 1)
-    role = f'<svg role="img" aria-label="{title}"'
+    role = f'<svg role="img" aria-label="{html.escape(title)}"'
     return head.replace("<svg", role, 1) + f'>\n <rect width="100%" height="100%" fill="{GROUND}"/>' + body.strip() + "\n"
 
 
