@@ -10,9 +10,11 @@ from pathlib import Path
 
 from scaling.case import Case, problem
 from scaling.reading import curves as analysis
-from scaling.reading import trends
+from scaling.reading import forecast, trends
 from scaling.reading.curves import Curve, Fastest, Timing, family_name, ratio_of, size_name, volume
 from scaling.reading.findings import Findings, marks, read
+from scaling.reading.forecast import Forecast
+from scaling.reading.score import APART, Scores
 from scaling.reading.standing import Standing
 from scaling.reading.ways import call_of, way_of
 from scaling.record import REASONS
@@ -31,9 +33,14 @@ def sentences(source: Path | Findings) -> list[str]:
     """What the folder says, in plain lines with figures in them: the fastest modes, the best scaling, and all that went wrong."""
     found = source if isinstance(source, Findings) else read(source)
     count = Counter(record.status for record in found.records)
+    if not count["ok"] and found.forecasts:
+        return [*_planned_alone(found), *_trouble(found)]
     if not count["ok"]:
         return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
-    parts = (headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, *_BOUGHT, _peer_sentences, _trouble)
+    parts = (
+        headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, *_BOUGHT, _peer_sentences, _planned,
+        _trouble,
+    )  # fmt: skip
     return [sentence for part in parts for sentence in part(found)]
 
 
@@ -218,6 +225,54 @@ def _spread(rivals: Sequence[Curve]) -> str:
     return f"the median speed-up of {len(rivals)} curves is {middle}, from {ratio(each[0])} to {ratio(each[-1])}"
 
 
+def basis(forecast: Forecast) -> str:
+    """What was planned for a hardware, on how many devices, with what, and that it is no measurement."""
+    records = forecast.records
+    devices = sorted({record.case.devices for record in records})
+    count = Counter(record.status for record in records)
+    became = ", ".join([
+        counted(count["planned"], "case"), *(f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
+    ])  # fmt: skip
+    span = counted(devices[0], "device") if len(devices) == 1 else f"{devices[0]:,} to {devices[-1]:,} devices"
+    around = records[0].environment
+    versions = around.get("versions") or {}
+    tools = {name: version for name, version in around["hardware"].items() if name not in ("name", "digest")}
+    tools |= {"JAX": versions["jax"]} if "jax" in versions else {}
+    tools.pop("jax", None)
+    by = f" with {', '.join(f'{name} {version}' for name, version in tools.items())}" if tools else ""
+    return f"{became} on {span} of {around.get('device_kind')}, compiled{by}; times are predicted and not measured."
+
+
+def scored(scores: Scores) -> list[str]:
+    """How near the predictions for one hardware were, and of how many pairs of ways to a problem the order was right."""
+    whole = scores.whole
+    told = [
+        f"Predicted against measured on {scores.hardware}: the median prediction is {ratio(whole.middle)} what was measured, "
+        f"over {counted(len(whole.pairs), 'case')}; the median error is {share(whole.error)}, the worst ratio "
+        f"{ratio(whole.worst)}, and {share(whole.held)} of the measured times lie in their predicted 95 % interval."
+    ]
+    if scores.asked:
+        told.append(
+            f"Of {counted(scores.asked, 'pair')} of ways to one problem whose measured times differ by more than a factor of "
+            f"{number(APART)}, {scores.ordered} ({share(scores.ordered / scores.asked)}) were predicted in the right order."
+        )
+    return told
+
+
+def _planned(found: Findings) -> list[str]:
+    """Beside measurements: what else was planned, and how near predictions were."""
+    told = [f"Planned for {each.title}: {basis(each)}" for each in found.forecasts]
+    return [*told, *(sentence for scores in found.scores for sentence in scored(scores))]
+
+
+def _planned_alone(found: Findings) -> list[str]:
+    """Without measurements: what the plans say."""
+    told = list[str]()
+    for each in found.forecasts:
+        told += [f"Planned for {each.title}, and nothing measured here: {basis(each)}", *forecast.answers(each)]
+    return told
+
+
 def unmeasured(found: Findings) -> list[str]:
     """How many cases failed and were skipped, and for which reasons, the most frequent first."""
     told = []
@@ -256,7 +311,7 @@ def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     """Rows and sentences at a glance: of many problems the largest of each family, and what no row says."""
     if not any(record.status == "ok" for record in found.records):
         return [], sentences(found)
-    said = [sentence for part in (headlines, *_BOUGHT, _peer_sentences, _trouble) for sentence in part(found)]
+    said = [sentence for part in (headlines, *_BOUGHT, _peer_sentences, _planned, _trouble) for sentence in part(found)]
     if len(found.fastest) <= _MOST_ROWS:
         return table_rows(found), said
     largest: dict[tuple, Fastest] = {}

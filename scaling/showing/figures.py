@@ -5,20 +5,25 @@ Knows which there are; each is drawn in a file of its own, in drawing/.
 
 from scaling.reading.findings import Findings
 from scaling.reading.roofline import rooflines
-from scaling.showing.drawing import compiling, crossover, front, losses, memory, mesh, roofline, scaling, sizes
+from scaling.showing.drawing import compiling, crossover, front, losses, memory, mesh, plans, roofline, scaling, scores, sizes
 from scaling.showing.drawing.sheet import Drawing
+from scaling.showing.wording import stems
 
 ENDINGS = ("svg", "png", "pdf")
 NAMES = (  # all that may be
     "scaling-strong", "scaling-weak", "mesh", "crossover", "size", "losses", "roofline", "memory", "front", "compile",
 )  # fmt: skip
+FOR_HARDWARE = ("plan-", "score-")  # how the names of further ones begin, which end as the hardware is called
 
 
 def draw(found: Findings) -> list[Drawing]:
     """Every figure that the findings can fill."""
     several = found.mixed
     timings = [timing for timing in found.timings if timing.case.kind == "case"]
+    planned, scored = stems(each.hardware for each in found.forecasts), stems(each.hardware for each in found.scores)
     drawings = [
+        *(plans.draw(each, planned[each.hardware], found.curves) for each in found.forecasts),
+        *(scores.draw(each, scored[each.hardware]) for each in found.scores),
         scaling.draw("strong", found.curves, found.laws, several),
         scaling.draw("weak", found.curves, found.laws, several),
         mesh.draw(found.meshes, several),

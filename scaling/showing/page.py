@@ -14,14 +14,15 @@ import jinja2
 from markupsafe import Markup
 
 from scaling.reading import trends
-from scaling.reading.answer import brief
+from scaling.reading.answer import brief, scored
 from scaling.reading.curves import KINDS
 from scaling.reading.findings import Findings
 from scaling.record import STATUSES
-from scaling.showing import figures, outcomes, tables
+from scaling.showing import figures, outcomes, planned, tables
 from scaling.showing.cards import cards
 from scaling.showing.drawing import palette
 from scaling.showing.drawing.sheet import Drawing
+from scaling.showing.wording import stems
 
 _LONG = 40  # rows: a table of more is folded, but for that of every case
 _DASHES = {"--": "5 3", "-.": "6 2 1.5 2", ":": "1.5 2.5"}
@@ -43,7 +44,11 @@ def _template() -> jinja2.Template:
 def html(found: Findings, drawings: Sequence[Drawing], shown: Sequence[tables.Table]) -> str:
     """The page."""
     rows, said = brief(found)
+    plans = planned.sections(found)
+    of_plans = {section.anchor: next((d for d in drawings if d.name == section.anchor), None) for section in plans}
+    drawings = [drawing for drawing in drawings if drawing.name not in of_plans]
     count = Counter(record.status for record in found.records if record.case.kind == "case")
+    count["planned"] = sum(record.status == "planned" for forecast in found.forecasts for record in forecast.records)
     several = {table.anchor: table for table in shown}
     fastest = several.pop("fastest", None)
     context = {
@@ -51,7 +56,8 @@ def html(found: Findings, drawings: Sequence[Drawing], shown: Sequence[tables.Ta
         "counts": [(status, count[status]) for status in STATUSES if count[status]],
         "verdict": several["review"].rows[0][1],
         "cards": cards(found),
-        "sentences": said,
+        "sentences": planned.without(plans, said),
+        "plans": [(section, of_plans[section.anchor]) for section in plans],
         "notes": _notes(found),
         "fastest": fastest and {"brief": rows, "columns": fastest.columns, "all": fastest.rows if fastest.rows != rows else ()},
         "drawings": drawings,
@@ -72,12 +78,15 @@ def _notes(found: Findings) -> dict[str, list[str]]:
     """What is said of a figure in sentences, by the figure's name."""
     kinds = {kind: [one for one in found.laws if one[0].kind == kind] for kind in KINDS}
     laws = {f"scaling-{kind}": trends.laws(dataclasses.replace(found, laws=of)) for kind, of in kinds.items()}
+    stem = stems(each.hardware for each in found.scores)
+    laws |= {f"score-{stem[each.hardware]}": scored(each) for each in found.scores}
     return {"crossover": trends.crossovers(found), "size": trends.growth(found), **laws}
 
 
 def _contents(context: dict, several: Iterable[tables.Table], drawings: Iterable[Drawing]) -> list[tuple[str, str]]:
     """The anchors and titles of what the page has."""
     made = [("fastest", "Fastest mode")] if context["fastest"] else []
+    made += [(section.anchor, section.title) for section, _ in context["plans"]]
     made += [(drawing.name, drawing.title.split(":")[0]) for drawing in drawings]
     made += [("outcomes", "What became of every case")] if context["grid"] else []
     made += [(table.anchor, table.title) for table in several]

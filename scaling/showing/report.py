@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scaling.reading.answer import sentences
 from scaling.reading.findings import Findings, read
-from scaling.showing import figures, outcomes, page, tables
+from scaling.showing import figures, outcomes, page, planned, tables
 from scaling.showing.document import markdown
 from scaling.showing.export import UNENCODABLE, csv_table
 from scaling.showing.files import replace
@@ -25,7 +25,8 @@ def write(folder: Path, found: Findings | None = None) -> Path:
     drawings, shown = figures.draw(found), tables.every(found)
     target = folder / "report"
     target.mkdir(exist_ok=True)
-    for stale in set(figures.NAMES) - {drawing.name for drawing in drawings}:
+    names = {*figures.NAMES, *(path.stem for start in figures.FOR_HARDWARE for path in target.glob(f"{start}*"))}
+    for stale in names - {drawing.name for drawing in drawings}:
         for ending in figures.ENDINGS:
             (target / f"{stale}.{ending}").unlink(missing_ok=True)
     for drawing in drawings:
@@ -39,14 +40,17 @@ def write(folder: Path, found: Findings | None = None) -> Path:
 
 
 def _markdown(found: Findings, shown: Sequence[tables.Table]) -> str:
-    parts = [f"# {markdown(found.name)}", *map(markdown, sentences(found))]
+    plans = planned.sections(found)
+    parts = [f"# {markdown(found.name)}", *map(markdown, planned.without(plans, sentences(found)))]
+    for section in plans:
+        parts += [f"## {markdown(section.title)}", *map(markdown, (section.basis, *section.answers))]
     rest = [(group["status"], group["reason"], *item) for group in outcomes.unmeasured(found) for item in group["items"]]
     for title, columns, rows in [
         *((table.title, table.columns, table.rows) for table in shown),
         *([("Skipped and failed", _UNMEASURED, rest)] if rest else []),
     ]:
         lines = [columns, ["---"] * len(columns), *([markdown(text) for text in row] for row in rows)]
-        parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+        parts += [f"## {markdown(title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Rows: what a results folder holds as flat tables, a value a column, in full precision, every column of one kind.
 
-What was planned for some hardware has a table of its own: no other holds it. Knows the fields of records, curves and laws; not the format of any file (export.py), and nothing is rounded or put into words.
+What was planned for some hardware has a table of its own: no other holds it. Knows the fields of records, curves and laws; not
+the format of any file (export.py), and nothing is rounded or put into words.
 """
 
 import types

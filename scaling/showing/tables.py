@@ -21,8 +21,9 @@ from scaling.reading.resampling import Estimate
 from scaling.reading.stages import first_call, made, pays_after, stage
 from scaling.reading.standing import near_floor
 from scaling.reading.ways import call_of, way_of
+from scaling.showing import planned
 from scaling.showing.rows import around
-from scaling.showing.wording import place
+from scaling.showing.wording import place, stems
 from scaling.words import counted, duration, number, ratio, share
 
 _MEASURED = (
@@ -77,6 +78,7 @@ def every(found: Findings) -> list[Table]:
     tables = [
         Table("fastest", "Fastest mode", "", COLUMNS, table_rows(found)),
         Table("review", "Would a reviewer accept it?", "", lint.COLUMNS, lint.rows(found)),
+        *_planned(found),
         Table("published", "Published and measured", "", published.COLUMNS, published.rows(found)),
         Table("laws", "Laws of scaling", law, _LAWS, _law_rows(found)),
         Table("growth", "Growth with size", power, _GROWTH, _growth_rows(found)),
@@ -88,6 +90,24 @@ def every(found: Findings) -> list[Table]:
         Table("measured", "Every measured case", roof, _MEASURED, _measured_rows(found)),
     ]
     return [table for table in tables if table.rows]
+
+
+def _planned(found: Findings) -> list[Table]:
+    """What was planned, hardware by hardware, apart from all that was measured, and how far predictions were from that."""
+    tables, of = [], stems(each.hardware for each in found.forecasts)
+    for each in found.forecasts:
+        stem, title = of[each.hardware], each.title
+        tables += [
+            Table(f"planned-{stem}", f"Every case planned for {title}", planned.NOTE, planned.COLUMNS, planned.rows(each)),
+            Table(f"unfit-{stem}", f"What does not fit {title}", "", planned.UNFIT_COLUMNS, planned.unfit(each)),
+            Table(f"unplanned-{stem}", f"Not planned for {title}", "", planned.OTHER_COLUMNS, planned.others(each)),
+        ]
+    of = stems(each.hardware for each in found.scores)
+    for scores in found.scores:
+        title = f"Predicted against measured: {scores.hardware}"
+        rows = planned.score_rows(scores)
+        tables.append(Table(f"scores-{of[scores.hardware]}", title, planned.SCORE_NOTE, planned.SCORE_COLUMNS, rows))
+    return tables
 
 
 def _machine_rows(found: Findings) -> list[tuple[str, ...]]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from scaling.reading.curves import Curve, family, family_name, problem, size_name, volume
+from scaling.reading.forecast import Predicted
 from scaling.reading.laws import Law
 from scaling.reading.ways import Way, call_of, way_of
 from scaling.showing.drawing import lines
@@ -20,6 +21,7 @@ from scaling.words import counted
 MOST_ROWS = 6  # two panels each
 MOST_LINES = 8  # in one panel
 TITLES = {"strong": "Strong scaling: the same problem on more devices", "weak": "Weak scaling: as many points for each device"}
+Line = TypeVar("Line", Curve, Predicted)
 Laws = Sequence[tuple[Curve, tuple[Law, ...]]]
 
 
@@ -52,11 +54,11 @@ def _reach(curves: Iterable[Curve]) -> bool:
     return max(len(curve.points) for curve in curves) > 2
 
 
-def fewer(curves: Sequence[Curve]) -> list[Curve]:
+def fewer(curves: Sequence[Line]) -> list[Line]:
     """All of them, or, when they are too many to tell apart, for each mode the one that is fastest on the most devices."""
     if len(curves) <= MOST_LINES:
         return list(curves)
-    best: dict[Way, Curve] = {}
+    best: dict[Way, Line] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
         best.setdefault(way_of(curve.case).plain, curve)
     return list(best.values())
