@@ -1,0 +1,255 @@
+"""`scaling plan` from end to end: programs compiled for machines that are not here, on record with what they would take there."""
+
+import importlib.metadata
+import json
+import os
+import signal
+import time
+
+import pytest
+from conftest import COMMAND, command_environment
+
+from scaling.record import Record
+from scaling.store import Writer, load
+from tests.test_calibration import all_of
+
+DEVICES = (1, 2, 4, 8)
+STUDY = """\
+title: Small cases
+scaling: strong
+api: shard_map
+devices: [1, 2, 4, 8]
+grids:
+  - {workload: rbf, variant: squared, points: 48, sizes: {m: 40}, mode: [jacfwd, analytic]}
+  - {workload: linear, points: 24, sizes: {p: 8, o: 4}, mode: jacfwd, split: seeds}
+  - {workload: linear, points: 24, sizes: {p: 8, o: 4}, mode: jacrev, split: data}
+  - {workload: linear, points: 24, sizes: {p: 64, o: 16}, mode: vmap_jacfwd, devices: 2, memory_limit: 20000}
+  - {workload: linear, points: 24, sizes: {p: 8, o: 4}, mode: jacfwd, devices: 1, api: jit, jit: false}
+"""
+
+
+def write(folder, study=STUDY):
+    """A study of one's own, and a folder of made-up ceilings; the words that plan it for this CPU."""
+    conf = folder / "my_conf" / "study"
+    conf.mkdir(parents=True)
+    (conf / "mine.yaml").write_text(study)
+    (folder / "ceilings").mkdir()
+    writer = Writer(folder / "ceilings")
+    for record in [*all_of(), *all_of(2, 0.9), *all_of(8, 0.5)]:
+        writer.append(record)
+    return ["plan", "--config-dir", "my_conf", "study=mine", "hardware=cpu", "hardware.ceilings=ceilings", "results=out"]
+
+
+def plans(folder):
+    """Every record of a plan, and nothing damaged beside them."""
+    loaded = load(folder / "out")
+    assert not loaded.damaged and not loaded.records
+    return loaded.plans
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, loaded_command):
+    """The small study planned for this CPU: (its folder, the words, what the command said, the records)."""
+    folder = tmp_path_factory.mktemp("planned")
+    words = write(folder)
+    done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
+    assert done.returncode == 0, done.stderr
+    return folder, words, done.stdout, plans(folder)
+
+
+def some(records, **fields):
+    """By devices, the records of cases with these fields."""
+    found = [r for r in records if all(getattr(r.case, name) == value for name, value in fields.items())]
+    assert found and len({r.case.devices for r in found}) == len(found)
+    return {r.case.devices: r for r in found}
+
+
+def test_every_case_is_on_record_once_as_planned(planned):
+    records = planned[-1]
+    assert len({record.key for record in records}) == len(records) == 4 * 4 + 2
+    assert {record.status for record in records} == {"planned", "skipped"}
+    assert [record.reason for record in records if record.status == "skipped"] in (
+        ["too_large", "not_defined"], ["not_defined", "too_large"]
+    )  # fmt: skip
+
+
+def test_a_plan_has_all_that_is_read_off_a_program(planned):
+    for record in (record for record in planned[-1] if record.status == "planned"):
+        told = record.environment
+        assert record.of_plan and told["hardware"]["name"] == "cpu" and told["device_kind"] == "A processor of made up"
+        known = "flops", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "compulsory_bytes"
+        assert all(getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals"))
+        assert record.peak_bytes == record.argument_bytes + record.temp_bytes + record.output_bytes
+        assert record.compulsory_bytes == record.argument_bytes + record.output_bytes
+        assert record.kernels and record.program and record.capacity_bytes and record.seconds == []
+        assert sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels) == record.hbm_bytes
+        predicted = record.predicted
+        assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] and predicted["by"] == "program"
+        assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
+        own = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
+        assert all(own) if record.compiled_as is None else own == [None] * 3
+
+
+def test_cases_that_compile_alike_say_which_was_compiled(planned):
+    keys = {record.key: record for record in planned[-1]}
+    shared = [record for record in planned[-1] if record.compiled_as]
+    for record in shared:
+        other = keys[record.compiled_as]
+        assert (other.program, other.kernels, other.compiled_as) == (record.program, record.kernels, None)
+
+
+@pytest.mark.parametrize("split", ["points", "seeds"])
+def test_what_is_split_over_points_or_seeds_sends_nothing(planned, split):
+    for mode in ("jacfwd", "analytic") if split == "points" else ("jacfwd",):
+        found = some([r for r in planned[-1] if r.status == "planned"], split=split, mode=mode)
+        assert tuple(sorted(found)) == DEVICES
+        for record in found.values():
+            assert record.collective_bytes == 0 and record.messages == [] and not any(record.collectives.values())
+            assert record.predicted["communication"] == 0
+        assert found[8].flops == pytest.approx(found[1].flops / 8, rel=0.1)
+
+
+def test_what_is_split_over_data_sends_the_gradient_to_all(planned):
+    for devices, record in some(planned[-1], split="data").items():
+        if devices == 1:
+            assert record.collective_bytes == 0 and record.messages == []
+            continue
+        (message,) = record.messages
+        assert message == {"kind": "all-reduce", "bytes": 8 * 4 * 4, "group": devices}
+        assert record.collective_bytes == 8 * 4 * 4 and record.predicted["communication"] > 0
+
+
+def test_what_does_not_fit_is_a_row_with_its_figures(planned):
+    (record,) = [record for record in planned[-1] if record.reason == "too_large"]
+    # A device has half of 24 samples, each with a Jacobian of 64 x 16 in float32: the result alone is more than may be had.
+    assert record.peak_bytes > record.output_bytes == 12 * 64 * 16 * 4 > 20_000
+    assert record.text.startswith("needs ") and record.text.endswith(", a device has 20.0 kB")
+    assert record.predicted is None and record.status == "skipped"
+
+
+def test_what_runs_uncompiled_is_no_plan(planned):
+    (record,) = [record for record in planned[-1] if record.reason == "not_defined"]
+    assert not record.case.jit and "uncompiled" in record.text
+
+
+def test_the_command_answers_in_words(planned):
+    said = planned[2]
+    assert "mine for this CPU: 17 cases to compile, 0 done before, 1 skipped" in said
+    assert "the fastest planned way" in said and "First to run out of memory" in said and "device-hours" in said
+
+
+def test_a_second_run_compiles_nothing(planned, loaded_command):
+    folder, words, _, records = planned
+    files = sorted(path.name for path in (folder / "out").glob("*.jsonl"))
+    began = time.monotonic()
+    done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
+    assert done.returncode == 0 and "0 cases to compile, 18 done before" in done.stdout
+    assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(plans(folder)) == len(records)
+    assert time.monotonic() - began < 10
+
+
+def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_command):
+    words = [word for word in write(tmp_path) if not word.startswith("hardware.ceilings")]
+    done = scaling_command(words)
+    assert done.returncode == 2 and "scaling run study=linear" in done.stderr + done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def children(process):
+    """The processes that one started, and theirs."""
+    found = []
+    for task in os.listdir(f"/proc/{process}/task") if os.path.exists(f"/proc/{process}") else []:
+        with open(f"/proc/{process}/task/{task}/children") as listed:
+            for child in listed.read().split():
+                found += [child, *children(child)]
+    return found
+
+
+def until(condition, seconds=60.0):
+    """Wait for something that must come."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+def running(process):
+    """Whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, start_command, scaling_command):
+    words = write(tmp_path, STUDY.replace("devices: [1, 2, 4, 8]", "devices: [1, 2, 3, 4, 6, 8]"))
+    launcher = start_command(words)
+    until(lambda: (tmp_path / "out").exists() and len(load(tmp_path / "out").plans) >= 3)
+    planners = children(launcher.pid)
+    assert planners
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    until(lambda: not any(map(running, planners)), 10.0)
+    before = {record.key: record for record in plans(tmp_path)}
+    assert 3 <= len(before) < 26
+    done = scaling_command(words)
+    assert done.returncode == 0, done.stderr
+    after = plans(tmp_path)
+    assert len({record.key for record in after}) == len(after) == 26, "nothing is lost, and nothing is compiled again"
+    assert all(before[record.key] == record for record in after if record.key in before)
+
+
+ELSEWHERE = """\
+title: Small cases elsewhere
+scaling: weak
+api: shard_map
+grids:
+  - {workload: linear, points: 8, sizes: {p: 16, o: 8}, mode: vmap_jacrev}
+  - {workload: linear, points: 8, sizes: {p: 16, o: 8}, mode: jacrev, split: data}
+  - {workload: poisson, points: 4096, mode: jacrev}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hardware", "needs", "counts", "most"),
+    [("v5p", "libtpu", (1, 64, 8960), 8960), ("h100", "jax-cuda12-plugin", (8, 1024), 8192)],
+)
+def test_programs_are_compiled_for_machines_that_are_not_here(tmp_path, scaling_command, hardware, needs, counts, most):
+    try:
+        importlib.metadata.version(needs)
+    except importlib.metadata.PackageNotFoundError:
+        if not os.environ.get("AD_SCALING_PLAN"):
+            pytest.skip(f"{needs} is not installed")
+        raise
+    words = write(tmp_path, ELSEWHERE)
+    beyond = 1_000_000
+    words[4:6] = [f"hardware={hardware}", f"devices=[{','.join(map(str, (*counts, beyond)))}]"]
+    done = scaling_command(words)
+    assert done.returncode == 0, done.stderr
+    records = plans(tmp_path)
+    assert len(records) == 3 * (len(counts) + 1) and {record.status for record in records} == {"planned"}
+    manifest = json.loads((tmp_path / "out" / f"plan-{hardware}.json").read_text())
+    assert manifest["hardware"]["name"] == hardware and manifest["scaling"] == ["weak"]
+    for record in records:
+        check(record, counts, most)
+    seconds = {devices: some(records, split="data")[devices].predicted["seconds"] for devices in (counts[-1], beyond)}
+    assert seconds[beyond] > seconds[counts[-1]], "a million wait longer for each other"
+    assert f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on" in done.stdout
+
+
+def check(record: Record, counts, most):
+    """A record of a machine elsewhere: by its program up to the largest machine, and by formula beyond."""
+    devices, predicted = record.case.devices, record.predicted
+    assert predicted["by"] == ("program" if devices in counts else "formula")
+    assert record.kernels and record.flops and record.peak_bytes and record.hbm_bytes is not None
+    assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] < 1
+    if record.case.split == "data" and devices > 1:
+        assert sum(message["bytes"] for message in record.messages) >= 16 * 8 * 4 == record.collective_bytes
+        assert {message["group"] for message in record.messages} == {devices}
+        assert predicted["communication"] > 0
+    else:
+        assert record.messages == [] and record.collective_bytes == 0
+    if devices > most:
+        assert record.compiled_as and record.compile_seconds is None
