@@ -80,8 +80,8 @@ def test_hosts_are_full_and_slices_are_those_that_there_are():
     assert hosts.counts() == [1, 2, 4, 8, 16, 32, 64]
     assert [hosts.shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
     torus = machine(platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32)
-    assert torus.counts() == [1, 2, 8, 32]
-    assert [torus.shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), (1, 1), (2, 2), None, (4, 4)]
+    assert torus.counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
+    assert [torus.shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ NESTED = {
     "asking": [[2.0, 0.5], [True, True]],
     "stragglers": [{"share": 1e-4}, {"share": -1, "slowdown": 1.5}, {"share": 2.0, "slowdown": 1.5},
                    {"share": 0.1, "slowdown": 0.5}, {"share": 0.1, "slowdown": 2, "more": 1}],
-    "slices": [[], [[]], [[1, "x"]], [[2, -2]], [[True]], 5],
+    "slices": [[], [[]], [[2, 2], [4, 4]], [[1, "x"]], [[2, -2]], [[True]], 5],
     "per_host": [1.5],
     "most": [2.5],
     "network": [[], [LEVEL | {"shape": "star"}], [LEVEL | {"bandwidth": 0}], [LEVEL | {"latency": "x"}], [LEVEL | {"devices": 4}],

@@ -279,4 +279,6 @@ def _slices(given: _Given) -> tuple[tuple[int, ...], ...]:
     whole = isinstance(value, list) and value and all(isinstance(shape, list) and shape for shape in value)
     if not whole or not all(_natural(n) for shape in value for n in shape):
         raise given.refusal("slices", "a list of shapes in chips, such as [[1, 1], [2, 2]]")
+    if math.prod(value[0]) != 1:
+        raise given.refusal("slices", "begun by one chip")
     return tuple(tuple(shape) for shape in value)
