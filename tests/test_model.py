@@ -164,6 +164,15 @@ def test_a_message_in_a_loop_of_unknown_trips_is_said_and_not_guessed():
         assert "how often a loop runs" in estimate([], [message], devices=4)
 
 
+def test_a_network_that_was_not_measured_is_said_and_not_taken_for_free():
+    plain = machine()
+    alone = dataclasses.replace(plain, rates=(dataclasses.replace(plain.rates[0], network=()),))
+    sent = [{"kind": "all-reduce", "bytes": 8, "group": 4}]
+    assert estimate([], sent, devices=4, hardware=alone) == "no rate of what devices send each other is known"
+    for fine in ([], [sent[0] | {"group": 1}]):
+        assert estimate([], fine, devices=4, hardware=alone).communication == 0
+
+
 def test_the_same_work_gives_the_same_numbers_and_every_program_the_same_machines():
     hardware = machine(attained=[0.4, 0.9], asking=[0.5, 2.0], **LOUD)
     assert estimate(WORK, hardware=hardware, devices=8) == estimate(WORK, hardware=hardware, devices=8)

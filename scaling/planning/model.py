@@ -75,6 +75,8 @@ def draws(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Seq
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         return "how often a loop runs is not known before it does"
     rates = hardware.at(case.devices)
+    if not rates.network and any(message["group"] > 1 for message in messages):
+        return "no rate of what devices send each other is known"
     spent = _spent(case, rates, kernels)
     if isinstance(spent, str):
         return spent
