@@ -86,6 +86,8 @@ def _plainly(error: Exception, known: list[str]) -> Refusal:
     text = " ".join(str(error.__cause__ or error).split())
     if within := re.search(r"full_key: cluster\.(\w+)", text):
         return unknown("key of cluster", within.group(1), [name.removeprefix("cluster.") for name in _CLUSTER])
+    if within := re.search(r"full_key: hardware\.(\w+)", text):
+        return Refusal(f"unknown key of hardware {within.group(1)!r}: conf/hardware has one file for each, with every key in it")
     missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(r"Could not override '([^']+)'", text)
     if missing and "." not in missing.group(1) and "full_key: sampling" not in text:
         return unknown("key", missing.group(1), known)

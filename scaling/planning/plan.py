@@ -77,7 +77,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     """The study of a composed configuration and the hardware to plan it for; bad input is a `Refusal`."""
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=plan")
-    if not isinstance(config["hardware"], dict):
+    if not isinstance(config.get("hardware"), dict):
         raise Refusal(
             "name the hardware to plan for, such as hardware=v5p or hardware=h100; `scaling plan --help` lists what there is"
         )
@@ -102,7 +102,7 @@ def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
     """The cells of the study; with devices=all, on every count that the hardware comes in and the points share out over."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
-    every = _EVERY in (overrides["devices"], config["study"].get("devices"))
+    every = (overrides["devices"] or config["study"].get("devices")) == _EVERY
     return [cell for cell in asked if not every or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0]
 
 
