@@ -80,8 +80,10 @@ PRODUCTS = {  # an instruction, its operands, its multiplications and additions
     # 4 numbers with a zero between each two are 7; three taps over 7 + 2 x 2 are 9 places; each number meets each tap once.
     "a dilated operand": ("f32[2,9,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
                           ["f32[2,4,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
-    "a dilated window": ("f32[2,4,3]{2,1,0} convolution(%a, %b), window={size=3 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
-                         ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
+    # Taps two apart reach two beyond either end: of eight places six, eight and six meet a number.
+    "a dilated window": (
+        "f32[2,8,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
+        ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (6 + 8 + 6)),
 }  # fmt: skip
 
 
