@@ -133,11 +133,11 @@ def test_every_problem_is_answered_for_itself():
 
 def test_weak_scaling_is_answered_too():
     plans = [plan(s, n, points=12 * n) for s, n in ((1.0, 1), (1.5, 2), (2.5, 4))]
-    other = [plan(s, n, points=24 * n) for s, n in ((2.0, 1), (2.0, 2))]
+    other = [plan(s, n, points=24 * n) for s, n in ((2.0, 2), (2.0, 4))]
     lines = said(*plans, *other, told=WEAK)
     assert len(lines) == 4
     assert "points/device=12" in lines[0] and "between 2 and 4 devices (40 % there)" in lines[0]
-    assert "points/device=24" in lines[2] and "its efficiency is 100 %" in lines[2]
+    assert "points/device=24" in lines[2] and "its efficiency is 100 % of 2 devices" in lines[2]
 
 
 def test_what_runs_out_of_memory_first_is_said_with_its_figures():

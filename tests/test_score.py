@@ -98,8 +98,8 @@ def test_another_kind_of_device_another_case_and_shared_cores_are_no_match():
 
 def test_every_hardware_has_scores_of_its_own():
     plans = [plan(1.0, hardware="one"), plan(3.0, hardware="two", kind="Another")]
-    found = scores(plans, [measured(1.0), measured(1.0, kind="Another", digest="two")])
-    assert {one.hardware: one.whole.ratios for one in found} == {"one": [1.0], "two": [3.0]}
+    found = scores(plans, [measured(1.0), measured(1.5, kind="Another", digest="two")])
+    assert {one.hardware: one.whole.ratios for one in found} == {"one": [1.0], "two": [2.0]}
 
 
 @pytest.mark.parametrize("turned", [False, True])
