@@ -146,6 +146,20 @@ def test_answers_stand_once_in_a_section_of_their_own(alone, page):
     assert "## Planned for A far machine" in text and text.count("device-hours for a million calls") == 2
 
 
+def test_many_answers_are_folded_and_none_is_lost(tmp_path):
+    records = [
+        planned_record(dataclasses.replace(case_of("rbf", "jacfwd", 1, n), points=64 * (v + 1)), 0.1 / n)
+        for v in range(25) for n in (1, 8)
+    ]  # fmt: skip
+    folder = write(tmp_path / "many", records)
+    (told,) = planned.sections(findings.read(folder))
+    text = report.write(folder).read_text()
+    bare = html.unescape(re.sub(r"<[^>]*>", "", text))
+    assert len(told.answers) == 51 and all(bare.count(sentence) == 1 for sentence in told.answers)
+    shown, _ = text[text.index('id="plan-far"') :].split("<summary>The other 41 answers</summary>")
+    assert shown.count("<li>") == 10 and "Everything fits" in shown
+
+
 def test_a_row_tells_what_is_predicted_counted_and_sent(alone):
     table = table_of(findings.read(alone), "planned-far")
     (row,) = cells(table, mode="jacrev (vmap)", devices="8")
