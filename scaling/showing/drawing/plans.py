@@ -19,7 +19,7 @@ from scaling.showing.drawing.sheet import Drawing, compose
 from scaling.words import counted
 
 MOST_PANELS = 8
-_HEAVY = 2.4  # of a line that was measured
+_HEAVY = 2.8  # of a line that was measured
 _EDGE = 1.15  # how far the axes reach beyond the first and the last number of devices
 
 
@@ -91,8 +91,8 @@ def _predicted(axis: Axes, curve: Predicted, above: int) -> None:
     at: dict[str, Any] = {
         "color": shade,
         "marker": marker,
-        "markersize": min(9, 4 + above),
-        "linewidth": min(2.4, 1.2 + 0.2 * above),
+        "markersize": min(7, 4 + 0.6 * above),
+        "linewidth": min(1.8, 1.0 + 0.15 * above),
     }
     if known:
         axis.plot(*_places(known), label=name, linestyle=dashes(way), zorder=3 - 0.1 * above, **at)
