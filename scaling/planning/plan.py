@@ -103,7 +103,11 @@ def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
     every = (overrides["devices"] or config["study"].get("devices")) == _EVERY
-    return [cell for cell in asked if not every or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0]
+    return [cell for cell in asked if not every or _shares_out(cell)]
+
+
+def _shares_out(cell: study.Cell) -> bool:
+    return cell.scaling == "weak" or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0
 
 
 def _on_all(told: Any, hardware: Hardware) -> Any:

@@ -145,14 +145,22 @@ class _Traced:
         return self.found | {"status": "planned"}
 
 
+_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
+_TOGETHER = re.compile(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b")
+
+
 def _digest(case: Case, jaxpr: Any) -> str:
     """Equal for two cases whose devices are given the same to do: then one compilation says all of both.
 
     What sends, or asks where it is, depends on how many devices there are.
     """
+    from scaling.measuring import spmd
+
     inner = _on_device(getattr(jaxpr, "jaxpr", jaxpr))
-    text = str(inner)
-    alone = not re.search(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b", text)
+    text = _MESH.sub("mesh", str(inner))
+    if case.axes[1] == 1:  # then its place among the seeds is always the first
+        text = text.replace(f"axis_index[axis_name={spmd.SEEDS}]", "first")
+    alone = not _TOGETHER.search(text)
     constants = [hashlib.sha256(memoryview(const).tobytes()).hexdigest() for const in map(_plain, getattr(jaxpr, "consts", ()))]
     place = None if alone else (case.devices, case.axes)
     told = json.dumps([text, constants, case.api, case.dtype, case.precision, case.storage, case.memory_limit, place])
