@@ -91,6 +91,7 @@ def test_every_number_of_devices_has_its_own_rates_and_its_network():
     sum_of_two = collective("all-reduce", 2048, 2, found.at(2).network)
     # A sum over two takes what it took when it was measured.
     assert sum_of_two.seconds == pytest.approx(2048 / (0.8 * SPEEDS["all_reduce"]) + COLLECTIVE - CALL)
+    assert collective("all-reduce", 1e9, 8, found.at(8).network).transfer == pytest.approx(1e9 / (0.5 * SPEEDS["all_reduce"]))
 
 
 def test_a_plan_of_the_ceilings_themselves_gives_their_times():
@@ -130,7 +131,7 @@ def test_what_shared_its_cores_is_no_ceiling():
 
 
 def test_the_ceilings_of_the_environment_that_was_measured_last_count():
-    old, new = all_of(share=0.5, digest="old"), all_of(digest="new", started="2026-02-01T00:00:00Z")
+    old, new = all_of(share=2.0, digest="old"), all_of(digest="new", started="2026-02-01T00:00:00Z")
     for records in ([*old, *new], [*new, *old]):
         found = calibrated(*records)
         assert found.rates[0].turned == pytest.approx(SPEEDS["transpose"])
