@@ -40,7 +40,7 @@ for line in sys.stdin:
         say(event="end", key=key, status="skipped", reason="not_defined", text="it has no meaning")
     elif what == "trace":
         # "alike" is one program whatever the number of devices; "apart" has none; others are their own.
-        say(event="traced", key=key, program=None if word == "apart" else word)
+        say(event="traced", key=key, program=None if word == "apart" else case["workload"])
     elif what == "forget":
         say(event="forgotten", key=key)
     elif word == "dies" or (word == "once" and not os.path.exists(os.path.join(job["log"], "died"))):
