@@ -90,14 +90,6 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
         assert all(own) if record.compiled_as is None else own == [None] * 3
 
 
-def test_cases_that_compile_alike_say_which_was_compiled(planned):
-    keys = {record.key: record for record in planned[-1]}
-    shared = [record for record in planned[-1] if record.compiled_as]
-    for record in shared:
-        other = keys[record.compiled_as]
-        assert (other.program, other.kernels, other.compiled_as) == (record.program, record.kernels, None)
-
-
 @pytest.mark.parametrize("split", ["points", "seeds"])
 def test_what_is_split_over_points_or_seeds_sends_nothing(planned, split):
     for mode in ("jacfwd", "analytic") if split == "points" else ("jacfwd",):
