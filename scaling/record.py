@@ -188,10 +188,26 @@ def _validate(record: Record) -> None:
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
     if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
         raise ValueError("no environment digest")
+    if record.of_plan:
+        _validate_plan(record)
     if record.status == "ok" and not record.seconds:
         raise ValueError("ok, but without samples")
     if [s for s in record.seconds if type(s) not in (float, int) or not 0 < s <= sys.float_info.max]:
         raise ValueError("a sample that is no positive number")
+
+
+def _validate_plan(record: Record) -> None:
+    hardware, told = record.environment["hardware"], record.predicted
+    if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
+        raise ValueError(f"hardware is {hardware!r}")
+    if record.status == "ok":
+        raise ValueError("a plan, and ok: it was not run")
+    numbers: list[Any] = [told.get(name) for name in ("seconds", "low", "high")] if told is not None else []
+    if not all(type(number) in (float, int) and 0 < number < math.inf for number in numbers) or (told and "by" not in told):
+        raise ValueError(f"predicted is {told!r}")
+    for each in (*(record.kernels or ()), *(record.messages or ())):
+        if not isinstance(each, dict):
+            raise ValueError(f"a kernel or a message is {each!r}")
 
 
 def _finite(value: Any) -> Any:

@@ -87,7 +87,7 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
         assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] and predicted["by"] == "program"
         assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
         own = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
-        assert all(own) if record.compiled_as is None else own == [None] * 3
+        assert all(own), "its own, or those of the case that was compiled"
 
 
 @pytest.mark.parametrize("split", ["points", "seeds"])
@@ -244,4 +244,4 @@ def check(record: Record, counts, most):
     else:
         assert record.messages == [] and record.collective_bytes == 0
     if devices > most:
-        assert record.compiled_as and record.compile_seconds is None
+        assert record.compiled_as and record.compiled_as != record.key

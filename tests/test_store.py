@@ -42,7 +42,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path, make_record):
     writer = store.Writer(tmp_path)
     for record in records:
         writer.append(record)
-    assert store.load(tmp_path) == (records, [])
+    assert store.load(tmp_path) == (records, [], [])
 
 
 def test_a_record_is_one_line_of_strict_json_with_its_key(make_record):
@@ -66,7 +66,7 @@ def test_a_damaged_line_is_named_and_passed_over_and_the_rest_is_loaded(tmp_path
     lines = [to_line(record).encode() for record in good]
     lines.insert(place, JUNK[junk])
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    records, damaged = store.load(tmp_path)
+    records, damaged, _ = store.load(tmp_path)
     assert records == good
     assert len(damaged) == 1 and damaged[0].startswith(f"a.jsonl:{place + 1}: ")
     assert len(damaged[0]) < 200 and "\n" not in damaged[0]
@@ -76,27 +76,27 @@ def test_a_torn_last_line_is_named_and_passed_over_wherever_it_was_torn(tmp_path
     good, lost = make_record(points=7), to_line(make_record(points=9)).encode()
     for end in range(1, len(lost), 97):
         write(tmp_path / "a.jsonl", good, lost[:end])
-        records, damaged = store.load(tmp_path)
+        records, damaged, _ = store.load(tmp_path)
         assert records == [good] and len(damaged) == 1 and damaged[0].startswith("a.jsonl:2: "), end
 
 
 def test_a_whole_last_line_without_its_line_end_still_counts(tmp_path, make_record):
     (tmp_path / "a.jsonl").write_text(to_line(make_record()))
-    assert store.load(tmp_path) == ([make_record()], [])
+    assert store.load(tmp_path) == ([make_record()], [], [])
 
 
 def test_empty_files_empty_lines_and_other_line_ends_are_no_damage(tmp_path, make_record):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "lines.jsonl").write_bytes(b"\n\r\n  \n" + to_line(make_record()).encode() + b"\r\n\n")
     (tmp_path / "study.json").write_text("not a record, and not asked")
-    assert store.load(tmp_path) == ([make_record()], [])
+    assert store.load(tmp_path) == ([make_record()], [], [])
 
 
 def test_what_only_looks_like_a_file_of_records_is_named(tmp_path, make_record):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "gone")
     write(tmp_path / "z.jsonl", make_record())
-    records, damaged = store.load(tmp_path)
+    records, damaged, _ = store.load(tmp_path)
     assert records == [make_record()]
     assert [line.split(":")[0] for line in damaged] == ["folder.jsonl", "nowhere.jsonl"]
 
@@ -104,7 +104,7 @@ def test_what_only_looks_like_a_file_of_records_is_named(tmp_path, make_record):
 @pytest.mark.parametrize("schema", [0, 2, "1", None, [], {}])
 def test_a_record_of_another_schema_is_named_with_both_numbers(tmp_path, make_record, schema):
     write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | {"schema": schema}).encode())
-    records, [damage] = store.load(tmp_path)
+    records, [damage], _ = store.load(tmp_path)
     assert records == [] and f"schema {schema!r}" in damage and "reads 1" in damage
 
 
@@ -112,7 +112,7 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
     fields = json.loads(to_line(make_record()))
     for changed in ({"key": "0" * 16}, {"key": None}, {"case": fields["case"] | {"points": 8}}):
         write(tmp_path / "a.jsonl", json.dumps(fields | changed).encode())
-        records, [damage] = store.load(tmp_path)
+        records, [damage], _ = store.load(tmp_path)
         assert records == [] and "key" in damage
 
 
@@ -131,7 +131,7 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
 def test_a_line_that_is_almost_a_record_is_damaged(tmp_path, make_record, changed):
     good = make_record(points=9)
     write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good)
-    records, damaged = store.load(tmp_path)
+    records, damaged, _ = store.load(tmp_path)
     assert records == [good] and len(damaged) == 1
 
 
@@ -146,7 +146,7 @@ def test_a_field_of_any_wrong_type_never_stops_a_folder_from_being_read(tmp_path
         fields = json.loads(to_line(make_record(status, reason="error" if status == "failed" else None, started_at="2026-11-21")))
         for value in WRONG_TYPES:
             write(tmp_path / "a.jsonl", json.dumps(fields | {field: value}).encode() + b"\n", good)
-            records, damaged = store.load(tmp_path)
+            records, damaged, _ = store.load(tmp_path)
             assert len(records) + len(damaged) == 2 and good in records, value
             assert good in store.latest([*records, *records]), value
             assert all(isinstance(record.honest, bool) for record in records), value
@@ -223,7 +223,7 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, 
         check=True, timeout=60,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["File too large", str(len(lines[0]) + 1)]
-    assert store.load(tmp_path) == ([records[0], records[2]], [])
+    assert store.load(tmp_path) == ([records[0], records[2]], [], [])
 
 
 def test_a_file_that_is_replaced_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -31,12 +31,15 @@ def calibrated(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
     found = [timing for timing in found if timing.environment == last.environment]
     by_devices = {devices: [t for t in found if t.case.devices == devices] for devices in sorted({t.case.devices for t in found})}
     kind = last.records[0].environment.get("device_kind")
-    rates = tuple(_rates(devices, some, hardware.name) for devices, some in by_devices.items())
+    rates = tuple(made for devices, some in by_devices.items() if (made := _rates(devices, some)))
+    if not rates:
+        raise Refusal(f"hardware={hardware.name}: no copy beside an empty call was measured; run that study again")
     told = {**hardware.told, "rates": [dataclasses.asdict(each) for each in rates]}
     return dataclasses.replace(hardware, device_kind=kind, rates=rates, told=told)
 
 
-def _rates(devices: int, timings: list[Timing], name: str) -> Rates:
+def _rates(devices: int, timings: list[Timing]) -> Rates | None:
+    """What so many devices do, at the least known by a copy and an empty call; None where those were not measured."""
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}
     floors: dict[tuple[str | None, str], float] = {}
     for timing in timings:
@@ -57,7 +60,7 @@ def _rates(devices: int, timings: list[Timing], name: str) -> Rates:
     copies = tuple(sorted(speeds.get(("copy", "float32", "highest"), ())))
     calls = {api: seconds for (target, api), seconds in floors.items() if target == "call"}
     if not copies or not calls:
-        raise Refusal(f"hardware={name}: no copy or no empty call was measured on devices={devices}; run that study again")
+        return None
     products = {
         dtype: dict.fromkeys(PRECISIONS, max(filter(None, (fastest("matmul", dtype, p) for p in PRECISIONS)), default=None))
         for dtype in DTYPES

@@ -76,14 +76,21 @@ class Crew:
             said = self._ask(planner, {"do": "trace", "key": case.key, "case": told(case)})
             if said["event"] == "traced":
                 if not shared.mine(case, said["program"]):
-                    self._ask(planner, {"do": "forget", "key": case.key})
-                    return True
+                    return self._forgotten(planner, case)
                 said = self._ask(planner, {"do": "compile", "key": case.key})
         except Lost as lost:
             words = str(lost) or f"no end after {self.seconds:g} s (case_seconds)"
             shared.ended(case, {"status": "failed", "reason": lost.reason, "text": words})
             return False
         shared.ended(case, {name: value for name, value in said.items() if name not in ("event", "key")})
+        return True
+
+    def _forgotten(self, planner: Seat, case: Case) -> bool:
+        """Leave a case to another; whether the planner is still there."""
+        try:
+            self._ask(planner, {"do": "forget", "key": case.key})
+        except Lost:
+            return False
         return True
 
     def _ask(self, planner: Seat, order: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +145,5 @@ class _Shared:
                     self._follow(each, case, found)
 
     def _follow(self, case: Case, first: Case, found: Found) -> None:
-        """The end of a case that another was compiled for; it took none of the time itself."""
-        stages = ("trace_seconds", "lower_seconds", "compile_seconds")
-        own = {name: value for name, value in found.items() if name not in stages}
-        self.tell(case, own | {"compiled_as": first.key, "program": self.programs.get(first)})
+        """The end of a case that another was compiled for: the seconds of the stages are those of the other."""
+        self.tell(case, found | {"compiled_as": first.key, "program": self.programs.get(first)})

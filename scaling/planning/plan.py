@@ -244,7 +244,7 @@ def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> F
     messages = (
         [m | ({"group": case.devices} if m["group"] == compiled.devices else {}) for m in found["messages"]] if beyond else None
     )
-    own = found | ({"messages": messages, "compiled_as": compiled.key, "compile_seconds": None} if beyond else {})
+    own = found | ({"messages": messages, "compiled_as": compiled.key} if beyond else {})
     time = model.estimate(case, hardware, own["kernels"], own["messages"])
     if isinstance(time, str):
         return own | {"text": f"not predicted: {time}"}

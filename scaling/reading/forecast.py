@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.case import Case, label, problem
+from scaling.case import ANALYTIC, Case, label, problem
 from scaling.reading.curves import family_name, size_name
 from scaling.reading.ways import way_of
 from scaling.record import Record
@@ -142,7 +142,7 @@ def _curve(stem: Case, records: Iterable[Record], kind: str) -> Predicted:
 def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """What one asks a plan, in sentences: when more devices stop to pay, what does not fit, what is the cheapest."""
     groups: dict[tuple, list[Predicted]] = {}
-    for curve in forecast.curves:
+    for curve in [curve for curve in forecast.curves if curve.case.mode not in ANALYTIC]:  # by hand it competes with no mode
         groups.setdefault((curve.kind, problem(_each(curve))), []).append(curve)
     told = [line for curves in groups.values() for line in _of_problem(curves, forecast, deadline)]
     return [*told, *_memory(forecast), *_formula(forecast)]
