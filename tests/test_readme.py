@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import machines
 import pytest
 from slurm_fixture import cluster  # noqa: F401
 
@@ -18,6 +19,7 @@ COMMANDS = [
 ]
 SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]  # the same commands, sampled less
 FEW = ["replicates=2"]  # pairs of processes, where two sides are compared
+PLANNED = ['where=\'workload in ["poisson", "linear"] and mode == "jacrev"\'']  # some of its cases
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,11 @@ def test_its_own_examples_are_about_ten_lines():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command, request):
     words = [word.strip("'") for word in command.split()[1:]]
+    if words[0] == "plan":
+        words += PLANNED
+        for hardware, compiler in (("v5p", "libtpu"), ("h100", "jax-cuda12-plugin")):
+            if f"hardware={hardware}" in words:
+                machines.needs(compiler)
     if "cluster=slurm" in words or "results/smoke" in words:  # what the first leaves, the other reads
         request.getfixturevalue("cluster")
         words += ["wait=true"] if words[0] == "run" else []
