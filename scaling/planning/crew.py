@@ -43,9 +43,9 @@ class Crew:
         threads = [threading.Thread(target=self._work, args=(shared, begin), daemon=True) for _ in range(self.size)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in pieces, so that Ctrl-C is heard
-                thread.join(0.2)
+        # In pieces, so that Ctrl-C is heard, and a full disk does not wait for what is still being compiled.
+        while shared.failure is None and (busy := [thread for thread in threads if thread.is_alive()]):
+            busy[0].join(0.2)
         if shared.failure is not None:
             raise shared.failure
 
