@@ -4,11 +4,17 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 
+import jax
 import machines
+import numpy as np
 import pytest
 from conftest import COMMAND, command_environment
+from jax.sharding import SingleDeviceSharding
 
+from scaling import memory
+from scaling.planning import planner
 from scaling.record import Record
 from scaling.store import Writer, load
 from tests.test_calibration import all_of
@@ -25,6 +31,8 @@ grids:
   - {workload: linear, points: 24, sizes: {p: 8, o: 4}, mode: jacrev, split: data}
   - {workload: linear, points: 24, sizes: {p: 64, o: 16}, mode: vmap_jacfwd, devices: 2, memory_limit: 20000}
   - {workload: linear, points: 24, sizes: {p: 8, o: 4}, mode: jacfwd, devices: 1, api: jit, jit: false}
+  - {workload: linear, points: 32, sizes: {p: 8, o: 4}, mode: vmap_jacrev, storage: host, block: 4, devices: [1, 2]}
+  - {workload: linear, points: [31, 32], sizes: {p: 16, o: 2}, mode: vmap_jacfwd, split: both, mesh: 2x1, devices: 2}
 """
 
 
@@ -66,7 +74,7 @@ def some(records, **fields):
 
 def test_every_case_is_on_record_once_as_planned(planned):
     records = planned[-1]
-    assert len({record.key for record in records}) == len(records) == 4 * 4 + 2
+    assert len({record.key for record in records}) == len(records) == 4 * 4 + 2 + 4
     assert {record.status for record in records} == {"planned", "skipped"}
     assert [record.reason for record in records if record.status == "skipped"] in (
         ["too_large", "not_defined"], ["not_defined", "too_large"]
@@ -119,6 +127,18 @@ def test_what_does_not_fit_is_a_row_with_its_figures(planned):
     assert record.predicted is None and record.status == "skipped"
 
 
+def test_steps_of_one_program_are_counted_for_each_case(planned):
+    one, two = (some([r for r in planned[-1] if r.case.storage], storage="host")[devices] for devices in (1, 2))
+    assert one.argument_bytes == two.argument_bytes, "a step has four points on each device"
+    assert one.flops == 2 * two.flops and one.program_flops == 2 * two.program_flops and one.hbm_bytes == 2 * two.hbm_bytes
+    assert one.predicted["compute"] == pytest.approx(2 * two.predicted["compute"], rel=0.5)
+
+
+def test_what_fills_up_a_mesh_is_that_of_each_case(planned):
+    padding = {record.case.points: record.padding for record in planned[-1] if record.case.split == "both"}
+    assert padding == {31: pytest.approx(1 / 32), 32: 0.0}
+
+
 def test_what_runs_uncompiled_is_no_plan(planned):
     (record,) = [record for record in planned[-1] if record.reason == "not_defined"]
     assert not record.case.jit and "uncompiled" in record.text
@@ -126,7 +146,7 @@ def test_what_runs_uncompiled_is_no_plan(planned):
 
 def test_the_command_answers_in_words(planned):
     said = planned[2]
-    assert "mine for this CPU: 17 cases to compile, 0 done before, 1 skipped" in said
+    assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in said
     assert "the fastest planned way" in said and "First to run out of memory" in said and "device-hours" in said
 
 
@@ -135,7 +155,7 @@ def test_a_second_run_compiles_nothing(planned, loaded_command):
     files = sorted(path.name for path in (folder / "out").glob("*.jsonl"))
     began = time.monotonic()
     done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
-    assert done.returncode == 0 and "0 cases to compile, 18 done before" in done.stdout
+    assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(plans(folder)) == len(records)
     assert time.monotonic() - began < 10
 
@@ -185,12 +205,26 @@ def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, sta
     launcher.wait()
     until(lambda: not any(map(running, planners)), 10.0)
     before = {record.key: record for record in plans(tmp_path)}
-    assert 3 <= len(before) < 26
+    assert 3 <= len(before) < 30
     done = scaling_command(words)
     assert done.returncode == 0, done.stderr
     after = plans(tmp_path)
-    assert len({record.key for record in after}) == len(after) == 26, "nothing is lost, and nothing is compiled again"
+    assert len({record.key for record in after}) == len(after) == 30, "nothing is lost, and nothing is compiled again"
     assert all(before[record.key] == record for record in after if record.key in before)
+
+
+def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
+    one = SingleDeviceSharding(jax.devices("cpu")[0])
+    given = {
+        "x": jax.ShapeDtypeStruct((1000,), np.float32, sharding=one),
+        "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=one),
+    }
+    program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=given)
+    refused = planner._exhausted(program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm.")
+    inside, out = 4000 + 40, 40 + 4000
+    rest = int(2.5 * 2**30) - inside - out
+    assert memory.needs(refused) == {"argument_bytes": inside, "output_bytes": out, "temp_bytes": rest}
+    assert memory.needs(planner._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None, "nothing is made up"
 
 
 ELSEWHERE = """\

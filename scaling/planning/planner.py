@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -93,21 +94,20 @@ class _Traced:
         self.sizes = shape.shape(case, self.built, colors)
         self.found: dict[str, Any] = counted.colors(colors)
         # What fits is found by compiling, so that nothing is known of it before.
-        self.program = None if case.chunk == AUTO else _digest(case, self._jaxpr())
+        self.program = None if case.chunk == AUTO else self._program()
 
-    def _jaxpr(self) -> Any:
-        """What each device does, as traced; of a pmap, which cannot be traced, its twin of shard_map."""
-        from scaling.measuring import compiling, counted, measure
+    def _program(self) -> str:
+        """The digest of what each device does, as traced; of a pmap, which cannot be traced, of its twin of shard_map."""
+        from scaling.measuring import compiling, counted, measure, shape
 
         nothing = functools.partial(measure.Stages, compiled=None)
         one = compiling.compiled(self.case, self.built, self.sizes, self.devices, lambda program: nothing(program.function))
-        return counted.traced(one, self.built, self.devices)
+        padding = shape.padding(self.case, self.sizes)
+        return _digest(self.case, counted.traced(one, self.built, self.devices), one.steps, padding)
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
         from scaling.measuring import compiling, counted, hlo, measure, shape
-
-        exhausted: list[str] = []
 
         def stages(program: Any) -> measure.Stages:
             try:
@@ -115,12 +115,12 @@ class _Traced:
             except Exception as error:
                 if not _USED.search(str(error)) and not memory.ran_out(str(error)):
                     raise
-                exhausted.append(str(error))
-                return measure.Stages(program.function, None)
+                return measure.Stages(program.function, _exhausted(program, self.case.devices, str(error)))
 
         def too_much(one: compiling.Compiled) -> str | None:
-            if one.stages.compiled is None:
-                return _told(exhausted[-1])
+            made = one.stages.compiled
+            if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
+                return _told(made.words)
             taken, limit = compiling.taken(one), self.case.memory_limit or self.job["memory"]
             return f"needs {in_bytes(taken)}, a device has {in_bytes(limit)}" if taken and limit and taken > limit else None
 
@@ -128,8 +128,7 @@ class _Traced:
         try:
             one, blocks = compiling.fitting(self.case, self.built, self.sizes, self.devices, stages, too_much, None)
         except compiling.TooLarge as error:
-            used = _used(exhausted[-1]) if exhausted else None
-            needs = error.needs | {"peak_bytes": used if used else _peak(error.needs)}
+            needs = error.needs | {"peak_bytes": _peak(error.needs)}
             return self.found | capacity | needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
         read = hlo.read(one.stages.compiled.as_text())
         self.found |= counted.work(one, self.built, self.devices, read) | one.needs | capacity
@@ -145,14 +144,45 @@ class _Traced:
         return self.found | {"status": "planned"}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Exhausted:
+    """A program that a compiler refused for its memory: its bytes on a device, as `memory.needs` asks for them, and its words.
+
+    What goes in and comes out is known all the same: whether a smaller block would help is asked of these.
+    """
+
+    words: str
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    temp_size_in_bytes: int | None  # the rest of what the compiler said; None where it named no figure
+
+    def memory_analysis(self) -> "_Exhausted":
+        """As a compiled program has it."""
+        return self
+
+
+def _exhausted(program: Any, devices: int, words: str) -> _Exhausted:
+    """A program that was refused in these words. Every device has its own part of the result."""
+    import jax
+
+    def size(one: Any, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) * one.dtype.itemsize
+
+    given, used = list(program.arguments.values()), _used(words)
+    inside = sum(size(one, one.sharding.shard_shape(one.shape)) for one in given)
+    out = sum(size(one, one.shape) for one in jax.tree.leaves(jax.eval_shape(program.function, *given))) // devices
+    return _Exhausted(words, inside, out, None if used is None else max(0, used - inside - out))
+
+
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
 _TOGETHER = re.compile(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b")
 
 
-def _digest(case: Case, jaxpr: Any) -> str:
+def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
     """Equal for two cases whose devices are given the same to do: then one compilation says all of both.
 
-    What sends, or asks where it is, depends on how many devices there are.
+    What sends, or asks where it is, depends on how many devices there are. With storage=host a program is one of `steps`: two
+    cases may have it in common and not how often it runs.
     """
     from scaling.measuring import spmd
 
@@ -163,7 +193,9 @@ def _digest(case: Case, jaxpr: Any) -> str:
     alone = not _TOGETHER.search(text)
     constants = [hashlib.sha256(memoryview(const).tobytes()).hexdigest() for const in map(_plain, getattr(jaxpr, "consts", ()))]
     place = None if alone else (case.devices, case.axes)
-    told = json.dumps([text, constants, case.api, case.dtype, case.precision, case.storage, case.memory_limit, place])
+    told = json.dumps(
+        [text, constants, case.api, case.dtype, case.precision, case.storage, case.memory_limit, place, steps, padding]
+    )
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
