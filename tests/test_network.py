@@ -39,6 +39,17 @@ def test_between_hosts_is_sent_what_the_devices_of_a_host_share_out():
     assert more.seconds > found.seconds, "a host that is not full counts as one"
 
 
+def test_of_three_levels_each_joins_as_many_devices_as_it_says():
+    # 64 in all: eight to a host, 32 to a rack, which is four hosts; and two racks.
+    inside = collective("all-reduce", BYTES, 8, (SWITCH,))
+    rack = Level("switch", 32, 1e9, 1e-5)
+    among_hosts = collective("all-reduce", BYTES / 8, 4, (rack,))
+    among_racks = collective("all-reduce", BYTES / 32, 2, (TREE,))
+    parts = inside, among_hosts, among_racks
+    found = collective("all-reduce", BYTES, 64, (SWITCH, rack, TREE))
+    assert found == approx(sum(part.latency for part in parts), sum(part.transfer for part in parts))
+
+
 def test_an_axis_of_a_torus_is_a_ring_or_a_line():
     # 4 x 8: both rings: two links each, 2 x (2 + 4) hops; all the chips' bytes go over four links at once.
     assert collective("all-reduce", BYTES, 32, (TORUS,), (4, 8)) == approx(12e-6, 2 * 31 / 32 * BYTES / 4e9)

@@ -6,6 +6,7 @@ IJHPCA 19(1), 2005; for a torus, N. Jouppi and others, "TPU v4", ISCA 2023. Take
 """
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from scaling.planning.hardware import Level
@@ -50,6 +51,8 @@ def _all_reduce(size: float, devices: int, levels: tuple[Level, ...], shape: tup
     inner = _torus(size, shape, level) if level.shape == "torus" and shape else _ring_or_tree(size, within, level)
     if within == devices or not beyond:
         return inner
+    # A level says how many devices it joins; each group of those within is now one.
+    beyond = tuple(replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in beyond)
     outer = _all_reduce(size / within, math.ceil(devices / within), beyond, ())
     return Cost(inner.latency + outer.latency, inner.transfer + outer.transfer)
 
