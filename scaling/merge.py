@@ -106,6 +106,7 @@ def _merge(folders: Sequence[Path], target: Path) -> Merged:
         added, known, damaged = added + fresh, known + again, damaged + broken
         lines += _told(folder, fresh, again, broken)
     lines += _unite([target, *folders], target)
+    _bring_plans(folders, target)
     lines += _summary(target, kept, added)
     return Merged(target, added, known, damaged, tuple(kept.settings), tuple(lines))
 
@@ -113,7 +114,8 @@ def _merge(folders: Sequence[Path], target: Path) -> Merged:
 def _held(target: Path) -> _Kept:
     """What a folder holds before anything is added."""
     kept = _Kept()
-    for record in store.load(target).records:
+    loaded = store.load(target)
+    for record in (*loaded.records, *loaded.plans):
         kept.add(record)
     for path in (target / DAMAGED).glob("*.txt"):
         kept.broken |= {_digest(line) for line in path.read_bytes().split(b"\n")}
@@ -216,6 +218,13 @@ def _running(folder: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+def _bring_plans(folders: Sequence[Path], target: Path) -> None:
+    """Copy what plans say of their hardware, where the target has none of its name."""
+    for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
+        if not (target / path.name).exists() and (told := store.read_json(path)) is not None:
+            store.write_json(target / path.name, told)
 
 
 def _unite(folders: Sequence[Path], target: Path) -> list[str]:

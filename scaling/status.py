@@ -90,7 +90,16 @@ def read(folder: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Statu
         counts.setdefault(case.workload, Counter())[states.get(key, "missing")] += 1
     lines = [line for line in said if states.get(line.key, line.state) == line.state]
     damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
-    return Status(folder, tasks, counts, lines, [*{*cases, *states}], [*notes, *damaged])
+    return Status(folder, tasks, counts, lines, [*{*cases, *states}], [*notes, *_planned(loaded.plans), *damaged])
+
+
+def _planned(plans: Iterable[Record]) -> list[str]:
+    """How many cases were planned for each hardware, in words."""
+    counts: dict[str, Counter] = {}
+    for record in store.latest(plans):
+        counts.setdefault(str(record.environment["hardware"]["name"]), Counter())[record.status] += 1
+    told = {name: ", ".join(f"{count} {status}" for status, count in each.items()) for name, each in counts.items()}
+    return [f"for {name}, compiled and not run: {words}" for name, words in told.items()]
 
 
 def asked(folder: Path, known: Mapping[str, Case]) -> dict[str, Case]:
@@ -179,7 +188,8 @@ def tables(status: Status, every: bool = False) -> list[Table]:
     cases = Table("workload", *states, title=escape(str(status.folder)))
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
-    return [_jobs(status.tasks, every), cases] if status.tasks else [cases]
+    shown = [cases] if status.counts or not status.notes else []
+    return [_jobs(status.tasks, every), *shown] if status.tasks else shown
 
 
 def _jobs(tasks: Sequence[Tally], every: bool) -> Table:

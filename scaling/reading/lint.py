@@ -211,7 +211,10 @@ def _uncommitted(found: Findings) -> list[str]:
 
 _FRESH = "run again into a fresh folder, results=PATH"
 RULES: tuple[tuple[str, str, str, Places], ...] = (  # what must not be, how bad it is, what mends it, where it is
-    ("nothing measured", ERROR, "`scaling run study=...`", lambda found: [] if _cases(found) or found.forecasts else [found.name]),
+    ("nothing measured", ERROR, "`scaling run study=...`",
+     lambda found: [] if _cases(found) or found.forecasts else [found.name]),
+    ("nothing measured, only planned", WARNING, "`scaling run study=...` on a machine of that kind",
+     lambda found: [] if _cases(found) else [each.title for each in found.forecasts]),
     ("unverified answers", ERROR, f"{_FRESH}: every answer is checked first", _each(_unverified)),
     ("wrong answers", ERROR, "mend the program, or leave the case out of the study", _failed(wrong=True)),
     ("mixed environments", ERROR, f"{_FRESH}, the whole study at once", _mixed),

@@ -1,0 +1,27 @@
+"""What other verbs make of a folder that holds plans: they tell them apart from what happened, and lose nothing of them."""
+
+from scaling import merge, store
+from scaling import status as statuses
+from scaling.reading import findings, lint
+from tests import made_up, planned
+
+
+def test_plans_alone_are_not_publishable_and_status_tells_them_apart(tmp_path, capsys):
+    made_up.write(tmp_path / "alone", [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
+    (tmp_path / "alone" / "study.json").unlink()
+    remarks = lint.remarks(findings.read(tmp_path / "alone"))
+    assert [(each.rule, each.severity) for each in remarks] == [("nothing measured, only planned", "warning")]
+    status = statuses.look(tmp_path / "alone")
+    assert status.counts == {} and status.notes == ["for mine, compiled and not run: 2 planned"]
+
+
+def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder, devices in zip(folders, (1, 2), strict=True):
+        made_up.write(folder, [planned.plan(1e-3, 1), planned.plan(1e-3, devices)], None, ["strong"])
+        store.write_json(folder / "plan-mine.json", {"hardware": {"title": f"A machine, by {folder.name}", "price": 2.0}})
+    for added in (2, 0):
+        merged = merge.merge([str(folder) for folder in folders], str(tmp_path / "c"))
+        assert merged.records == added and len(store.load(tmp_path / "c").plans) == 2
+    (forecast,) = findings.read(tmp_path / "c").forecasts
+    assert (forecast.title, forecast.price) == ("A machine, by a", 2.0)
