@@ -1,6 +1,7 @@
 """Forecasts: predicted curves and what they answer in words, of made-up plans."""
 
 import dataclasses
+import itertools
 
 import pytest
 from planned import plan, too_large
@@ -68,6 +69,20 @@ def test_the_latest_plan_of_a_hardware_counts_as_a_whole():
         assert [p.seconds for p in only(of(*plans).curves).points] == [1.0, 1.0]
     again = plan(5.0, 1, setting="new", started="2026-03-01T00:00:00Z")
     assert [p.seconds for p in only(of(*new, again).curves).points] == [5.0, 1.0]
+
+
+def test_workloads_of_ones_own_are_planned_beside_others():
+    linear = [plan(1.0, n, setting="package") for n in (1, 2)]
+    own = [plan(2.0, n, workload="mine", setting="as it is") for n in (1, 2)]
+    before = [plan(9.0, n, workload="mine", setting="as it was", started="2025-01-01T00:00:00Z") for n in (1, 2, 4)]
+    for plans in itertools.permutations((linear, own, before)):
+        found = of(*itertools.chain(*plans))
+        assert sorted((c.case.workload, [p.seconds for p in c.points]) for c in found.curves) == [
+            ("linear", [1.0, 1.0]), ("mine", [2.0, 2.0])
+        ]  # fmt: skip
+    other = [dataclasses.replace(r, environment=r.environment | {"source": "another"}) for r in own]
+    older = [dataclasses.replace(r, started_at="2024-01-01T00:00:00Z") for r in other]
+    assert {record.case.workload for record in of(*linear, *older).records} == {"linear"}, "of other code"
 
 
 def test_every_hardware_has_a_forecast_of_its_own_and_may_have_no_file():

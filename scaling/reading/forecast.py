@@ -91,9 +91,24 @@ def only(forecast: Forecast, keys: Collection[str]) -> Forecast:
     return dataclasses.replace(forecast, records=records, curves=tuple(curve for curve in curves if curve.points))
 
 
+_OF_A_PLAN = ("hardware", "versions", "source", "xla_flags")  # of an environment: what all cases of one plan have in common
+
+
 def _last(settings: Mapping[str, list[Record]]) -> list[Record]:
-    """The records of the environment that was planned in last: versions, code, and what the hardware's file said."""
-    return max(settings.values(), key=lambda records: max(record.started_at or "" for record in records))
+    """The records of the environment that was planned in last: versions, code, and what the hardware's file said.
+
+    Workloads of one's own have environments of their own: of each the last that is otherwise the same.
+    """
+    newest = sorted(settings.values(), key=lambda records: max(record.started_at or "" for record in records), reverse=True)
+    common = [newest[0][0].environment.get(name) for name in _OF_A_PLAN]
+    seen: set[str] = set()
+    kept: list[Record] = []
+    for records in newest:
+        fresh = {record.case.workload for record in records} - seen
+        if [records[0].environment.get(name) for name in _OF_A_PLAN] == common:
+            kept += [record for record in records if record.case.workload in fresh]
+            seen |= fresh
+    return kept
 
 
 def _forecast(name: str, records: list[Record], told: Mapping[str, Any]) -> Forecast:
