@@ -84,6 +84,15 @@ PRODUCTS = {  # an instruction, its operands, its multiplications and additions
     "a dilated window": (
         "f32[2,8,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
         ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (6 + 8 + 6)),
+} | {
+    f"cuDNN, {way}": (
+        f'({result}, u8[64]{{0}}) custom-call(%a, %b), window={{size=3 pad=1_1}}, dim_labels=b0f_o0i->b0f, '
+        f'custom_call_target="__cudnn$conv{way}"', operands, 2 * 2 * 3 * 5 * (3 * 6 - 2))
+    for way, result, operands in [
+        ("Forward", "f32[2,6,3]{2,1,0}", ["f32[2,6,5]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
+        ("BackwardInput", "f32[2,6,5]{2,1,0}", ["f32[2,6,3]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
+        ("BackwardFilter", "f32[3,3,5]{2,1,0}", ["f32[2,6,5]{2,1,0}", "f32[2,6,3]{2,1,0}"]),
+    ]
 }  # fmt: skip
 
 

@@ -348,23 +348,32 @@ def _work(line: _Line, lines: Mapping[str, _Line]) -> tuple[str, int]:
 def _product(line: _Line, operands: list[_Line]) -> tuple[str, int]:
     """A product of matrices, as each backend writes it; another call of a library is not known."""
     if line.opcode == "convolution" and len(operands) == 2:
-        return "products", _convolution(line, *operands)
+        return "products", _convolution(line.rest, *operands, line)
+    if "__cudnn$conv" in line.rest and len(operands) > 1:
+        return "products", _convolution(line.rest, *_forward(line, *operands[:2]))
     contracting = _CONTRACTING.search(line.rest)
     if contracting is None or not operands:
         return ("products", 2 * line.size) if line.opcode == "dot" else ("", 0)
     return "products", 2 * line.size * math.prod(operands[0].dims[axis] for axis in _whole(contracting[1]))
 
 
-def _convolution(line: _Line, given: _Line, kernel: _Line) -> int:
+def _forward(line: _Line, first: _Line, second: _Line) -> tuple[_Line, _Line, _Line]:
+    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one that goes forward."""
+    if "convBackwardInput" in line.rest:
+        return line, second, first
+    return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
+
+
+def _convolution(words: str, given: _Line, kernel: _Line, made: _Line) -> int:
     """Multiplications and additions of a convolution, without those that its padding and dilation make with zeros."""
-    labels = _LABELS.search(line.rest)
+    labels = _LABELS.search(words)
     if labels is None:
         return 0
-    found = re.search(r"window=\{([^}]*)\}", line.rest)
+    found = re.search(r"window=\{([^}]*)\}", words)
     window = dict(part.split("=") for part in found[1].split()) if found else {}
-    count = 2 * line.dims[labels[3].index("b")] * line.dims[labels[3].index("f")] * kernel.dims[labels[2].index("i")]
+    count = 2 * made.dims[labels[3].index("b")] * made.dims[labels[3].index("f")] * kernel.dims[labels[2].index("i")]
     for place, axis in enumerate(sorted(label for label in labels[3] if label.isdigit())):
-        sizes = given.dims[labels[1].index(axis)], kernel.dims[labels[2].index(axis)], line.dims[labels[3].index(axis)]
+        sizes = given.dims[labels[1].index(axis)], kernel.dims[labels[2].index(axis)], made.dims[labels[3].index(axis)]
         count *= _taps(*sizes, *(_along(window, name, place, usual) for name, usual in _WINDOWED))
     return count
 
