@@ -141,6 +141,19 @@ def test_a_malformed_field_is_refused_in_one_line_that_names_it(field, bad):
     assert f"hardware.{field}" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["a/b", "../up", ".", "a b", "x" * 200, "\x00"])
+def test_a_name_that_no_file_could_have_is_refused(name):
+    with pytest.raises(Refusal, match=r"hardware\.name"):
+        machine(name=name)
+    assert machine(name="tpu-7.x+1").name == "tpu-7.x+1"
+
+
+def test_a_device_differs_from_the_others_by_a_share():
+    assert machine(jitter=1.0).jitter == 1.0
+    with pytest.raises(Refusal, match=r"hardware\.jitter"):
+        machine(jitter=1000.0)
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_that_is_not_there_is_the_same_as_one_that_is_null(field):
     fields = told()

@@ -151,6 +151,11 @@ def test_a_rate_that_is_not_known_is_said_and_not_guessed(field):
     assert not isinstance(estimate([{"bytes": 5}], dtype="float64"), str), "what is not done needs no rate"
 
 
+@pytest.mark.filterwarnings("error")
+def test_figures_that_nothing_has_give_words_and_no_number():
+    assert "no finite time" in estimate([{"bytes": 8, "times": 1e9}], hardware=machine(kernel_seconds=1e300))
+
+
 @pytest.mark.parametrize("kernel", [{"bytes": 8, "times": math.inf}, {"times": math.inf}, {"products": 8, "times": math.inf}])
 @pytest.mark.filterwarnings("error")
 def test_a_loop_of_unknown_trips_is_said_and_not_guessed(kernel):

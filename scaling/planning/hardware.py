@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +120,7 @@ def from_config(told: Mapping[str, Any]) -> Hardware:
     measured = told.get("platform") == "cpu"  # see calibration.py
     optional = [None] if measured else []
     hardware = Hardware(
-        name=given.text("name"),
+        name=given.name(),
         title=given.text("title", told.get("name")),
         platform=given.one_of("platform", PLATFORMS),
         device_kind=given.text("device_kind", None),
@@ -127,7 +128,7 @@ def from_config(told: Mapping[str, Any]) -> Hardware:
         rates=() if measured else (_rates(given),),
         attained=given.span("attained"),
         asking=given.span("asking"),
-        jitter=given.number("jitter") or 0.0,
+        jitter=given.jitter(),
         stragglers=_stragglers(given),
         per_host=given.count("per_host"),
         per_chip=given.count("per_chip"),
@@ -163,6 +164,19 @@ class _Given:
             return otherwise[0]
         if not isinstance(value, str) or not value:
             raise self.refusal(name, "a name" + (" or null" if otherwise else ""))
+        return value
+
+    def name(self) -> str:
+        """A file and a figure are called by it."""
+        if not re.fullmatch(r"\w[\w.+-]{0,63}", value := self.text("name"), re.ASCII):
+            raise self.refusal("name", "made of letters, digits and ._+-")
+        return value
+
+    def jitter(self) -> float:
+        """A share; of a larger one the slowest device of many takes for ever."""
+        value = self.number("jitter")
+        if value is None or value > 1:
+            raise self.refusal("jitter", "a share, of 1 at most")
         return value
 
     def one_of(self, name: str, known: Sequence[str]) -> str:

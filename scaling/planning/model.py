@@ -45,9 +45,12 @@ class Estimate:
 
 def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]) -> Estimate | str:
     """How long a call takes on as many devices as the case has; in words, what the hardware has no rate for."""
-    drawn = draws(case, hardware, kernels, messages)
+    with np.errstate(all="ignore"):  # of figures that nothing has, such as a byte a year
+        drawn = draws(case, hardware, kernels, messages)
     if isinstance(drawn, str):
         return drawn
+    if not (np.isfinite(drawn.seconds) & (drawn.seconds > 0)).all():
+        return "the hardware's figures give no finite time"
     low, middle, high = np.percentile(drawn.seconds, [_LEVEL[0], 50, _LEVEL[1]])
     parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
     call, compute, communication, waiting = (float(np.median(part)) for part in parts)
