@@ -177,6 +177,51 @@ def test_a_fusion_is_one_kernel_that_moves_what_goes_in_and_comes_out():
     assert kernel == Kernel(4 * (2000 + 40 + 50), arithmetic=2000, transcendentals=2000, reductions=2000)
 
 
+NESTED = """
+%sliced (p: f32[5000,64], i: s32[]) -> f32[8,64] {
+  %p = f32[5000,64]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %part = f32[8,64]{1,0} dynamic-slice(%p, %i, %zero), dynamic_slice_sizes={8,64}
+}
+
+%put (r: f32[5000,64], new: f32[8,64], j: s32[]) -> f32[5000,64] {
+  %new = f32[8,64]{1,0} parameter(1)
+  %r = f32[5000,64]{1,0} parameter(0)
+  %j = s32[] parameter(2)
+  %none = s32[] constant(0)
+  ROOT %all = f32[5000,64]{1,0} dynamic-update-slice(%r, %new, %j, %none)
+}
+
+%fused (q: f32[5000,64], k: s32[], w: f32[64,4]) -> f32[8,4] {
+  %q = f32[5000,64]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %w = f32[64,4]{1,0} parameter(2)
+  %rows = f32[8,64]{1,0} fusion(%q, %k), kind=kLoop, calls=%sliced
+  ROOT %product = f32[8,4]{1,0} dot(%rows, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%kept (q: f32[5000,64], k: s32[]) -> f32[5000,64] {
+  %q = f32[5000,64]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %rows = f32[8,64]{1,0} fusion(%q, %k), kind=kLoop, calls=%sliced
+  %twice = f32[8,64]{1,0} add(%rows, %rows)
+  ROOT %back = f32[5000,64]{1,0} fusion(%q, %twice, %k), kind=kLoop, calls=%put
+}
+"""
+
+
+def test_what_a_fusion_within_another_slices_or_updates_is_not_all_of_it():
+    given = """%a = f32[5000,64]{1,0} parameter(0)
+        %b = s32[] parameter(1)
+        %c = f32[64,4]{1,0} parameter(2)
+        """
+    (kernel,) = kernels(given + "%f = f32[8,4]{1,0} fusion(%a, %b, %c), kind=kOutput, calls=%fused", NESTED)
+    assert kernel == Kernel(4 * (8 * 64 + 1 + 64 * 4 + 8 * 4), products=2 * 8 * 4 * 64)
+    (kernel,) = kernels(given + "%f = f32[5000,64]{1,0} fusion(%a, %b), kind=kLoop, calls=%kept", NESTED)
+    assert kernel == Kernel(4 * (8 * 64 + 1 + 8 * 64), arithmetic=8 * 64), "eight rows are read, and written where they were"
+
+
 def messages(entry, **more):
     return hlo.read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **more)).messages
 

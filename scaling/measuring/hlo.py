@@ -313,7 +313,7 @@ def _kernel(lines: Mapping[str, _Line], computations: Mapping[str, Mapping[str, 
             within = _kernel(computations[line.called[0]], computations)
             done.update({name: value for name, value in vars(within).items() if name not in ("bytes", "times")})
     done.pop("", None)
-    return Kernel(bytes=_kernel_bytes(lines), **done)
+    return Kernel(bytes=_kernel_bytes(lines, computations), **done)
 
 
 def _work(line: _Line, lines: Mapping[str, _Line]) -> tuple[str, int]:
@@ -408,24 +408,59 @@ def _turns(line: _Line, operand: _Line) -> bool:
     return (_whole(order[1])[line.fastest] if order else line.fastest) != operand.fastest
 
 
-def _kernel_bytes(lines: Mapping[str, _Line]) -> int:
+def _kernel_bytes(lines: Mapping[str, _Line], computations: Mapping[str, Mapping[str, _Line]]) -> int:
     """The bytes that a fusion reads of its parameters and writes of its results."""
+    placed = _in_place(lines, computations)
+    written = sum(placed[x.name][1] if x.name in placed else x.bytes for x in _results(lines))
+    return written + sum(_reads(lines, placed, computations).values())
 
-    def origin(name: str) -> _Line:
-        return origin(lines[name].operands[0]) if lines[name].opcode == "bitcast" else lines[name]
 
+def _origin(name: str, lines: Mapping[str, _Line]) -> _Line:
+    """What a bitcast is of."""
+    return _origin(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
+
+
+def _results(lines: Mapping[str, _Line]) -> list[_Line]:
     (root,) = (line for line in lines.values() if line.root)
-    results = [origin(name) for name in (root.operands if root.opcode == "tuple" else [root.name])]
-    placed = [x for x in results if x.opcode in _UPDATES and origin(x.operands[0]).opcode == "parameter"]
-    updates = {x.name: lines[x.operands[_UPDATES[x.opcode]]].bytes for x in placed}
+    return [_origin(name, lines) for name in (root.operands if root.opcode == "tuple" else [root.name])]
+
+
+def _in_place(lines: Mapping[str, _Line], computations: Mapping[str, Mapping[str, _Line]]) -> dict[str, tuple[_Line, int]]:
+    """Results that are written into a parameter, by name: which, and the bytes of what is written."""
+    found = {}
+    for result in _results(lines):
+        into, size = None, 0
+        if result.opcode in _UPDATES:
+            into, size = _origin(result.operands[0], lines), lines[result.operands[_UPDATES[result.opcode]]].bytes
+        elif result.opcode == "fusion" and len(within := _in_place(computations[result.called[0]], computations)) == 1:
+            ((parameter, size),) = within.values()
+            into = _origin(result.operands[int(parameter.given)], lines)
+        if into is not None and into.opcode == "parameter":
+            found[result.name] = into, size
+    return found
+
+
+def _reads(
+    lines: Mapping[str, _Line], placed: Mapping[str, tuple[_Line, int]], computations: Mapping[str, Mapping[str, _Line]]
+) -> Counter[str]:
+    """The bytes that are read of each parameter, by its name."""
     reads: Counter[str] = Counter()
     for line in lines.values():
-        for place, source in enumerate(map(origin, line.operands)):
+        within = _reads_within(line, line.name in placed, computations) if line.opcode == "fusion" else {}
+        for place, source in enumerate(_origin(name, lines) for name in line.operands):
             if source.opcode == "parameter" and line.opcode != "bitcast":
-                part = source.bytes
+                part = within.get(place, 0) if line.opcode == "fusion" else source.bytes
                 if place == 0 and line.opcode in _SLICES:
                     part = line.bytes
-                elif place == 0 and line.name in updates:
-                    part = updates[line.name] if line.opcode == "scatter" else 0  # which adds to what is there
+                elif place == 0 and line.opcode in _UPDATES and line.name in placed:
+                    part = placed[line.name][1] if line.opcode == "scatter" else 0  # which adds to what is there
                 reads[source.name] += part
-    return sum(updates.get(x.name, x.bytes) for x in results) + sum(min(n, lines[x].bytes) for x, n in reads.items())
+    return Counter({name: min(size, lines[name].bytes) for name, size in reads.items()})
+
+
+def _reads_within(line: _Line, placed: bool, computations: Mapping[str, Mapping[str, _Line]]) -> dict[int, int]:
+    """The bytes that a fusion within another reads of each operand: TPUs slice there what is then multiplied."""
+    lines = computations[line.called[0]]
+    reads = _reads(lines, _in_place(lines, computations) if placed else {}, computations)
+    whole = {x.name: x.bytes for x in _results(lines)}
+    return {int(x.given): reads[x.name] or whole.get(x.name, 0) for x in lines.values() if x.opcode == "parameter"}
