@@ -348,9 +348,9 @@ def _work(line: _Line, lines: Mapping[str, _Line]) -> tuple[str, int]:
 def _product(line: _Line, operands: list[_Line]) -> tuple[str, int]:
     """A product of matrices, as each backend writes it; another call of a library is not known."""
     if line.opcode == "convolution" and len(operands) == 2:
-        return "products", _convolution(line.rest, *operands, line)
+        return "products", _convolution(line.rest, operands[0], operands[1], line)
     if "__cudnn$conv" in line.rest and len(operands) > 1:
-        return "products", _convolution(line.rest, *_forward(line, *operands[:2]))
+        return "products", _convolution(line.rest, *_forward(line, operands[0], operands[1]))
     contracting = _CONTRACTING.search(line.rest)
     if contracting is None or not operands:
         return ("products", 2 * line.size) if line.opcode == "dot" else ("", 0)
