@@ -50,6 +50,16 @@ def test_a_weak_curve_has_as_many_points_for_each_device():
     assert len(of(*plans).curves) == 3, "of the same plans, asked for strong scaling"
 
 
+def test_a_study_of_both_kinds_of_scaling_has_curves_of_both():
+    both = {"mine": TOLD["mine"] | {"scaling": ["weak", "strong"]}}
+    first, strong_two, weak_two = plan(8.0, 1, points=12), plan(4.0, 2, points=12), plan(8.5, 2, points=24)
+    lonely = plan(1.0, 2, points=24, mode="jacrev")
+    found = of(first, strong_two, weak_two, lonely, told=both).curves
+    assert sorted((c.kind, c.case.mode, [p.seconds for p in c.points]) for c in found) == [
+        ("strong", "jacfwd", [8.0, 4.0]), ("strong", "jacrev", [1.0]), ("weak", "jacfwd", [8.0, 8.5])
+    ]  # fmt: skip
+
+
 def test_of_several_meshes_the_fastest_is_drawn_and_modes_have_curves_of_their_own():
     both = [plan(seconds, 4, split="both", mesh=mesh) for seconds, mesh in ((2.0, "4x1"), (1.0, "2x2"), (3.0, "1x4"))]
     assert only(only(of(*both).curves).points).record.case.mesh == "2x2"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.case import ANALYTIC, Case, label, problem
-from scaling.reading.curves import family_name, size_name
+from scaling.reading.curves import KINDS, family_name, size_name
 from scaling.reading.ways import way_of
 from scaling.record import Record
 from scaling.store import latest
@@ -114,12 +114,22 @@ def _last(settings: Mapping[str, list[Record]]) -> list[Record]:
 def _forecast(name: str, records: list[Record], told: Mapping[str, Any]) -> Forecast:
     hardware = told.get("hardware") if isinstance(told.get("hardware"), Mapping) else {}
     assert isinstance(hardware, Mapping)
-    kind = "weak" if told.get("scaling") == ["weak"] else "strong"
+    scaling = told.get("scaling")
+    kinds = [kind for kind in KINDS if isinstance(scaling, list) and kind in scaling] or ["strong"]
     price, memory = hardware.get("price"), hardware.get("memory")
     return Forecast(
         name, str(hardware.get("title") or name), price if isinstance(price, int | float) else None,
-        memory if isinstance(memory, int | float) else None, tuple(records), tuple(_curves(records, kind)),
+        memory if isinstance(memory, int | float) else None, tuple(records), tuple(_of_kinds(records, kinds)),
     )  # fmt: skip
+
+
+def _of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[Predicted]:
+    """The curves of each kind; a count alone is told only where it lies on no curve of the other."""
+    curves = [curve for kind in kinds for curve in _curves(records, kind)]
+    several = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
+    alone = {curve.points[0].record.key: curve for curve in reversed(curves) if len(curve.points) == 1}
+    left = [curve for key, curve in alone.items() if key not in several]
+    return [curve for curve in curves if len(curve.points) > 1 or any(curve is one for one in left)]
 
 
 def _curves(records: Iterable[Record], kind: str) -> list[Predicted]:
