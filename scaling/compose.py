@@ -42,6 +42,8 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
                 study = HydraConfig.get().runtime.choices.get("study")
                 if not isinstance(study, str):
                     raise Refusal("name one study, such as study=smoke; several run with --multirun study=rbf,linear")
+                if not isinstance(HydraConfig.get().runtime.choices.get("hardware"), str | None):
+                    raise Refusal("name one hardware, such as hardware=v5p; several with --multirun hardware=v5p,h100")
                 job(plain, study)
         except BaseException as error:  # Hydra would print its own words about it first
             stopped.append(error)

@@ -196,18 +196,34 @@ def _validate(record: Record) -> None:
         raise ValueError("a sample that is no positive number")
 
 
+_PARTS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted, in seconds
+
+
 def _validate_plan(record: Record) -> None:
-    hardware, told = record.environment["hardware"], record.predicted
+    around, told = record.environment, record.predicted
+    hardware = around["hardware"]
     if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
         raise ValueError(f"hardware is {hardware!r}")
     if record.status == "ok":
         raise ValueError("a plan, and ok: it was not run")
-    numbers: list[Any] = [told.get(name) for name in ("seconds", "low", "high")] if told is not None else []
-    if not all(type(number) in (float, int) and 0 < number < math.inf for number in numbers) or (told and "by" not in told):
-        raise ValueError(f"predicted is {told!r}")
+    if not isinstance(around.get("platform"), str) or not isinstance(around.get("device_kind"), str | None):
+        raise ValueError("a plan for no platform or kind of device")
+    if told is not None:
+        plain = all(_number(told.get(name)) for name in _PARTS) and told.get("by") in ("program", "formula")
+        if not plain or not 0 < told["low"] <= told["seconds"] <= told["high"] or not isinstance(told.get("bound"), str | None):
+            raise ValueError(f"predicted is {told!r}")
+        if not all(_number(each) and each > 0 for each in told.get("draws") or ()):
+            raise ValueError("draws that are no positive numbers")
     for each in (*(record.kernels or ()), *(record.messages or ())):
-        if not isinstance(each, dict):
+        words = {"kind", "library"}
+        if not isinstance(each, dict) or not all(
+            isinstance(v, str) if k in words else _number(v) for k, v in each.items() if v is not None
+        ):
             raise ValueError(f"a kernel or a message is {each!r}")
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (float, int) and math.isfinite(value)
 
 
 def _finite(value: Any) -> Any:

@@ -208,7 +208,8 @@ def _read(process: subprocess.Popen, rank: int, events: "queue.Queue[dict[str, A
     assert process.stdout is not None
     for line in process.stdout:
         with contextlib.suppress(ValueError):
-            events.put(json.loads(line))
+            if isinstance(said := json.loads(line), dict) and "event" in said:
+                events.put(said)
     events.put({"event": "exit", "rank": rank, "status": process.wait()})
 
 

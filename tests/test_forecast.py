@@ -138,16 +138,33 @@ def test_within_twice_the_least_time_the_cheapest_count_is_told_with_its_price()
     cheap = said(*strong(8.0, 4.4, 2.4, 1.3))[1]
     hours = 2.4 * 4 / 3600 * 1e6
     assert "within twice the least time (2.60 s) the cheapest is jacfwd (vmap) on 4 devices" in cheap
-    assert f"{hours:.0f} device-hours for a million calls, {hours * 3.6:.0f} at the price given." in cheap
+    ends = f"({hours / 2:.0f} to {hours * 2:.0f})"
+    assert f"{hours:.0f} {ends} device-hours for a million calls, {hours * 3.6:.0f} at the price given." in cheap
     unpriced = {"mine": {"hardware": {"price": None}}}
     assert said(*strong(8.0), told=unpriced)[1].endswith("device-hours for a million calls.")
 
 
 def test_within_a_deadline_the_cheapest_count_of_any_way_is_told():
     plans = [*strong(8.0, 4.4, 2.4, 1.3), *strong(9.0, 4.2, 3.0, 2.0, mode="jacrev")]
-    assert "within a deadline of 4.30 s the cheapest is jacrev (vmap) on 2 devices" in said(*plans, deadline=4.3)[1]
-    assert "within a deadline of 8.50 s the cheapest is jacfwd (vmap) on 1 device:" in said(*plans, deadline=8.5)[1]
-    assert said(*plans, deadline=0.5)[1].endswith("nothing planned is within the deadline of 500 ms.")
+    # The upper end of each interval, which is twice the middle here, must be in time.
+    assert "within a deadline of 8.60 s the cheapest is jacrev (vmap) on 2 devices" in said(*plans, deadline=8.6)[1]
+    assert "within a deadline of 17.0 s the cheapest is jacfwd (vmap) on 1 device:" in said(*plans, deadline=17.0)[1]
+    assert said(*plans, deadline=2.5)[1].endswith("within the deadline of 2.50 s by the end of its interval.")
+
+
+def test_an_efficiency_has_the_interval_of_the_machines_that_both_were_drawn_on():
+    one, two = strong(8.0, 5.0)
+    drawn = [
+        dataclasses.replace(record, predicted=record.predicted | {"draws": [record.predicted["seconds"] * k for k in scales]})
+        for record, scales in ((one, (1.0, 2.0, 3.0)), (two, (1.0, 2.0, 3.0)))
+    ]
+    (curve,) = of(*drawn).curves
+    assert curve.points[1].around == pytest.approx((0.8, 0.8)), "what is slow for both changes nothing"
+    assert "80 %, 80 % to 80 %" in said(*drawn)[0]
+    apart = [drawn[0], dataclasses.replace(two, predicted=two.predicted | {"draws": [5.0, 20.0, 15.0]})]
+    low, high = of(*apart).curves[0].points[1].around
+    assert 0.39 < low < 0.45 and high == pytest.approx(0.8)
+    assert of(one, two).curves[0].points[1].around is None
 
 
 def test_every_problem_is_answered_for_itself():

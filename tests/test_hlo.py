@@ -106,7 +106,9 @@ def test_a_librarys_scratch_is_not_moved_and_another_call_is_no_product():
     instruction, operands, _ = PRODUCTS["cuBLAS"]
     assert alone(instruction, *operands).bytes == 4 * (15 + 35 + 21)
     unknown = 'f32[3,5]{1,0} custom-call(%a), custom_call_target="their own"'
-    assert done(alone(unknown, "f32[3,5]{1,0}")) == {}
+    assert done(alone(unknown, "f32[3,5]{1,0}")) == {"library": "their own"}
+    placed = 'f32[3,5]{1,0} custom-call(%a), custom_call_target="Sharding"'
+    assert done(alone(placed, "f32[3,5]{1,0}")) == {}
 
 
 WORK = {  # an instruction, its operands, what it does

@@ -183,3 +183,7 @@ def test_the_same_work_gives_the_same_numbers_and_every_program_the_same_machine
     assert estimate(WORK, hardware=hardware, devices=8) == estimate(WORK, hardware=hardware, devices=8)
     one, twice = (model.draws(case(8), hardware, [{"bytes": n}], []) for n in (10**6, 2 * 10**6))
     assert twice.compute == pytest.approx(2 * one.compute), "draw by draw, so that ratios can be formed"
+
+
+def test_what_a_library_does_is_not_guessed():
+    assert estimate([{"bytes": 8}, {"bytes": 4, "library": "lapack_getrf"}]) == "what lapack_getrf does is not known"

@@ -1,8 +1,13 @@
 """What other verbs make of a folder that holds plans: they tell them apart from what happened, and lose nothing of them."""
 
+import json
+
+import pytest
+
 from scaling import merge, store
 from scaling import status as statuses
 from scaling.reading import findings, lint
+from scaling.record import to_line
 from tests import made_up, planned
 
 
@@ -25,3 +30,36 @@ def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
         assert merged.records == added and len(store.load(tmp_path / "c").plans) == 2
     (forecast,) = findings.read(tmp_path / "c").forecasts
     assert (forecast.title, forecast.price) == ("A machine, by a", 2.0)
+
+
+DAMAGE = {  # where in a line, and what stands there
+    "no kind of device": (("environment", "device_kind"), 5),
+    "no platform": (("environment", "platform"), None),
+    "hardware without a name": (("environment", "hardware"), {}),
+    "hardware that is a word": (("environment", "hardware"), "v5p"),
+    "a part that is missing": (("predicted", "communication"), None),
+    "a part that is a word": (("predicted", "waiting"), "x"),
+    "a bound that is a number": (("predicted", "bound"), 5),
+    "by a list": (("predicted", "by"), [1]),
+    "an interval without its middle": (("predicted", "low"), 1.0),
+    "draws that are words": (("predicted", "draws"), ["x"]),
+    "bytes that are a word": (("messages",), [{"kind": "all-reduce", "bytes": "x", "group": 2}]),
+    "a kernel that is a number": (("kernels",), [1]),
+    "ok, though it was not run": (("status",), "ok"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_plan_is_passed_over_by_name(name, tmp_path):
+    place, value = DAMAGE[name]
+    fields = json.loads(to_line(planned.plan(1e-3, 2)))
+    *way, last = place
+    within = fields
+    for step in way:
+        within = within[step]
+    within[last] = value
+    made_up.write(tmp_path, [planned.plan(1e-3, 1)])
+    (tmp_path / "other.jsonl").write_text(json.dumps(fields) + "\n")
+    loaded = store.load(tmp_path)
+    assert len(loaded.plans) == 1 and len(loaded.damaged) == 1 and "other.jsonl:1" in loaded.damaged[0]
+    assert len(findings.read(tmp_path).forecasts) == 1

@@ -51,9 +51,9 @@ class Found:
     probes: tuple[tuple[Blocks, int | None], ...]
 
     @property
-    def least(self) -> int:
-        """The fewest bytes that any candidate would have taken."""
-        return min(needed for _, needed in self.probes if needed is not None)
+    def least(self) -> int | None:
+        """The fewest bytes that any candidate would have taken, where that was told."""
+        return min((needed for _, needed in self.probes if needed is not None), default=None)
 
     def told(self, limit: int | None) -> dict[str, Any]:
         """As a record has it."""

@@ -127,8 +127,8 @@ def fitting(
     found = blocks.find(case, workload, sizes, need, known)
     told = found.told(case.memory_limit)
     if found.blocks is None:
-        least = f"the least of {counted(len(found.probes), 'program')} needs {in_bytes(found.least)}"
-        raise TooLarge(f"in no block: {words}; {least}", needs)
+        least = f"; the least of {counted(len(found.probes), 'program')} needs {in_bytes(found.least)}" if found.least else ""
+        raise TooLarge(f"in no block: {words}{least}", needs)
     return kept[found.blocks], told
 
 

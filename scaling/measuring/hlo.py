@@ -27,6 +27,7 @@ class Kernel:
     divisions: int = 0
     transcendentals: int = 0
     reductions: int = 0  # terms that are added up along the fastest axis; along others, it is arithmetic of many at once
+    library: str = ""  # a call in it of which nothing but its bytes is known
     times: float = 1.0
 
 
@@ -101,6 +102,10 @@ _TEST, _BODY = re.compile(r"condition=%([\w.\-]+)"), re.compile(r"body=%([\w.\-]
 _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works in comes last of its results
 _ON_CHIP = re.compile(r"S\([1-46-9]\)")  # a memory that is neither the device's own (nothing said) nor the host's (5)
 _FRESH = 'custom_call_target="AllocateBuffer"'  # moves nothing
+_WITHOUT_WORK = {
+    "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "Pin", "Unpin",
+    "ConcatBitcast", "AssumeGatherIndicesInBound", "annotate_device_placement", "LayoutConstraint",
+}  # fmt: skip
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _REPLICAS = re.compile(r"\breplica_count=(\d+)")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
@@ -306,14 +311,25 @@ def _whole(numbers: str) -> tuple[int, ...]:
 def _kernel(lines: Mapping[str, _Line], computations: Mapping[str, Mapping[str, _Line]]) -> Kernel:
     """The work of a fusion, its parameters, results and what it does between them."""
     done: Counter[str] = Counter()
+    library = ""
     for line in lines.values():
         kind, amount = _work(line, lines)
         done[kind] += amount
+        if line.opcode == "custom-call" and not kind:
+            library = _library(line) or library
         if line.opcode == "fusion":  # within another
             within = _kernel(computations[line.called[0]], computations)
-            done.update({name: value for name, value in vars(within).items() if name not in ("bytes", "times")})
+            library = within.library or library
+            done.update({name: value for name, value in vars(within).items() if name not in ("bytes", "times", "library")})
     done.pop("", None)
-    return Kernel(bytes=_kernel_bytes(lines, computations), **done)
+    return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **done)
+
+
+def _library(line: _Line) -> str:
+    """What a call is called whose work is not known; nothing for one that only says where something lies."""
+    found = re.search(r'custom_call_target="([^"]*)"', line.rest)
+    name = found[1] if found else "a call"
+    return "" if name in _WITHOUT_WORK else name
 
 
 def _work(line: _Line, lines: Mapping[str, _Line]) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from scaling.planning.hardware import Hardware, Rates
 from scaling.planning.network import Cost, collective
 
 DRAWS = 2000
+_KEPT = 100
 _SEED = 0
 _LEVEL = (2.5, 97.5)  # per cent
 
@@ -41,6 +42,7 @@ class Estimate:
     communication: float
     waiting: float  # for the slowest device
     bound: str | None
+    draws: list[float]  # seconds of the first machines that were drawn, the same ones for every program: for ratios of two
 
 
 def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]) -> Estimate | str:
@@ -54,7 +56,8 @@ def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: 
     low, middle, high = np.percentile(drawn.seconds, [_LEVEL[0], 50, _LEVEL[1]])
     parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
     call, compute, communication, waiting = (float(np.median(part)) for part in parts)
-    return Estimate(float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound)
+    kept = [float(f"{seconds:.4g}") for seconds in drawn.seconds[:_KEPT]]
+    return Estimate(float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound, kept)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
     moving, working, times = np.zeros((3, len(kernels)))
     total = dict.fromkeys(("memory", *speeds), 0.0)
     for k, kernel in enumerate(kernels):
+        if library := kernel.get("library"):
+            return f"what {library} does is not known"
         for name, speed in speeds.items():
             if amount := kernel.get(name, 0):
                 if speed is None:

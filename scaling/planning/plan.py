@@ -205,7 +205,7 @@ def run(made: Made, listener: Listener, workers: int | None = None) -> None:
     store.prepare(job.folder)
     with store.locked(job.folder, ".plan.lock"):
         writer = store.Writer(job.folder)
-        store.write_json(job.folder / f"plan-{job.hardware.name}.json", _manifest(made))
+        store.write_json(_file(job), _manifest(made))
         for answer, reason, text in made.unfit:
             _conclude(made, writer, listener, answer, {"status": "skipped", "reason": reason, "text": text})
         by_case: dict[Case, list[Answer]] = {}
@@ -245,6 +245,8 @@ def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> F
         [m | ({"group": case.devices} if m["group"] == compiled.devices else {}) for m in found["messages"]] if beyond else None
     )
     own = found | ({"messages": messages, "compiled_as": compiled.key} if beyond else {})
+    if "host" in (compiled.storage, (found.get("blocks") or {}).get("storage")):
+        return own | {"text": "not predicted: what goes between the host and its devices is not in the model"}
     time = model.estimate(case, hardware, own["kernels"], own["messages"])
     if isinstance(time, str):
         return own | {"text": f"not predicted: {time}"}
@@ -261,12 +263,19 @@ def _conclude(made: Made, writer: store.Writer, listener: Listener, answer: Answ
     listener({"event": "end", "seconds": seconds} | told)
 
 
+def _file(job: Job) -> Path:
+    return job.folder / f"plan-{job.hardware.name}.json"
+
+
 def _manifest(made: Made) -> dict[str, Any]:
     """What plan-NAME.json says: the hardware as it was planned for, and the study as it was asked for."""
     job = made.job
     cases: Sequence[Case] = [cell.case for cell in job.cells]
     told = launch.manifest(job.name, job.title, [cell.scaling for cell in job.cells], cases, launch.Settings())
     kept = {name: told[name] for name in ("study", "title", "scaling")}
+    before = store.read_json(_file(job))  # of another study in the same folder, perhaps, whose curves are of another kind
+    if isinstance(before, dict) and isinstance(before.get("scaling"), list):
+        kept["scaling"] = sorted({*kept["scaling"], *map(str, before["scaling"])})
     return kept | {"hardware": dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}}
 
 
@@ -283,7 +292,8 @@ def told(made: Made, found: Findings, deadline: float | None) -> list[str]:
     if whole is None:
         return ["nothing could be planned"]
     mine = forecast.only(whole, keys)
-    hours, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], launch.Settings())
+    low, high, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], launch.Settings())
     more = f" ({counted(unknown, 'case')} without a prediction left out)" if unknown else ""
-    price = f", {number(hours * mine.price)} at the price given" if mine.price else ""
-    return [*forecast.answers(mine, deadline), f"Measuring all of it once takes {number(hours)} device-hours{more}{price}."]
+    price = f", {number(low * mine.price)} to {number(high * mine.price)} at the price given" if mine.price else ""
+    takes = f"Measuring all of it once takes {number(low)} to {number(high)} device-hours{more}{price}."
+    return [*forecast.answers(mine, deadline), takes]

@@ -40,6 +40,7 @@ def main() -> int:
     orders, out = keep_to_ourselves()
     job = json.loads(orders.readline())
     die_with_parent(job["parent"])
+    memory.go_first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     import jax

@@ -4,10 +4,11 @@ Takes planned records; what the machine they are for is called and costs stands 
 """
 
 import dataclasses
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from scaling.case import ANALYTIC, Case, label, problem
 from scaling.reading.curves import KINDS, family_name, size_name
@@ -16,6 +17,7 @@ from scaling.record import Record
 from scaling.store import latest
 from scaling.words import counted, duration, in_bytes, number, share
 
+_LEVEL = (2.5, 97.5)  # per cent
 _HALF = 0.5  # the efficiency under which another device is hardly worth it
 _PATIENCE = 2.0  # without a deadline, the cheapest count is asked for within so many times the least time
 
@@ -26,6 +28,7 @@ class Expected:
 
     record: Record
     efficiency: float  # against the fewest devices that were planned
+    around: tuple[float, float] | None = None  # 95 % of its draws, the same machines for both; None where they were not kept
 
     @property
     def devices(self) -> int:
@@ -154,14 +157,24 @@ def _curve(stem: Case, records: Iterable[Record], kind: str) -> Predicted:
     ordered = [best[devices] for devices in sorted(best)]
     base = ordered[0]
 
-    def efficiency(record: Record) -> float:
+    def efficiency(record: Record) -> Expected:
+        scale = 1.0 if kind == "weak" else base.case.devices / record.case.devices
         gain = base.predicted["seconds"] / record.predicted["seconds"]  # type: ignore[index]
-        return gain if kind == "weak" else gain * base.case.devices / record.case.devices
+        return Expected(record, gain * scale, _around(base, record, scale))
 
-    points = tuple(Expected(record, efficiency(record)) for record in ordered)
+    points = tuple(efficiency(record) for record in ordered)
     each = f" points/device={stem.points}" if kind == "weak" else ""
     name = label(stem, ("devices", "mesh", *(("points",) if kind == "weak" else ()))) + each
     return Predicted(name, dataclasses.replace(base.case, mesh=None), kind, points)
+
+
+def _around(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
+    """The interval of an efficiency, from the same drawn machines on either side."""
+    one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
+    if not one or len(one) != len(other):
+        return None
+    low, high = np.percentile(np.divide(one, other) * scale, _LEVEL)
+    return float(low), float(high)
 
 
 def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
@@ -192,18 +205,25 @@ def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float
     lines = [f"{what}: {fastest}; {_halved(best)}."]
     least = min(point.seconds for curve in curves for point in curve.points)
     within = deadline or _PATIENCE * least
-    soon = [(curve, point) for curve in curves for point in curve.points if point.seconds <= within]
+    # What must be in time is so by the upper end of its interval.
+    soon = [(c, point) for c in curves for point in c.points if (point.interval[1] if deadline else point.seconds) <= within]
     if not soon:
-        return [*lines, f"{what}: nothing planned is within the deadline of {duration(within)}."]
+        return [*lines, f"{what}: nothing planned is within the deadline of {duration(within)} by the end of its interval."]
     cheap, point = min(soon, key=lambda one: one[1].seconds * one[1].devices)
-    hours = point.seconds * point.devices / 3600
-    cost = f"{number(hours * 1e6)} device-hours for a million calls"
-    cost += f", {number(hours * 1e6 * forecast.price)} at the price given" if forecast.price else ""
+    hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
+    cost = f"{number(hours)} ({number(low)} to {number(high)}) device-hours for a million calls"
+    cost += f", {number(hours * forecast.price)} at the price given" if forecast.price else ""
     under = f"a deadline of {duration(within)}" if deadline else f"twice the least time ({duration(within)})"
     return [
         *lines,
         f"{what}: within {under} the cheapest is {way_of(cheap.case).name} on {counted(point.devices, 'device')}: {cost}.",
     ]
+
+
+def sure(point: Expected) -> str:
+    """An efficiency with its interval, in words."""
+    around = f", {share(point.around[0])} to {share(point.around[1])}" if point.around else ""
+    return f"{share(point.efficiency)}{around}"
 
 
 def _halved(curve: Predicted) -> str:
@@ -215,19 +235,18 @@ def _halved(curve: Predicted) -> str:
         return "planned on no other number of devices"
     if below is None:
         last = curve.points[-1]
-        return f"its efficiency is {share(last.efficiency)} {against} there, and nowhere under 50 %"
+        return f"its efficiency is {sure(last)} {against} there, and nowhere under 50 %"
     above = max(point.devices for point in curve.points if point.devices < below.devices)
-    between = f"between {above:,} and {below.devices:,} devices ({share(below.efficiency)} there)"
+    between = f"between {above:,} and {below.devices:,} devices ({sure(below)} there)"
     return f"its efficiency falls under 50 % {against} {between}"
 
 
 def _memory(forecast: Forecast) -> list[str]:
     """Which mode runs out of memory first, or how near the nearest comes to it."""
     if gone := forecast.too_large:
-        first = min(gone, key=lambda record: (-record.case.devices, record.peak_bytes or math.inf))
-        least = min((r for r in gone if r.case.devices == first.case.devices), key=lambda r: r.peak_bytes or math.inf)
+        first = max(gone, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {counted(len(gone), 'case')} do not fit in all" if len(gone) > 1 else ""
-        return [f"First to run out of memory: {label(least.case)}: {least.text}{more}."]
+        return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
     known = [record for record in forecast.records if record.peak_bytes and record.capacity_bytes]
     if not known:
         return []

@@ -11,7 +11,7 @@ from scaling.reading import forecast as analysis
 from scaling.reading.answer import basis
 from scaling.reading.curves import family_name, size_name
 from scaling.reading.findings import Findings
-from scaling.reading.forecast import Forecast
+from scaling.reading.forecast import Expected, Forecast
 from scaling.reading.score import Scores
 from scaling.reading.ways import call_of, way_of
 from scaling.record import REASONS, Record
@@ -68,7 +68,7 @@ def without(plans: Iterable[Section], said: Iterable[str]) -> list[str]:
 def rows(forecast: Forecast) -> list[tuple[str, ...]]:
     """Every case that was planned, under COLUMNS."""
     curves = (curve for curve in forecast.curves if len(curve.points) > 1)
-    efficiency = {point.record.key: point.efficiency for curve in curves for point in curve.points}
+    efficiency = {point.record.key: point for curve in curves for point in curve.points}
     planned = (record for record in forecast.records if record.status == "planned")
     return [
         (*_where(record.case), *_time(record, efficiency.get(record.key)), *_work(record), *_memory(record), *_sends(record))
@@ -85,14 +85,14 @@ def _where(case: Case) -> tuple[str, ...]:
     return family_name(case), size_name(case), way_of(case).name, call_of(case), str(case.devices)
 
 
-def _time(record: Record, efficiency: float | None) -> tuple[str, ...]:
+def _time(record: Record, efficiency: Expected | None) -> tuple[str, ...]:
     """Time, efficiency, what binds, and the shares of communication and of waiting."""
     told = record.predicted
     if told is None:
         return "", "", "", "", ""
     parts = (_part(told[name] / told["seconds"]) for name in ("communication", "waiting"))
     time = duration(told["seconds"], told["low"], told["high"])
-    return time, "" if efficiency is None else share(efficiency), told["bound"] or "", *parts
+    return time, "" if efficiency is None else analysis.sure(efficiency), told["bound"] or "", *parts
 
 
 def _part(value: float) -> str:
