@@ -71,8 +71,6 @@ def read(config: dict[str, Any], name: str) -> Job:
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
     if config.get("hardware") is not None:
         raise Refusal("hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out")
-    if "all" in (config["devices"], config["study"].get("devices")):
-        raise Refusal("devices=all is for `scaling plan`: name the numbers of devices, such as 'devices=[1,2]'")
     if not config["results"]:
         raise Refusal("results must be a folder, such as results=results/mine")
     if config["versus"] is not None and cluster.name != NONE:

@@ -17,7 +17,7 @@ SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
 _BYTES = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_EVERY = "all"  # mesh: every way to lay the devices out
+_EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +115,8 @@ def _cell(fields: dict[str, Any]) -> Cell:
         raise unknown("scaling", scaling, SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
+    if fields.get("devices") == _EVERY:
+        raise Refusal("devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]")
     sizes = {name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")}
     for name, size in sizes.items():
         if size == "points":  # as many as there are points, before weak scaling multiplies those

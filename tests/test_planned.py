@@ -1,5 +1,6 @@
 """`scaling plan` from end to end: programs compiled for machines that are not here, on record with what they would take there."""
 
+import contextlib
 import json
 import os
 import signal
@@ -91,9 +92,10 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
         assert record.compulsory_bytes == record.argument_bytes + record.output_bytes
         assert record.kernels and record.program and record.capacity_bytes and record.seconds == []
         assert sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels) == record.hbm_bytes
-        predicted = record.predicted
-        assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] and predicted["by"] == "program"
-        assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
+        if not record.case.storage:  # moving results to the host, a block at a time, is not in the model
+            predicted = record.predicted
+            assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] and predicted["by"] == "program"
+            assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
         own = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
         assert all(own), "its own, or those of the case that was compiled"
 
@@ -131,7 +133,7 @@ def test_steps_of_one_program_are_counted_for_each_case(planned):
     one, two = (some([r for r in planned[-1] if r.case.storage], storage="host")[devices] for devices in (1, 2))
     assert one.argument_bytes == two.argument_bytes, "a step has four points on each device"
     assert one.flops == 2 * two.flops and one.program_flops == 2 * two.program_flops and one.hbm_bytes == 2 * two.hbm_bytes
-    assert one.predicted["compute"] == pytest.approx(2 * two.predicted["compute"], rel=0.5)
+    assert one.predicted is None and "not predicted" in one.text
 
 
 def test_what_fills_up_a_mesh_is_that_of_each_case(planned):
@@ -168,13 +170,16 @@ def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_co
 
 
 def children(process):
-    """The processes that one started, and theirs."""
-    found = []
-    for task in os.listdir(f"/proc/{process}/task") if os.path.exists(f"/proc/{process}") else []:
-        with open(f"/proc/{process}/task/{task}/children") as listed:
-            for child in listed.read().split():
-                found += [child, *children(child)]
-    return found
+    """The processes that one started, and theirs; by their parents, as what the kernel lists by thread misses some."""
+    parents = {}
+    for each in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{each}/stat") as stat:
+            parents[each] = stat.read().rpartition(")")[2].split()[1]
+
+    def below(one):
+        return [each for child, parent in parents.items() if parent == one for each in (child, *below(child))]
+
+    return below(str(process))
 
 
 def until(condition, seconds=60.0):
@@ -198,7 +203,7 @@ def running(process):
 def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, start_command, scaling_command):
     words = write(tmp_path, STUDY.replace("devices: [1, 2, 4, 8]", "devices: [1, 2, 3, 4, 6, 8]"))
     launcher = start_command(words)
-    until(lambda: (tmp_path / "out").exists() and len(load(tmp_path / "out").plans) >= 3)
+    until(lambda: (tmp_path / "out").exists() and sum(one.status == "planned" for one in load(tmp_path / "out").plans) >= 3)
     planners = children(launcher.pid)
     assert planners
     os.kill(launcher.pid, signal.SIGKILL)

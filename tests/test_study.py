@@ -160,6 +160,7 @@ def test_a_study_without_cases_is_refused(study):
         ({"grids": ["linear"]}, "grids must be a list"),
         ({"workload": "linear", "sizes": [5, 3]}, "sizes must be a mapping"),
         ({"workload": "linear", "sizes": {"p": "many"}}, "sizes.p must be a positive integer, not 'many'"),
+        ({"workload": "linear", "devices": "all"}, "devices=all is for `scaling plan`.*devices=\\[1,2\\]"),
         ({"workload": "linear", "scaling": "week"}, "unknown scaling 'week'.*did you mean 'weak'"),
         ({"workload": "linear", "mode": "vmap_jacfw"}, "unknown mode 'vmap_jacfw'"),
         ({"workload": "linear", "points": [6, "10"]}, "points must be a positive integer, not '10'"),
@@ -179,7 +180,8 @@ def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fie
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_that_comes_with_the_package_expands(name):
     plain = study_of(name)
-    cells = expand({"workload": "my.module"} | plain, {})  # a study of one's own function leaves that to the command line
+    # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
+    cells = expand({"workload": "my.module"} | plain, {"devices": 2} if plain.get("devices") == "all" else {})
     assert all(isinstance(cell, Cell) for cell in cells)
     assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
     assert isinstance(plain.get("title"), str), "a study says what it asks"
@@ -252,7 +254,8 @@ def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
 def test_an_override_is_never_without_effect_in_any_study(name):
     plain = study_of(name)
     for field, value in OTHERS.items():
-        given = {"workload": "my.module", "where": "True", field: value}
+        counts = {"devices": 2} if plain.get("devices") == "all" else {}
+        given = {"workload": "my.module", "where": "True"} | counts | {field: value}
         assert set(values(plain, field, **given)) == {value}, field
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from scaling.record import Record
 from scaling.words import counted, number
 
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
+_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, or an installation of CUDA, where XLA looks for one
+_CUDA = Path("/usr/local/cuda")
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
 _EVERY = "all"  # devices: every number of them that the hardware comes in
 Listener = Callable[[dict[str, Any]], None]
@@ -182,14 +185,23 @@ def stand_in(case: Case, hardware: Hardware) -> Case | None:
 
 def _compiler(hardware: Hardware) -> tuple[str, str]:
     """What compiles for it, and its version."""
-    for name in _COMPILERS[hardware.platform]:
+    found = _installed(_COMPILERS[hardware.platform])
+    whole = hardware.platform != "gpu" or _installed(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
+    if found and whole:
+        return found
+    missing = "CUDA's assembler, ptxas, which" if found else "a compiler that"
+    raise Refusal(
+        f"hardware={hardware.name} wants {missing} is not installed: "
+        f"`scripts/plan` installs it, or pip install 'ad-scaling[{_EXTRA[hardware.platform]}]'"
+    )
+
+
+def _installed(names: Sequence[str]) -> tuple[str, str] | None:
+    """The first of some packages that is here, and its version."""
+    for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
-    extra = _EXTRA[hardware.platform]
-    raise Refusal(
-        f"hardware={hardware.name} wants a compiler that is not installed: "
-        f"`scripts/plan` installs it, or pip install 'ad-scaling[{extra}]'"
-    )
+    return None
 
 
 def _environment(job: Job, compiler: tuple[str, str], around: tuple) -> dict[str, Any]:
