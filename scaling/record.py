@@ -96,7 +96,7 @@ class Record:
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
     program_flops: float | None = None  # per device, of the optimised program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = None  # its kernels, by the fields of hlo.Kernel; alike ones once, with their times
+    kernels: list[dict[str, Any]] | None = None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
     messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
     program: str | None = None  # a digest of what each device is given to do, before it is optimised
     compiled_as: str | None = None  # the key of the case whose compilation it shares, or whose devices do the same

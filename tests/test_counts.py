@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from scaling import workload
 from scaling.case import Case
-from scaling.measuring import counts, hlo, spmd
+from scaling.measuring import counts, kernels, spmd
 from scaling.measuring.counts import Operations
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
@@ -34,7 +34,7 @@ def operations(function, *arguments) -> Operations:
 
 def traffic(function, *arguments):
     compiled = jax.jit(function).lower(*arguments).compile()
-    return hlo.traffic(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
+    return kernels.traffic(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
 
 
 def on_devices(function, devices=2):
@@ -163,7 +163,7 @@ def test_without_loops_traffic_is_what_the_compiler_says(problem, mode, api):
     made = program(**problem, mode=mode, api=api, devices=2)
     compiled = made.function.lower(*made.arguments.values()).compile()
     said = compiled.cost_analysis()["bytes accessed"]  # counts a parameter of a fusion once more for each broadcast of it
-    found = hlo.traffic(compiled.as_text())
+    found = kernels.traffic(compiled.as_text())
     assert 0.9 * said <= found.hbm_bytes <= said
     assert type(found.hbm_bytes) is type(found.collective_bytes) is int
     assert found.collective_bytes == 0 and not any(found.collectives.values())
@@ -181,7 +181,7 @@ def test_a_jacobian_in_chunks_moves_its_result_and_its_seeds_whatever_the_chunk(
     for chunk in (16, 32):
         made = program(**layer, mode="jacfwd", chunk=chunk)
         compiled = made.function.lower(*made.arguments.values()).compile()
-        moved[chunk] = hlo.traffic(compiled.as_text()).hbm_bytes
+        moved[chunk] = kernels.traffic(compiled.as_text()).hbm_bytes
         seeds = 4 * (64 * 4) ** 2  # float32, written once and read once
         assert 2 * seeds < moved[chunk] < 3 * seeds
         assert moved[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
@@ -292,13 +292,13 @@ ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
 
 def test_a_loop_that_slices_its_input_and_updates_its_output_moves_their_rows():
     row = 4 * 256
-    found = hlo.traffic(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
-    kernels = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
-    assert found.hbm_bytes == 2 * 64 * row + 64 * kernels
+    found = kernels.traffic(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
+    inside = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
+    assert found.hbm_bytes == 2 * 64 * row + 64 * inside
     assert found.collective_bytes == 64 * (row + 2 * row)
     assert {kind: n for kind, n in found.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
     for unknown in (LOOP.replace("TRIPS", ""), LOOP.replace("body=", "corpus=")):
-        assert hlo.traffic(unknown) == hlo.Traffic(None, None, found.collectives)
+        assert kernels.traffic(unknown) == kernels.Traffic(None, None, found.collectives)
 
 
 PARTS = """\
@@ -356,9 +356,9 @@ ENTRY %main (a: bf16[40], b: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,1
 def test_calls_branches_scatters_and_a_librarys_scratch_are_counted_by_what_they_move():
     large = (80 + 80) + (80 + 80)  # an operand that comes twice is read once
     library, slices, fresh, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
-    assert hlo.traffic(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
+    assert kernels.traffic(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
 
 
 def test_what_is_no_program_has_no_collectives_to_count():
     with pytest.raises(AssertionError):
-        hlo.traffic("")
+        kernels.traffic("")

@@ -22,7 +22,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from scaling import environment, memory, peer, workload
 from scaling.case import AUTO, CEILING, Case
-from scaling.measuring import check, compiling, conditions, counted, hlo, inputs, measure, shape, spmd
+from scaling.measuring import check, compiling, conditions, counted, inputs, kernels, measure, shape, spmd
 from scaling.measuring.blocks import Blocks
 from scaling.record import Record
 from scaling.sampling import Samples, Sampling
@@ -193,7 +193,7 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | counted.colors(colors)
     one = _fitting(case, built, place, sizes, found)
     found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
-    read = hlo.read(one.stages.compiled.as_text()) if one.stages.compiled is not None else None
+    read = kernels.read(one.stages.compiled.as_text()) if one.stages.compiled is not None else None
     found |= counted.work(one, built, place.devices, read)
     if read and (words := counted.sent(case, read.collectives)):
         raise Unfit("failed", "collective", words)

@@ -1,6 +1,6 @@
 """What is counted of a compiled case, as fields of a record: its work, what it sends, its colours.
 
-Knows records' names; counts.py and hlo.py know how to count.
+Knows records' names; counts.py and kernels.py know how to count.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ from typing import Any
 import jax
 
 from scaling.case import CEILING, Case
-from scaling.measuring import compiling, counts, hlo, spmd
+from scaling.measuring import compiling, counts, kernels, spmd
 from scaling.workload import Workload
 
 _COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
 
 
-def work(one: compiling.Compiled, built: Workload, devices: Sequence[Any], read: hlo.Read | None) -> dict[str, Any]:
+def work(one: compiling.Compiled, built: Workload, devices: Sequence[Any], read: kernels.Read | None) -> dict[str, Any]:
     """Operations as traced, and what the compiled program, where there is one, moves and sends; of all its steps."""
     done: dict[str, Any] = dataclasses.asdict(counts.operations(one.stages.jaxpr or traced(one, built, devices)))
     if read is not None:

@@ -1,7 +1,8 @@
 """Counts: the operations of a program on one device, from its jaxpr, loops by their trips.
 
-Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here (hlo.py reads
-what it made of the program). What depends on trips that only running can tell is None. Does not know cases, devices or clocks.
+Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here: kernels.py
+reads what it made of the program. What depends on trips that only running can tell is None. Does not know cases, devices or
+clocks.
 """
 
 import math

@@ -67,7 +67,7 @@ def _rates(devices: int, timings: list[Timing]) -> Rates | None:
     }
     return Rates(
         devices=devices, bandwidth=copies, products=products, **{field: plain(target) for field, target in _CEILING.items()},
-        turned=fastest("transpose") or copies[0][1], kernel_seconds=0.0, call_seconds=calls | {"": min(calls.values())},
+        turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": min(calls.values())},
         network=_network(devices, fastest("all_reduce"), floors, min(calls.values())),
     )  # fmt: skip
 

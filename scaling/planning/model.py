@@ -24,7 +24,7 @@ _KEPT = 100
 _SEED = 0
 _LEVEL = (2.5, 97.5)  # per cent
 
-Work = dict[str, float]  # of a kernel or a message, by the names of the fields of hlo.py; what is not there is 0, or once
+Work = dict[str, float]  # of a kernel or a message, by the names of the fields of kernels.py; what is not there is 0, or once
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ def collective(kind: str, size: float, devices: int, levels: tuple[Level, ...], 
     level = next(each for each in levels if each.devices is None or devices <= each.devices)
     if kind == "collective-permute":
         return Cost(level.latency, size / level.bandwidth)
-    steps = devices - 1 if kind == "all-to-all" else math.ceil(math.log2(devices))
-    return Cost(steps * level.latency, size / level.bandwidth)
+    if kind == "all-to-all":  # each device keeps its own part
+        return Cost((devices - 1) * level.latency, (devices - 1) / devices * size / level.bandwidth)
+    return Cost(math.ceil(math.log2(devices)) * level.latency, size / level.bandwidth)
 
 
 def _all_reduce(size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]) -> Cost:

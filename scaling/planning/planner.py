@@ -108,7 +108,7 @@ class _Traced:
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
-        from scaling.measuring import compiling, counted, hlo, measure, shape
+        from scaling.measuring import compiling, counted, kernels, measure, shape
 
         def stages(program: Any) -> measure.Stages:
             try:
@@ -131,7 +131,7 @@ class _Traced:
         except compiling.TooLarge as error:
             needs = error.needs | {"peak_bytes": _peak(error.needs)}
             return self.found | capacity | needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
-        read = hlo.read(one.stages.compiled.as_text())
+        read = kernels.read(one.stages.compiled.as_text())
         self.found |= counted.work(one, self.built, self.devices, read) | one.needs | capacity
         self.found |= {
             "passes": shape.passes(one.case, self.built, self.sizes) or None,
@@ -139,7 +139,7 @@ class _Traced:
         }
         self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
         self.found |= {"blocks": blocks, "peak_bytes": _peak(one.needs), "compulsory_bytes": _compulsory(one.needs)}
-        self.found |= _optimised(read, one.steps) | {"messages": [hlo.as_work(message) for message in read.messages]}
+        self.found |= _optimised(read, one.steps) | {"messages": [kernels.as_work(message) for message in read.messages]}
         if words := counted.sent(self.case, read.collectives):
             return self.found | {"status": "failed", "reason": "collective", "text": words}
         return self.found | {"status": "planned"}
@@ -222,7 +222,7 @@ def _on_device(jaxpr: Any) -> Any:
 
 def _optimised(read: Any, steps: int) -> dict[str, Any]:
     """The work of the optimised program, its kernels that are alike told once, with how often they run."""
-    from scaling.measuring.hlo import as_work
+    from scaling.measuring.kernels import as_work
 
     counts: Counter = Counter()
     for kernel in read.kernels:

@@ -1,4 +1,4 @@
-"""HLO: the kernels and messages of a program are those that its text holds, counted by hand, whichever backend wrote it."""
+"""Kernels: those of a program, and its messages, are those that its text holds, counted by hand, whichever backend wrote it."""
 
 import math
 import os
@@ -15,8 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from scaling.measuring import hlo
-from scaling.measuring.hlo import Kernel, Message
+from scaling.measuring.kernels import Kernel, Message, Traffic, as_work, read, traffic
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -38,7 +37,7 @@ def module(entry, others="", header="HloModule written"):
 
 
 def kernels(entry, others="", **more):
-    return hlo.read(module(entry, others, **more)).kernels
+    return read(module(entry, others, **more)).kernels
 
 
 def alone(instruction, *parameters, others=""):
@@ -50,7 +49,7 @@ def alone(instruction, *parameters, others=""):
 
 def done(kernel):
     """What a kernel does, without its bytes and how often."""
-    return {name: value for name, value in hlo.as_work(kernel).items() if name not in ("bytes", "times")}
+    return {name: value for name, value in as_work(kernel).items() if name not in ("bytes", "times")}
 
 
 PRODUCTS = {  # an instruction, its operands, its multiplications and additions
@@ -151,7 +150,7 @@ def test_a_kernel_reads_its_operands_and_writes_its_result_and_what_is_on_the_ch
     for result, operand, moved in (("", "", 800), (":S(1)", "", 400), ("", ":S(1)", 400), (":S(1)", ":S(1)", 0)):
         assert alone(move % result, f"f32[100]{{0{operand}}}").bytes == moved
     tiled = "f32[100]{0:T(128)S(1)}"
-    assert alone("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 400
+    assert alone("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 512, "a whole tile"
     assert alone("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, "the host's memory is not on the chip"
     assert alone("pred[100]{0} compare(%a, %a), direction=EQ", "bf16[100]{0}").bytes == 300
 
@@ -225,7 +224,7 @@ def test_what_a_fusion_within_another_slices_or_updates_is_not_all_of_it():
 
 
 def messages(entry, **more):
-    return hlo.read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **more)).messages
+    return read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **more)).messages
 
 
 MANY = "HloModule written, num_partitions=6, replica_count=2"
@@ -256,7 +255,7 @@ ASYNCHRONOUS = {
 @pytest.mark.parametrize("kind", ASYNCHRONOUS)
 def test_an_asynchronous_collective_is_one_message(kind):
     start, size = ASYNCHRONOUS[kind], {"all-reduce": 1024, "all-gather": 2048}[kind]
-    found = hlo.read(module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)"))
+    found = read(module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)"))
     assert found.messages == (Message(kind, size, 2),)
     assert found.kernels == (Kernel(1024 + size),)
     assert found.collectives[kind] == 1
@@ -268,6 +267,21 @@ def test_an_asynchronous_copy_moves_what_lies_in_the_devices_memory_and_its_end_
         %done = f32[256]{{0{to}}} copy-done(%start)"""
     assert [kernel.bytes for kernel in kernels(copy.format(to=""))] == [2048]
     assert [kernel.bytes for kernel in kernels(copy.format(to=":S(1)"))] == [1024]
+
+
+@pytest.mark.parametrize(
+    ("array", "room"),  # as libtpu 0.0.42 lays it out for v5p, and the bytes that its memory analysis says the array takes
+    [
+        ("f32[100000,5,3]{0,2,1:T(4,128)}", 8_007_680), ("f32[1000,5]{0,1:T(8,128)}", 32_768), ("f32[77777]{0:T(1024)}", 311_296),
+        ("bf16[1000,5]{0,1:T(8,128)(2,1)}", 16_384), ("bf16[3,100000]{1,0:T(4,128)(2,1)}", 800_768),
+    ],
+)  # fmt: skip
+def test_what_fills_up_a_tile_is_moved_as_well_and_neither_computed_nor_sent(array, room):
+    kernel = alone(f"{array} negate(%a)", array)
+    dims = [int(n) for n in array[array.index("[") + 1 : array.index("]")].split(",")]
+    assert kernel == Kernel(bytes=2 * room, arithmetic=math.prod(dims))
+    (message,) = messages(f"%y = {array} parameter(1)\n%sum = {array} all-reduce(%y), to_apply=%add")
+    assert message.bytes == math.prod(dims) * (2 if array.startswith("bf16") else 4)
 
 
 def loop(test="compare(%k, %end), direction=LT", step="add(%k, %one)", one="1", begin="2", end="12", config="", inside=""):
@@ -302,7 +316,7 @@ def loop(test="compare(%k, %end), direction=LT", step="add(%k, %one)", one="1", 
 
 def trips(text):
     """How often the numbers are negated."""
-    (kernel,) = [kernel for kernel in hlo.read(text).kernels if kernel.bytes == 512]
+    (kernel,) = [kernel for kernel in read(text).kernels if kernel.bytes == 512]
     return kernel.times
 
 
@@ -328,18 +342,18 @@ def test_a_loop_runs_as_often_as_its_counter_says_or_as_the_compiler_does():
 def test_a_loop_whose_trips_nothing_says_runs_infinitely_often_and_leaves_the_traffic_unknown(unknown):
     text = loop(**unknown)
     assert trips(text) == math.inf
-    assert hlo.traffic(text).hbm_bytes is None
-    assert hlo.traffic(text).collective_bytes == 0, "nothing is sent, however often"
+    assert traffic(text).hbm_bytes is None
+    assert traffic(text).collective_bytes == 0, "nothing is sent, however often"
 
 
 def test_what_a_loop_sends_it_sends_each_time():
     inside = """%sum = f32[64]{0} all-reduce(%numbers), replica_groups=[2,4]<=[8], to_apply=%add
   %minus = f32[64]{0} negate(%sum)"""
-    found = hlo.read(loop(inside=inside))
+    found = read(loop(inside=inside))
     assert found.messages == (Message("all-reduce", 256, 4, 10.0),)
     assert found.traffic.collective_bytes == 2560
     assert found.collectives["all-reduce"] == 1, "in the text there is one"
-    unknown = hlo.read(loop(inside=inside, one="0"))
+    unknown = read(loop(inside=inside, one="0"))
     assert unknown.messages[0].times == math.inf and unknown.traffic.collective_bytes is None
 
 
@@ -394,15 +408,15 @@ def test_loops_within_loops_multiply():
 
 
 def test_a_program_in_another_notation_is_unknown_and_not_a_part_of_it():
-    found = hlo.read(loop().replace("body=", "corpus="))
-    assert found.traffic == hlo.Traffic(None, None, found.collectives)
+    found = read(loop().replace("body=", "corpus="))
+    assert found.traffic == Traffic(None, None, found.collectives)
 
 
 # Programs that are compiled here.
 
 
 def compiled(function, *arguments):
-    return hlo.read(jax.jit(function).lower(*arguments).compile().as_text())
+    return read(jax.jit(function).lower(*arguments).compile().as_text())
 
 
 def array(*shape, dtype="float32"):
