@@ -7,7 +7,7 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scaling import cores, environment
@@ -15,25 +15,11 @@ from scaling.case import Case, problem, to_dict
 from scaling.machine import Machine, Shape
 from scaling.preflight import Answer
 from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.settings import Settings
 
 _AS_OF_NOW = ("not_offered", "not_installed", "dominated")  # may end with what is installed, or with what else is running
 NOT_BEGUN = "not_as_asked"  # a failure that is no attempt
 PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)  # that another attempt may not meet with
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a study is run, apart from what it is."""
-
-    sampling: Sampling = field(default_factory=Sampling)
-    bind: bool = True
-    oversubscribe: bool = False
-    case_seconds: float = 600.0
-    order_seed: int = 0
-    replicates: int = 1
-    processes: int | str | None = None  # that share the devices of a case: so many, one a "device", or one a node
-    attempts: int | None = None  # at a case in all, where what fails for good is not tried again; None: any failure is
 
 
 @dataclass(frozen=True)

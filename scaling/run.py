@@ -20,15 +20,11 @@ from scaling.cluster import follow, outcome, pack, slurm, submission, task
 from scaling.cluster import settings as clusters
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
-from scaling.launch import Settings
-from scaling.machine import EACH, Machine
+from scaling.machine import Machine
 from scaling.preflight import Answer
-from scaling.sampling import Sampling
+from scaling.settings import Settings
 from scaling.words import counted, number, waiting
 
-_MOST = 1e8  # of any setting
-_BESIDE = 5  # replicates, where two sides are compared
-_BLOCKS = 3  # replicates, where all device counts share an allocation
 _Side = tuple[versus.Side, Path]
 
 
@@ -65,7 +61,7 @@ class Ran:
 def read(config: dict[str, Any], name: str) -> Job:
     """The study of a composed configuration; bad input is a `Refusal`, before anything starts."""
     cluster = clusters.from_config(config["cluster"])
-    settings = _settings(config, cluster)
+    settings = Settings.from_config(config, cluster.attempts if cluster.submits else None)
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
@@ -218,48 +214,6 @@ def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
         return
     with versus.side(str(named)) as side:
         yield side, folder / f"versus-{side.name}"
-
-
-def _settings(config: dict[str, Any], cluster: Cluster) -> Settings:
-    """How to run, with every value checked."""
-
-    def number(name: str, value: Any, least: float, whole: bool = False) -> Any:
-        kinds = (int,) if whole else (int, float)
-        bound = f" and at most {_MOST:g}" if isinstance(value, kinds) and value > _MOST else ""
-        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
-            raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}")
-        return value
-
-    for name in ("bind", "oversubscribe", "dry_run", "nested", "wait"):
-        if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
-            raise Refusal(f"{name} must be true or false, not {config[name]!r}")
-    given = config["sampling"]
-    if not isinstance(given, dict):
-        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {given!r}")
-    sampling = Sampling(
-        width=number("sampling.width", given["width"], 0.0),
-        least=number("sampling.least", given["least"], 1, whole=True),
-        most=number("sampling.most", given["most"], given["least"], whole=True),
-        seconds=number("sampling.seconds", given["seconds"], 0.0),
-        warm_up=number("sampling.warm_up", given["warm_up"], 0.0),
-        turns=number("sampling.turns", given["turns"], 1, whole=True),
-        compilations=number("sampling.compilations", given["compilations"], 1, whole=True),
-    )
-    processes = config["processes"]
-    return Settings(
-        sampling, config["bind"], config["oversubscribe"], number("case_seconds", config["case_seconds"], 0.001),
-        number("order_seed", config["order_seed"], 0, whole=True), number("replicates", _replicates(config), 1, whole=True),
-        processes if processes in (None, EACH) else number("processes", processes, 1, whole=True),
-        cluster.attempts if cluster.submits else None,
-    )  # fmt: skip
-
-
-def _replicates(config: dict[str, Any]) -> Any:
-    """How often fresh processes measure every case, where that is not said by what else is asked for."""
-    asked = config["replicates"]
-    if config["nested"] and isinstance(asked, int) and asked < _BLOCKS:
-        raise Refusal(f"nested=true takes at least {_BLOCKS} blocks of each device count: replicates={asked} are too few")
-    return asked if asked is not None else _BESIDE if config["versus"] is not None else _BLOCKS if config["nested"] else 1
 
 
 def _say_plan(made: launch.Plan, job: Job, console: Console) -> None:

@@ -20,9 +20,10 @@ from typing import Any
 from scaling import cores, seats, store
 from scaling.case import AUTO, Case, told
 from scaling.cluster.steps import Within
-from scaling.launch import Item, Plan, Settings, by_problem, shape_of
+from scaling.launch import Item, Plan, by_problem, shape_of
 from scaling.record import Record
 from scaling.seats import Lost, Seat, Side, Unwritable
+from scaling.settings import Settings
 
 _TOGETHER = 8  # cases at most that are ready in one process at a time
 _FINISH_SECONDS = 60.0  # for a record to be on disk

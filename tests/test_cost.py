@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from planned import plan, predicted
 
-from scaling.launch import Settings
 from scaling.planning import cost
 from scaling.sampling import Sampling
+from scaling.settings import Settings
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
 SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, turns=3, compilations=1)

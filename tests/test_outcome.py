@@ -11,9 +11,9 @@ from scaling.case import Case
 from scaling.cluster import outcome, pack, slurm, submission
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import State
-from scaling.launch import Settings
 from scaling.machine import Machine
 from scaling.preflight import Answer
+from scaling.settings import Settings
 from scaling.store import Writer, load
 from scaling.workload import complete
 

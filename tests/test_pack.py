@@ -10,11 +10,11 @@ from scaling import launch
 from scaling.case import Case, Refusal, problem
 from scaling.cluster import pack, submission
 from scaling.cluster.settings import Cluster
-from scaling.launch import Settings
 from scaling.machine import EACH, Machine, Shape
 from scaling.preflight import Answer
 from scaling.record import Record
 from scaling.sampling import Sampling
+from scaling.settings import Settings
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from types import SimpleNamespace
@@ -88,7 +89,8 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
         assert record.of_plan and told["hardware"]["name"] == "cpu" and told["device_kind"] == "A processor of made up"
         known = "flops", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "compulsory_bytes"
         assert all(getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals"))
-        assert record.peak_bytes == record.argument_bytes + record.temp_bytes + record.output_bytes
+        results = 2 if record.case.storage else 1  # of two steps: one is on its way to the host
+        assert record.peak_bytes == record.argument_bytes + record.temp_bytes + results * record.output_bytes
         assert record.compulsory_bytes == record.argument_bytes + record.output_bytes
         assert record.kernels and record.program and record.capacity_bytes and record.seconds == []
         assert sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels) == record.hbm_bytes
@@ -160,6 +162,14 @@ def test_a_second_run_compiles_nothing(planned, loaded_command):
     assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(plans(folder)) == len(records)
     assert time.monotonic() - began < 10
+
+
+def test_device_hours_are_those_of_as_many_replicates_as_are_asked_for(planned, loaded_command):
+    folder, words, said, _ = planned
+    again = loaded_command.run([str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100).stdout
+    hours = [re.search(r"Measuring all of it (once|3 times) takes ([\d.]+)", text) for text in (said, again)]
+    assert [found[1] for found in hours] == ["once", "3 times"]
+    assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "as far as the digits go"
 
 
 def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_command):

@@ -20,9 +20,10 @@ from scaling.cluster.outcome import Seen
 from scaling.cluster.pack import Task
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import State
-from scaling.launch import Item, Settings, manifest
+from scaling.launch import Item, manifest
 from scaling.machine import Machine, Shape
 from scaling.preflight import Answer
+from scaling.settings import Settings
 from scaling.workload import complete
 
 SLOW = [

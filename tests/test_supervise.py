@@ -8,10 +8,11 @@ import pytest
 
 from scaling import seats, supervise
 from scaling.case import Case
-from scaling.launch import Item, Plan, Settings
+from scaling.launch import Item, Plan
 from scaling.machine import Machine
 from scaling.preflight import Answer
 from scaling.seats import Lost, Side
+from scaling.settings import Settings
 from scaling.store import Writer, latest, load
 
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.case import Case
-from scaling.launch import Item, Plan, Settings, by_problem, shape_of
+from scaling.launch import Item, Plan, by_problem, shape_of
 from scaling.machine import Machine, Shape
 from scaling.planning import cost
 from scaling.record import Record
+from scaling.settings import Settings
 
 _START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
 _UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise

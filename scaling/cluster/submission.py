@@ -25,10 +25,11 @@ from scaling import store
 from scaling.case import Refusal, from_dict, to_dict
 from scaling.cluster.pack import Task
 from scaling.cluster.settings import LISTS, Cluster
-from scaling.launch import Item, Plan, Settings
+from scaling.launch import Item, Plan
 from scaling.machine import Machine, Shape, node_name
 from scaling.preflight import Answer
 from scaling.sampling import Sampling
+from scaling.settings import Settings
 
 FOLDER = "jobs"
 _FILE = "submission.json"

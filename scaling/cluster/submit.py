@@ -21,8 +21,9 @@ from scaling.case import Refusal
 from scaling.cluster import pack, slurm, submission
 from scaling.cluster.settings import SLURM, Cluster
 from scaling.cluster.submission import Submission
-from scaling.launch import Plan, Settings
+from scaling.launch import Plan
 from scaling.machine import Shape
+from scaling.settings import Settings
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0

@@ -3,8 +3,8 @@
 Knows how a case is measured: built and compiled, run once and checked, warmed up and sampled; not how long any of it took.
 """
 
-from scaling.launch import Settings
 from scaling.record import Record
+from scaling.settings import Settings
 
 _BUILT = 2.0  # seconds to build a case and check it, and for JAX's own start shared out over cases
 _STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")

@@ -24,6 +24,7 @@ from scaling.preflight import Answer
 from scaling.reading import curves, forecast
 from scaling.reading.findings import Findings
 from scaling.record import Record
+from scaling.settings import Settings
 from scaling.words import counted, number
 
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
@@ -60,7 +61,7 @@ class Job:
     hardware: Hardware
     folder: Path
     cells: list[study.Cell]
-    seconds: float  # for a case
+    settings: Settings  # of measuring it, one day; case_seconds limits a compilation as well
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,10 @@ def read(config: dict[str, Any], name: str) -> Job:
         )
     if not config["results"]:
         raise Refusal("results must be a folder, such as results=results/mine")
-    for field in ("case_seconds", "deadline"):
-        value = config[field]
-        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-        if not number and (field == "case_seconds" or value is not None):
-            raise Refusal(f"{field} must be a positive number of seconds, not {value!r}")
+    settings, deadline = Settings.from_config(config), config["deadline"]
+    a_number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
+    if deadline is not None and not a_number:
+        raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
     hardware, folder = machines.from_config(config["hardware"]), Path(str(config["results"]))
     if hardware.platform == "cpu":
         hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
@@ -98,7 +98,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     cells = _cells(config, hardware)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.enough(count)
-    return Job(name, config["study"].get("title"), hardware, folder, cells, float(config["case_seconds"]))
+    return Job(name, config["study"].get("title"), hardware, folder, cells, settings)
 
 
 def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
@@ -242,7 +242,7 @@ def _crew(job: Job, cases: Mapping[Case, Any], workers: int | None) -> Crew:
         "places": {str(count): list(hardware.shape(count) or ()) for count in counts}, "most": counts[-1],
     }  # fmt: skip
     size = min(workers or len(cores.allowed()), len(cases))
-    return Crew(header, size, job.seconds)
+    return Crew(header, size, job.settings.case_seconds)
 
 
 def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> Found:
@@ -283,7 +283,7 @@ def _manifest(made: Made) -> dict[str, Any]:
     """What plan-NAME.json says: the hardware as it was planned for, and the study as it was asked for."""
     job = made.job
     cases: Sequence[Case] = [cell.case for cell in job.cells]
-    told = launch.manifest(job.name, job.title, [cell.scaling for cell in job.cells], cases, launch.Settings())
+    told = launch.manifest(job.name, job.title, [cell.scaling for cell in job.cells], cases, job.settings)
     kept = {name: told[name] for name in ("study", "title", "scaling")}
     before = store.read_json(_file(job))  # of another study in the same folder, perhaps, whose curves are of another kind
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
@@ -304,8 +304,15 @@ def told(made: Made, found: Findings, deadline: float | None) -> list[str]:
     if whole is None:
         return ["nothing could be planned"]
     mine = forecast.only(whole, keys)
-    low, high, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], launch.Settings())
+    settings = made.job.settings
+    low, high, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], settings)
     more = f" ({counted(unknown, 'case')} without a prediction left out)" if unknown else ""
-    price = f", {number(low * mine.price)} to {number(high * mine.price)} at the price given" if mine.price else ""
-    takes = f"Measuring all of it once takes {number(low)} to {number(high)} device-hours{more}{price}."
+    price = f", {_span(low * mine.price, high * mine.price)} at the price given" if mine.price else ""
+    how_often = "once" if settings.replicates == 1 else counted(settings.replicates, "time")
+    takes = f"Measuring all of it {how_often} takes {_span(low, high)} device-hours{more}{price}."
     return [*forecast.answers(mine, deadline), takes]
+
+
+def _span(low: float, high: float) -> str:
+    """Two numbers, or the one that both are to as many digits as are said."""
+    return " to ".join(dict.fromkeys(map(number, (low, high))))

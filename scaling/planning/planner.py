@@ -138,7 +138,7 @@ class _Traced:
             "padding": shape.padding(self.case, self.sizes),
         }
         self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
-        self.found |= {"blocks": blocks, "peak_bytes": _peak(one.needs), "compulsory_bytes": _compulsory(one.needs)}
+        self.found |= {"blocks": blocks, "peak_bytes": compiling.taken(one), "compulsory_bytes": _compulsory(one.needs)}
         self.found |= _optimised(read, one.steps) | {"messages": [kernels.as_work(message) for message in read.messages]}
         if words := counted.sent(self.case, read.collectives):
             return self.found | {"status": "failed", "reason": "collective", "text": words}
