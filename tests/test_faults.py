@@ -350,7 +350,8 @@ def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(b
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert re.search("cannot write.*File too large.*same command goes on", done.stderr)
-    records, damaged = load(folder(tmp_path))
+    loaded = load(folder(tmp_path))
+    records, damaged = loaded.records, loaded.damaged
     assert damaged == [] and all(record.status == "ok" for record in records) and len(records) < 4
     assert bool(records) == (bytes_there > 100)
     assert gone(tmp_path) == []

@@ -1,5 +1,6 @@
 """A study on a real Slurm (slurm/cluster): what was asked for is what runs, and whatever becomes of a job, no record is lost."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -190,13 +191,24 @@ def test_a_cancelled_task_loses_nothing_that_was_finished(submit, tmp_path, resu
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
 
 
+def workers_of(job):
+    """The processes of the workers of a job, without the srun that started them."""
+    found = []
+    for pid in map(int, call("pgrep", "-f", "scaling.worker").stdout.split()):
+        with contextlib.suppress(OSError):  # it has ended since
+            command, told = (Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0") for what in ("cmdline", "environ"))
+            if b"srun" not in command[0] and {f"SLURM_JOB_ID={job}".encode(), f"SLURM_ARRAY_JOB_ID={job}".encode()} & set(told):
+                found.append(pid)
+    assert found
+    return found
+
+
 def test_a_worker_that_is_killed_costs_one_record(submit, tmp_path, results):
     submit()
     before = stuck(tmp_path)
     (tmp_path / "go").touch()
-    pids = [int(p) for p in call("pgrep", "-f", "scaling.worker").stdout.split()]
-    workers = [pid for pid in pids if b"srun" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
-    for pid in workers:
+    job = submission.all_of(results)[0].entries[0].job.partition("_")[0]
+    for pid in workers_of(job):
         os.kill(pid, signal.SIGKILL)
     assert ended(results) == ["COMPLETED"]
     assert [reason for reason, _ in failures(results)] == ["killed"]
