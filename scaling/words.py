@@ -46,8 +46,8 @@ def waiting(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """'1 case', '2 cases'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """'1 case', '2 cases', '1,000 cases'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def cell(text: str) -> str:

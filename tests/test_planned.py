@@ -1,9 +1,11 @@
 """`scaling plan` from end to end: programs compiled for machines that are not here, on record with what they would take there."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from types import SimpleNamespace
@@ -16,7 +18,8 @@ from conftest import COMMAND, command_environment
 from jax.sharding import SingleDeviceSharding
 
 from scaling import memory
-from scaling.planning import planner
+from scaling.case import Refusal
+from scaling.planning import plan, planner
 from scaling.record import Record
 from scaling.store import Writer, load
 from tests.test_calibration import all_of
@@ -177,6 +180,30 @@ def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_co
     done = scaling_command(words)
     assert done.returncode == 2 and "scaling run study=linear" in done.stderr + done.stdout
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("here", "refused"),
+    [
+        ((), "wants a compiler that is not installed: `scripts/plan`.*plan-gpu"),
+        (("jax-cuda13-plugin",), "wants CUDA's assembler, ptxas, which is not installed: `scripts/plan`.*plan-gpu"),
+        (("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), None),
+    ],
+)
+def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(monkeypatch, tmp_path, here, refused):
+    def version(name):
+        if name not in here:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(plan, "_CUDA", tmp_path / "cuda")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    if refused is None:
+        assert plan._compiler(machines.machine()) == (here[0], "1.0")
+        return
+    with pytest.raises(Refusal, match=refused):
+        plan._compiler(machines.machine())
 
 
 def children(process):
