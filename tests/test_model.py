@@ -149,6 +149,7 @@ def test_a_rate_that_is_not_known_is_said_and_not_guessed(field):
     told = estimate([{field: 5}], dtype="float64")
     assert told == f"no rate of {field} in float64 is known"
     assert not isinstance(estimate([{"bytes": 5}], dtype="float64"), str), "what is not done needs no rate"
+    assert estimate([{"library": "X64SplitHigh"}], dtype="float64") == "no rate of arithmetic in float64 is known"
 
 
 @pytest.mark.filterwarnings("error")

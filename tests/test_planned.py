@@ -302,6 +302,15 @@ def test_programs_are_compiled_for_machines_that_are_not_here(tmp_path, scaling_
     assert f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on" in done.stdout
 
 
+def test_a_product_for_which_xla_finds_no_tiles_is_planned_by_cublas(tmp_path, scaling_command):
+    machines.needs("jax-cuda12-plugin")
+    words = ["study=linear", "mode=jacrev", "batch=whole", "sizes.p=8", "sizes.o=5", "points=5", "devices=1", "api=jit"]
+    done = scaling_command(["plan", *words, "where=True", "hardware=h100", "results=out"])
+    assert done.returncode == 0, done.stdout
+    assert {record.status for record in plans(tmp_path)} == {"planned"}
+    assert all(sum(kernel.get("products", 0) for kernel in record.kernels) for record in plans(tmp_path))
+
+
 def check(record: Record, counts, most):
     """A record of a machine elsewhere: by its program up to the largest machine, and by formula beyond."""
     devices, predicted = record.case.devices, record.predicted

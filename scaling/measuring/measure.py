@@ -50,10 +50,11 @@ def words(gather: Gather, text: str) -> list[str]:
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
-def stages(function: Callable, arguments: list[Any]) -> Stages:
+def stages(function: Callable, arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
-    The arguments may be abstract. An uncompiled function has no stages. `pmap` cannot be traced apart from being lowered.
+    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot
+    be traced apart from being lowered.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -62,7 +63,7 @@ def stages(function: Callable, arguments: list[Any]) -> Stages:
     traced_at = time.perf_counter()
     lowered = traced.lower() if traced is not None else function.lower(*arguments)
     lowered_at = time.perf_counter()
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=options)
     done = time.perf_counter()
     trace_seconds = traced_at - began if traced is not None else None
     jaxpr = traced.jaxpr if traced is not None else None

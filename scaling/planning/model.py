@@ -119,7 +119,8 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
     total = dict.fromkeys(("memory", *speeds), 0.0)
     for k, kernel in enumerate(kernels):
         if library := kernel.get("library"):
-            return f"what {library} does is not known"
+            emulated = speeds["arithmetic"] is None  # such as float64 on a TPU
+            return f"no rate of arithmetic in {case.dtype} is known" if emulated else f"what {library} does is not known"
         for name, speed in speeds.items():
             if amount := kernel.get(name, 0):
                 if speed is None:

@@ -110,10 +110,12 @@ class _Traced:
         """What the compiled program takes, does and sends."""
         from scaling.measuring import compiling, counted, kernels, measure, shape
 
-        def stages(program: Any) -> measure.Stages:
+        def stages(program: Any, options: dict[str, Any] | None = None) -> measure.Stages:
             try:
-                return measure.stages(program.function, list(program.arguments.values()))
+                return measure.stages(program.function, list(program.arguments.values()), options)
             except Exception as error:
+                if options is None and _NO_TILES in str(error):
+                    return stages(program, _BY_LIBRARY)
                 if not _USED.search(str(error)) and not memory.ran_out(str(error)):
                     raise
                 return measure.Stages(program.function, _exhausted(program, self.case.devices, str(error)))
@@ -175,6 +177,9 @@ def _exhausted(program: Any, devices: int, words: str) -> _Exhausted:
     return _Exhausted(words, inside, out, None if used is None else max(0, used - inside - out))
 
 
+# Of some products XLA's own kernels for GPUs find no tiles; on a GPU it tries, and takes cuBLAS, which here has to be asked for.
+_NO_TILES = "Couldn't find output tile sizes"
+_BY_LIBRARY = {"xla_gpu_enable_triton_gemm": False}
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
 _TOGETHER = re.compile(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b")
 
