@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "run": run, "plan": plan, "status": status, "report": report, "compare": compare, "lint": lint, "export": export,
         "merge": merge, "publish": publish, "logs": logs, "cancel": cancel,
     }  # fmt: skip
-    for ending in (signal.SIGTERM, signal.SIGHUP):
+    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup has it
             signal.signal(ending, _interrupt)
     try:
@@ -89,8 +89,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _interrupt(_signal: int, _frame: Any) -> None:
+def _interrupt(number: int, _frame: Any) -> None:
+    if number == signal.SIGINT:
+        signal.signal(signal.SIGINT, _leave)
     raise KeyboardInterrupt
+
+
+def _leave(_signal: int, _frame: Any) -> None:
+    """Ctrl-C again, while the first is being seen to: records are on disk line by line, and workers end with their launcher."""
+    os.write(2, b"scaling: stopped at once; every finished record is kept\n")
+    os._exit(INTERRUPTED)
 
 
 def entry() -> None:

@@ -312,6 +312,20 @@ def test_ctrl_c_keeps_every_finished_record_says_how_to_go_on_and_leaves_no_work
     assert all(record.good for record in load(folder(tmp_path)).records), "what was stopped has not failed"
 
 
+def test_ctrl_c_twice_leaves_at_once_without_a_traceback_or_a_worker(mine, start_command, tmp_path):
+    process = start_command([*mine("plain", "sleep"), "order_seed=0"])
+    await_line(process, r"to run")
+    deadline = time.monotonic() + 60
+    while not workers(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both
+    assert "every finished record is kept" in complaints and "Traceback" not in complaints
+    assert gone(tmp_path) == [] and load(folder(tmp_path)).damaged == []
+
+
 def test_a_second_run_in_one_folder_waits_for_the_first_and_finds_its_work_done(mine, start_command, scaling_command, tmp_path):
     words = mine("plain", "slow")
     first = start_command(words)
