@@ -57,6 +57,12 @@ def needs(compiled: Any) -> dict[str, int | None]:
     return {f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None) for what in ("argument", "temp", "output")}
 
 
+def taken(needed: Mapping[str, Any], results: int = 1) -> int | None:
+    """Bytes of each device while a program runs: what goes in, what is between and what comes out; None where one is not told."""
+    inside, between, out = (needed.get(f"{what}_bytes") for what in ("argument", "temp", "output"))
+    return None if inside is None or between is None or out is None else inside + between + results * out
+
+
 def lacking(
     needed: Mapping[str, Any], devices: Sequence[Any], platform: str, limit: int | None = None, results: int = 1, beside: int = 0
 ) -> str | None:
@@ -65,9 +71,9 @@ def lacking(
     limit: of each device, if it may not have all. results: how many of them are there at a time. beside: what the host holds
     meanwhile.
     """
-    if any(needed.get(name) is None for name in ("argument_bytes", "temp_bytes", "output_bytes")):
+    each = taken(needed, results)
+    if each is None:
         return None
-    each = needed["argument_bytes"] + needed["temp_bytes"] + results * needed["output_bytes"]
     if limit is not None and each > limit:
         return f"needs {in_bytes(each)}, may have {in_bytes(limit)} (memory_limit)"
     if platform == "cpu":

@@ -134,10 +134,7 @@ def fitting(
 
 def taken(one: Compiled) -> int | None:
     """Bytes of each device while a program runs: what goes in, what comes out and what is between; of a step, two results."""
-    each = [one.needs.get(f"{what}_bytes") for what in ("argument", "temp", "output")]
-    if None in each:
-        return None
-    return sum(filter(None, each)) + (one.needs["output_bytes"] or 0) * (one.plan is not None)
+    return memory.taken(one.needs, 1 if one.plan is None else 2)
 
 
 def waiting(one: Compiled, workload: Workload) -> int:

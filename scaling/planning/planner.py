@@ -131,7 +131,7 @@ class _Traced:
         try:
             one, blocks = compiling.fitting(self.case, self.built, self.sizes, self.devices, stages, too_much, None)
         except compiling.TooLarge as error:
-            needs = error.needs | {"peak_bytes": _peak(error.needs)}
+            needs = error.needs | {"peak_bytes": memory.taken(error.needs)}
             return self.found | capacity | needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
         read = kernels.read(one.stages.compiled.as_text())
         self.found |= counted.work(one, self.built, self.devices, read) | one.needs | capacity
@@ -140,7 +140,8 @@ class _Traced:
             "padding": shape.padding(self.case, self.sizes),
         }
         self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
-        self.found |= {"blocks": blocks, "peak_bytes": compiling.taken(one), "compulsory_bytes": _compulsory(one.needs)}
+        compulsory = memory.taken(one.needs | {"temp_bytes": 0})
+        self.found |= {"blocks": blocks, "peak_bytes": compiling.taken(one), "compulsory_bytes": compulsory}
         self.found |= _optimised(read, one.steps) | {"messages": [kernels.as_work(message) for message in read.messages]}
         if words := counted.sent(self.case, read.collectives):
             return self.found | {"status": "failed", "reason": "collective", "text": words}
@@ -239,16 +240,6 @@ def _optimised(read: Any, steps: int) -> dict[str, Any]:
         "program_flops": flops,
         "program_transcendentals": sum(k.transcendentals * n for k, n in counts.items()),
     }
-
-
-def _peak(needs: Mapping[str, int | None]) -> int | None:
-    """The most that is there at a time: what goes in, what comes out and what is between."""
-    each = [needs.get(f"{what}_bytes") for what in ("argument", "temp", "output")]
-    return None if None in each else sum(filter(None, each))
-
-
-def _compulsory(needs: Mapping[str, int | None]) -> int | None:
-    return _peak(dict(needs) | {"temp_bytes": 0})
 
 
 def _used(words: str) -> int | None:

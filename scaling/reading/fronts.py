@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scaling import memory
 from scaling.case import AUTO, Case
 from scaling.reading.curves import Timing, pooled
 from scaling.reading.footprint import Place, front
@@ -93,8 +94,7 @@ def _family(environment: str, case: Case) -> tuple[str, Case]:
 
 def _asked(record: Record) -> int | None:
     """What a program asks of a device: known of each, where a peak is seen of none that a neighbour had passed before."""
-    parts = (record.argument_bytes, record.temp_bytes, record.output_bytes)
-    return None if None in parts else sum(part or 0 for part in parts)
+    return memory.taken(vars(record))
 
 
 def setting_name(case: Case) -> str:
