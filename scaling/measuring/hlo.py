@@ -110,11 +110,14 @@ def _first(shape: str) -> tuple[tuple[int, ...], str, int | None]:
 
 
 def whole(numbers: str) -> tuple[int, ...]:
+    """The whole numbers in a text such as 2,1,0."""
     return tuple(int(n) for n in re.findall(r"\d+", numbers))
 
 
-def _root(lines: Mapping[str, Line]) -> Line:
-    return next(line for line in lines.values() if line.root)
+def root_of(lines: Mapping[str, Line]) -> Line:
+    """The instruction whose result is that of a computation."""
+    (root,) = (line for line in lines.values() if line.root)
+    return root
 
 
 def origin(name: str, lines: Mapping[str, Line]) -> Line:
@@ -145,11 +148,11 @@ def trips(line: Line, lines: Mapping[str, Line], computations: Mapping[str, Mapp
         return line.trips
     test, body = (computations[found[1]] for part in (_TEST, _BODY) if (found := part.search(line.rest)))
     first = lines[line.operands[0]]
-    opcode, compared, how = _operation(_root(test), test, computations)
+    opcode, compared, how = _operation(root_of(test), test, computations)
     places = [_place(one) for one in compared]
     if opcode != "compare" or "direction=LT" not in how or places[0] is None or first.opcode != "tuple":
         return math.inf
-    given, after = [behind(name, lines) for name in first.operands], _root(body).operands
+    given, after = [behind(name, lines) for name in first.operands], root_of(body).operands
     begin = _number(given[places[0]])
     end = _number(compared[1] if places[1] is None else given[places[1]])
     opcode, added, _ = _operation(body[after[places[0]]], body, computations) if len(after) > places[0] else ("", [], "")
@@ -167,7 +170,7 @@ def _operation(
     if line.opcode != "fusion":
         return line.opcode, [behind(name, lines) for name in line.operands], line.rest
     inner = computations[line.called[0]]
-    root = _root(inner)
+    root = root_of(inner)
     within = [behind(name, inner) for name in root.operands]
     given = [behind(line.operands[int(one.given)], lines) if one.opcode == "parameter" else one for one in within]
     return root.opcode, given, root.rest

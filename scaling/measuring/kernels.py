@@ -174,7 +174,7 @@ def _kernel_bytes(lines: Mapping[str, Line], computations: Mapping[str, Mapping[
 
 
 def _results(lines: Mapping[str, Line]) -> list[Line]:
-    (root,) = (line for line in lines.values() if line.root)
+    root = hlo.root_of(lines)
     return [hlo.origin(name, lines) for name in (root.operands if root.opcode == "tuple" else [root.name])]
 
 
