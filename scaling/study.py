@@ -17,7 +17,7 @@ SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
 _BYTES = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
+EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:
 def _meshes(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The fields of a cell, once for each way to lay its devices out where it asks for all of them."""
     devices = fields.get("devices", 1)
-    if fields.get("mesh") != _EVERY or not isinstance(devices, int) or devices < 1:
+    if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
         return
     for over_points in range(devices, 0, -1):
@@ -115,7 +115,7 @@ def _cell(fields: dict[str, Any]) -> Cell:
         raise unknown("scaling", scaling, SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
-    if fields.get("devices") == _EVERY:
+    if fields.get("devices") == EVERY:
         raise Refusal("devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]")
     sizes = {name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")}
     for name, size in sizes.items():

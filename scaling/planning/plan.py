@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling import cores, environment, launch, memory, preflight, store, study
+from scaling import cores, environment, memory, preflight, store, study
 from scaling.case import FIELDS, Case, Refusal
 from scaling.planning import calibration, cost, model
 from scaling.planning import hardware as machines
@@ -31,7 +31,6 @@ _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugi
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, or an installation of CUDA, where XLA looks for one
 _CUDA = Path("/usr/local/cuda")
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
-_EVERY = "all"  # devices: every number of them that the hardware comes in
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -105,7 +104,7 @@ def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
     """The cells of the study; with devices=all, on every count that the hardware comes in and the points share out over."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
-    every = (overrides["devices"] or config["study"].get("devices")) == _EVERY
+    every = (overrides["devices"] or config["study"].get("devices")) == study.EVERY
     return [cell for cell in asked if not every or _shares_out(cell)]
 
 
@@ -117,7 +116,7 @@ def _on_all(told: Any, hardware: Hardware) -> Any:
     """A study or its overrides with the numbers of devices in the place of `all`."""
     if isinstance(told, Mapping):
         each = {name: _on_all(value, hardware) for name, value in told.items()}
-        return each | ({"devices": hardware.counts()} if each.get("devices") == _EVERY else {})
+        return each | ({"devices": hardware.counts()} if each.get("devices") == study.EVERY else {})
     return [_on_all(value, hardware) for value in told] if isinstance(told, list) else told
 
 
@@ -282,13 +281,12 @@ def _file(job: Job) -> Path:
 def _manifest(made: Made) -> dict[str, Any]:
     """What plan-NAME.json says: the hardware as it was planned for, and the study as it was asked for."""
     job = made.job
-    cases: Sequence[Case] = [cell.case for cell in job.cells]
-    told = launch.manifest(job.name, job.title, [cell.scaling for cell in job.cells], cases, job.settings)
-    kept = {name: told[name] for name in ("study", "title", "scaling")}
+    scaling = {cell.scaling for cell in job.cells}
     before = store.read_json(_file(job))  # of another study in the same folder, perhaps, whose curves are of another kind
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
-        kept["scaling"] = sorted({*kept["scaling"], *map(str, before["scaling"])})
-    return kept | {"hardware": dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}}
+        scaling |= set(map(str, before["scaling"]))
+    hardware = dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}
+    return {"study": job.name, "title": job.title, "scaling": sorted(scaling), "hardware": hardware}
 
 
 def said(made: Made) -> str:
