@@ -297,6 +297,9 @@ def test_programs_are_compiled_for_machines_that_are_not_here(tmp_path, scaling_
     assert manifest["hardware"]["name"] == hardware and manifest["scaling"] == ["weak"]
     for record in records:
         check(record, counts, most)
+    for workload in ("linear", "poisson"):  # the same for each device at every count
+        alike = [record for record in records if record.case.split == "points" and record.case.workload == workload]
+        assert len({record.program for record in alike}) == len({record.compiled_as or record.key for record in alike}) == 1
     seconds = {devices: some(records, split="data")[devices].predicted["seconds"] for devices in (counts[-1], beyond)}
     assert seconds[beyond] > seconds[counts[-1]], "a million wait longer for each other"
     assert f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on" in done.stdout

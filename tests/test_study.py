@@ -181,7 +181,7 @@ def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fie
 def test_every_study_that_comes_with_the_package_expands(name):
     plain = study_of(name)
     # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
-    cells = expand({"workload": "my.module"} | plain, {"devices": 2} if plain.get("devices") == "all" else {})
+    cells = expand({"workload": "my.module"} | plain, counts_for(plain))
     assert all(isinstance(cell, Cell) for cell in cells)
     assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
     assert isinstance(plain.get("title"), str), "a study says what it asks"
@@ -237,6 +237,11 @@ def study_of(name):
     return configuration(f"study={name}")["study"]
 
 
+def counts_for(plain):
+    """Devices, where a study leaves them to the hardware that it is planned for."""
+    return {"devices": 2} if plain.get("devices") == "all" else {}
+
+
 def compose(*words):
     config = configuration(*words)
     return expand(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
@@ -254,8 +259,7 @@ def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
 def test_an_override_is_never_without_effect_in_any_study(name):
     plain = study_of(name)
     for field, value in OTHERS.items():
-        counts = {"devices": 2} if plain.get("devices") == "all" else {}
-        given = {"workload": "my.module", "where": "True"} | counts | {field: value}
+        given = {"workload": "my.module", "where": "True"} | counts_for(plain) | {field: value}
         assert set(values(plain, field, **given)) == {value}, field
 
 
