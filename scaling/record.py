@@ -76,6 +76,7 @@ class Record:
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
+    checked: dict[str, float] | None = None  # the share of entries compared one by one, and of points all of whose entries were
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = None  # per device, of the program as traced, loops by their trips; None where those cannot be known
     transcendentals: float | None = None

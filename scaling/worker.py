@@ -107,7 +107,7 @@ def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, An
         elif what != "finish" and not attempts[key].ended:
             say("turn" if what == "turn" else "ready", key=key, enough=enough)
         else:
-            record = attempts.pop(key).record()
+            record = attempt.finish(attempts.pop(key))
             try:
                 if place.rank == 0:
                     writer.append(record)

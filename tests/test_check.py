@@ -39,7 +39,6 @@ def put(made, monkeypatch):
     """Have this workload found, whatever is asked for."""
     check._whole.cache_clear()
     monkeypatch.setattr(workload, "build", lambda case: made)
-    monkeypatch.setattr(check, "build", lambda case: made)
 
 
 def outcome(made, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
@@ -177,7 +176,7 @@ def problem(name, **fields):
     return case, built, shape(case, built)
 
 
-@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("how", REDUCTIONS)
 @pytest.mark.parametrize("name", REDUCED)
 def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off_does_not(name, how, reference):
@@ -186,12 +185,12 @@ def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off
             case, built, sizes = problem(name, reduce=how, dtype=dtype)
             J, x = jacobian(case, built)
             got = np.asarray(made_of(how, J, x))
-        if reference == "finite differences":
+        if reference == "computed":
             built = dataclasses.replace(built, reference=None)
         found = check.verdict(case, built, sizes, got, "cpu")
-        assert found.reason is None and found.error < 1e-6, found
-        if dtype == "float32" and reference == "finite differences":
-            continue  # a function that nobody took apart is allowed more roundings than this
+        assert found.reason is None and found.error < (1e-6 if reference == "closed form" else 1e-3), found
+        if name == "poisson" and dtype == "float32" and reference != "closed form":
+            continue  # lgamma and digamma in float32 have fewer digits than this
         J, x = np.array(J, np.float64), np.asarray(x, np.float64)
         point = case.points - 2
         # Where it matters: the largest entry, or the one that a product with the point itself makes most of.
@@ -273,7 +272,7 @@ def test_a_finite_step_is_allowed_its_own_error_and_no_more(how):
 WEIGHTS = np.random.default_rng(0).uniform(0.3, 0.6, (7, 5))
 
 
-@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("how", [None, *REDUCTIONS, "points"])
 def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_the_same_way(how, reference, monkeypatch):
     value = lambda x: np.exp(x @ WEIGHTS.T)  # noqa: E731
@@ -298,11 +297,11 @@ def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_t
 # A sum over points.
 
 
-@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
 def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mode, reference, monkeypatch):
     case, built, sizes = problem("linear by W", reduce="points", points=13, mode=mode, dtype="float64")
-    if reference == "finite differences":
+    if reference == "computed":
         built = dataclasses.replace(built, reference=None)
     with jax.enable_x64(True):
         named = inputs.exact(case, built, 0, 13)
@@ -371,15 +370,19 @@ def test_a_sum_over_so_many_points_that_no_digit_is_sure_proves_nothing(mode):
 
 
 def counted(made):
-    """The same workload, and a list that grows with every question to its reference."""
-    asked = []
-    return dataclasses.replace(made, reference=lambda named: asked.append(1) or made.reference(named)), asked
+    """The same workload, and how often its reference was asked."""
+    asked = SimpleNamespace(times=0)
+
+    def reference(named):
+        asked.times += 1
+        return made.reference(named)
+
+    return dataclasses.replace(made, reference=reference), asked
 
 
 def test_what_is_wanted_is_worked_out_once_for_all_ways_and_never_for_another_reduction(monkeypatch):
     case, built, sizes = problem("rbf in three dimensions", reduce="norm", dtype="float64")
     made, asked = counted(built)
-    monkeypatch.setattr(check, "build", lambda case: made if case.reduce == "norm" else workload.build(case))
     check._whole.cache_clear()
     ways = [
         {},
@@ -395,7 +398,7 @@ def test_what_is_wanted_is_worked_out_once_for_all_ways_and_never_for_another_re
     got = np.asarray(made_of("norm", J, x))
     for way in ways:
         assert check.verdict(dataclasses.replace(case, **way), made, sizes, got, "cpu").reason is None
-    assert len(asked) == 1
+    assert asked.times == 1
     for how in (None, *REDUCTIONS):
         other, reduced, sizes = problem("rbf in three dimensions", reduce=how or "whole", dtype="float64")
         assert check.verdict(other, reduced, sizes, np.asarray(made_of(how, J, x)), "cpu").reason is None
@@ -558,7 +561,7 @@ def test_nonzeros_that_are_not_of_the_pattern_or_not_finite_prove_nothing(said):
         of_chain(dataclasses.replace(made, nonzeros=wrong), pattern_of_chain())
 
 
-@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("how", ["outputs", "inputs"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_a_sum_that_cancels_is_judged_by_its_terms(mode, how, reference, monkeypatch):
@@ -576,7 +579,7 @@ def test_a_sum_that_cancels_is_judged_by_its_terms(mode, how, reference, monkeyp
 
 
 @pytest.mark.parametrize("how", [None, *REDUCTIONS])
-@pytest.mark.parametrize("reference", ["closed form", "finite differences"])
+@pytest.mark.parametrize("reference", ["closed form", "computed"])
 def test_where_the_batch_is_one_number_what_is_reduced_is_the_sum_over_outputs(reference, how, monkeypatch):
     def closed(named):
         x = named["x"]

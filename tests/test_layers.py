@@ -13,8 +13,10 @@ ORDER = [
     "words", "case", "intervals", "sampling", "draws", "peer", "workload", "formulas", "measuring.modes",
     "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
-    "measuring.reduced", "measuring.places", "measuring.differences", "measuring.probes", "measuring.check",
-    "measuring.streaming", "measuring.blocks", "measuring.counts", "measuring.hlo", "measuring.operations", "measuring.kernels",
+    "measuring.reduced", "measuring.places", "measuring.counts", "measuring.rounding", "measuring.reference",
+    "measuring.fd_check",
+    "measuring.differences", "measuring.numeric", "measuring.sampled", "measuring.check",
+    "measuring.streaming", "measuring.blocks", "measuring.hlo", "measuring.operations", "measuring.kernels",
     "measuring.measure", "environment", "machine", "cores", "memory", "measuring.compiling", "measuring.counted",
     "measuring.conditions", "record",
     "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "cluster.steps", "seats", "launch",
@@ -42,7 +44,8 @@ ORDER = [
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
-    "measuring.differences", "measuring.probes", "measuring.check", "measuring.streaming", "measuring.blocks", "measuring.counts",
+    "measuring.counts", "measuring.rounding", "measuring.reference", "measuring.fd_check", "measuring.differences",
+    "measuring.numeric", "measuring.sampled", "measuring.check", "measuring.streaming", "measuring.blocks",
     "measuring.measure", "measuring.compiling", "measuring.counted", "measuring.attempt", "planning.topology",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]

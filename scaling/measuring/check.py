@@ -1,28 +1,35 @@
 """The check: is a result right, at every point? Asked before any time is kept.
 
-The reference is NumPy float64 at the inputs as the dtype rounded them, block of points by block of points, and knows nothing of
-the mode under test. A workload without one is checked by finite differences (probes.py). The error of a point is the largest
-deviation over the size of what is added up there (reduced.py), so that a sum that cancels is judged by its terms. A sum over
-points is one result, of which every copy is checked.
+The reference is in float64 at the inputs as the dtype rounded them, block of points by block of points, and knows nothing of the
+mode under test: a closed form in NumPy, or for a function without one its derivative by forward mode (numeric.py). Every entry is
+compared with its own, over the size of what is added up in its output (reduced.py), so that a small output cannot hide behind a
+large one and a sum that cancels is judged by its terms. Where that would take too long, a sample is compared (sampled.py). A sum
+over points is one result, of which every copy is checked.
+
+What rounding explains at inputs that lie within a rounding of those asked for is no error: entries that fail are evaluated again
+at nudged inputs in the dtype of the case, and may be off by what these differ by.
 
 With coloured seeds a result is the entries of a detected pattern. What a pattern lacks counts as zero there, so that one that
 lacks an entry is wrong.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaling.case import SECOND, Case, Refusal
-from scaling.measuring import differences, inputs, places, probes
+from scaling.measuring import differences, fd_check, inputs, numeric, places, reference, sampled
 from scaling.measuring.differences import over
-from scaling.measuring.reduced import Jacobians, Rounding, added, column, reduced, row, stepped
-from scaling.measuring.shape import Shape, shape
+from scaling.measuring.numeric import Numeric
+from scaling.measuring.reduced import Jacobians, Rounding, added, reduced, stepped
+from scaling.measuring.sampled import Comparison
+from scaling.measuring.shape import Shape
 from scaling.measuring.sparsity import Pattern
-from scaling.workload import Reference, Workload, build
+from scaling.workload import Reference, Workload
 
 # Unit roundoff of a product in float32 where an accelerator shortens its factors.
 PRODUCT_ROUNDOFF = {
@@ -32,8 +39,13 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "high"): 2.0**-14,  # three of them
 }
 _ROUNDINGS = 16  # in each term
+_MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
 _BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
 _KEPT_BYTES = 2**26
+BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+_NUDGES, _NUDGE_ROUNDINGS = 5, 4  # evaluations of what failed, and how many roundings the inputs of each are moved by
+_BLOCKS_AGAIN = 8  # of points that are evaluated again
+_INCOMPARABLE = 0.01  # the share of entries that may be left out because rounding decides them
 # How a problem is computed, not what: the reference is the same for every way.
 _PLAIN: dict[str, Any] = {
     "split": "points", "api": "jit", "devices": 1, "mesh": None, "overlap": False, "precision": "highest", "jit": True,
@@ -41,31 +53,42 @@ _PLAIN: dict[str, Any] = {
     "cache": None,
 }  # fmt: skip
 
-Answer = tuple[np.ndarray, np.ndarray]  # of each point: the error, and what is allowed on top of the table
-
 
 class Verdict(NamedTuple):
-    """error: the largest over all points. tolerance: the largest of what was allowed. reason: None if every point passed."""
+    """What the check says of a result.
+
+    error: the largest over all points. tolerance: the largest of what was allowed. reason: None if every point passed. checked:
+    the share of all entries that were compared one by one, and of points all of whose entries were.
+    """
 
     error: float | None
     tolerance: float
     reason: str | None = None
     text: str | None = None
+    checked: dict[str, float] | None = None
 
 
-def tolerance(case: Case, terms: int, platform: str) -> float:
-    """What rounding may do to an answer that adds up `terms` numbers: some roundings a term, and a random walk over the sum."""
+def tolerance(case: Case, terms: int, platform: str, inside: float = 0.0) -> float:
+    """Return what rounding may do to an answer that adds up `terms` numbers: some roundings a term, a random walk over the sum.
+
+    inside: the unit roundoff of the narrowest dtype in the function.
+    """
+    return _ROUNDINGS * _roundoff(case, platform, inside) * float(np.sqrt(terms))
+
+
+def _roundoff(case: Case, platform: str, inside: float) -> float:
     roundoff = differences.ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
-    return _ROUNDINGS * roundoff * float(np.sqrt(terms))
+    return max(roundoff, inside)
 
 
 class _Question(NamedTuple):
     """What a result is compared with.
 
     pattern: of the entries that the result has; None for one that is written out. known: the workload's own pattern, where it
-    says its derivative at these entries and nothing has to be written out to use that.
+    says its derivative at these entries and nothing has to be written out to use that. numeric: of a reference that is computed.
+    most: the largest tolerance that proves anything. identity: of the function and its reference, in a cache.
     """
 
     case: Case
@@ -74,6 +97,9 @@ class _Question(NamedTuple):
     pattern: Pattern | None = None
     known: Pattern | None = None
     rounding: Rounding = Rounding(1)
+    numeric: Numeric | None = None
+    most: float = _MOST
+    identity: Hashable = None
 
     @property
     def how(self) -> str | None:
@@ -84,15 +110,29 @@ class _Question(NamedTuple):
         return reduce or ("outputs" if self.sizes.summed else None)
 
     @property
-    def closed(self) -> bool:
-        """Whether there is a reference in NumPy."""
-        value = self.case.mode == "value" and differences.closed(self.case, self.workload) is not None
-        return value or self.known is not None or self.workload.reference is not None
-
-    @property
     def at_entries(self) -> bool:
         """Whether result and reference are both entries of a pattern."""
         return self.pattern is not None and self.known is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether all entries of the reference would take too long; a norm has no part that could be compared alone."""
+        return self.numeric is not None and self.numeric.seconds > BUDGET_SECONDS and self.how != "norm"
+
+    @property
+    def stepping(self) -> bool:
+        """Whether the mode takes finite steps, which have an error of their own."""
+        return self.case.mode == "finite_difference"
+
+
+class _Block(NamedTuple):
+    """A block of points, or all copies of a sum: what is compared, and what a finite step is allowed on top, (points,)."""
+
+    start: int
+    named: Any
+    comparisons: list[Comparison]
+    extra: np.ndarray
+    words: str = ""
 
 
 def verdict(
@@ -105,24 +145,163 @@ def verdict(
     asked = _question(case, workload, sizes, platform, pattern)
     if got.shape[1:] != (due := _due(asked)) or (len(got) != case.points and asked.how != "points") or not len(got):
         raise Refusal(f"the result has the shape {got.shape}, where {due} of each of {case.points} points is due")
-    allowed = tolerance(case, asked.rounding.total, platform)
+    inside = asked.numeric.inside if asked.numeric else 0.0
+    allowed = tolerance(case, asked.rounding.total, platform, inside)
     each = "copy" if asked.how == "points" else "point"
     if (bad := _not_finite(got)) is not None:
         return Verdict(None, allowed, "not_finite", f"the result is not finite at {each} {bad}")
-    worst, worst_allowed, failed, seen, lacking = 0.0, allowed, None, 0, ""
-    for error, extra, words in _answers(asked, got):
-        wrong = ~(error <= allowed + extra)
-        if failed is None and wrong.any():
-            failed, lacking = seen + int(np.argmax(wrong)), words
-        seen += len(error)
-        worst = max(worst, float(np.max(error)))
-        worst_allowed = max(worst_allowed, allowed + float(np.max(extra, where=error > 0, initial=0.0)))
-    if reason := _no_digits(asked, allowed, worst_allowed, platform):
-        return Verdict(worst, worst_allowed, *reason)
-    if failed is not None:
-        text = f"{each} {failed} is wrong; the largest error is {worst:.3g}{lacking}"
-        return Verdict(worst, worst_allowed, "wrong_answer", text)
-    return Verdict(worst, worst_allowed)
+    if reason := _hopeless(asked, allowed):
+        return Verdict(None, allowed, *reason)
+    compared = _Compared(asked, allowed)
+    with _session(asked.numeric):
+        for block in _blocks(asked, got):
+            compared.add(block)
+    compared.look_again(_roundoff(case, platform, inside))
+    return compared.verdict(each, len(got))
+
+
+@contextlib.contextmanager
+def _session(found: Numeric | None) -> Iterator[None]:
+    """Have JAX set up for a reference that is computed."""
+    with reference.evaluating(found.evaluation.dtype) if found else contextlib.nullcontext():
+        yield
+
+
+def _hopeless(asked: _Question, allowed: float) -> tuple[str, str] | None:
+    """Return why a result cannot be checked, whatever it is: (reason, words)."""
+    if allowed > asked.most:
+        words = f"a result that adds up {asked.rounding.total} terms in {asked.case.dtype} may be off by {allowed:.2g}"
+        return "no_digits", f"{words}, more than the {asked.most:g} with which it proves anything"
+    if asked.numeric is not None and asked.numeric.wrong:
+        return "wrong_answer", asked.numeric.wrong
+    if asked.numeric is not None and asked.numeric.unsure:
+        return "no_digits", asked.numeric.unsure
+    return None
+
+
+class _Compared:
+    """The errors of the blocks so far, and what failed, kept to be evaluated again."""
+
+    def __init__(self, asked: _Question, allowed: float) -> None:
+        self.asked, self.allowed = asked, allowed
+        self.worst, self.worst_allowed, self.words = 0.0, allowed, ""
+        self.first: int | None = None  # the first point that is wrong
+        self.entries = self.left_out = 0
+        self._again: list[tuple[_Block, Comparison]] = []
+
+    def add(self, block: _Block) -> None:
+        """Compare a block of points."""
+        for comparison in block.comparisons:
+            error = over(np.abs(comparison.got - comparison.want), comparison.size)
+            self.entries += error.size
+            flat = error.reshape(len(error), -1).max(axis=1)
+            wrong = ~(flat <= self.allowed + block.extra)
+            if wrong.any() and comparison.measure is not None and len(self._again) < _BLOCKS_AGAIN:
+                self._again.append((block, comparison))
+                continue
+            self._count(block, flat, wrong)
+
+    def _count(self, block: _Block, error: np.ndarray, wrong: np.ndarray) -> None:
+        """Note the errors of some points, (points,), and the first that is wrong."""
+        if wrong.any() and (self.first is None or block.start + int(np.argmax(wrong)) < self.first):
+            self.first, self.words = block.start + int(np.argmax(wrong)), block.words
+        self.worst = max(self.worst, float(np.max(error, initial=0.0)))
+        extra = float(np.max(np.broadcast_to(block.extra, error.shape), where=error > 0, initial=0.0))
+        self.worst_allowed = max(self.worst_allowed, self.allowed + extra)
+
+    def look_again(self, roundoff: float) -> None:
+        """Evaluate what failed at nudged inputs in the dtype of the case: what these differ by is allowed on top.
+
+        An entry that may then be off by more than `most` says nothing, and is left out.
+        """
+        asked = self.asked
+        if not self._again:
+            return
+        native = asked.numeric.native if asked.numeric else numeric.native(asked.case, asked.workload, self._again[0][0].named)
+        for block, comparison in self._again:
+            error = np.abs(comparison.got - comparison.want)
+            size = np.broadcast_to(comparison.size, error.shape)
+            noise, natural = _noise(asked, native, block.named, comparison, roundoff)
+            zero = size <= 8 * _jitter(asked, block.named, comparison)  # the reference is nothing but its own rounding
+            axes = tuple(range(1, noise.ndim))
+            noise = np.where(zero, noise.max(axis=axes, keepdims=True), noise)
+            size = np.where(zero, np.maximum(size, np.where(noise <= asked.most * natural, natural, 0.0)), size)
+            fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
+            lost = ~fine & ~(allowed <= asked.most)
+            wrong = ~fine & ~lost & ~(error <= self.allowed * comparison.size + noise)
+            self.left_out += int(lost.sum())
+            kept = np.where(lost, 0.0, over(error, size)).reshape(len(error), -1)
+            self._count(block, kept.max(axis=1), wrong.reshape(len(wrong), -1).any(axis=1))
+            self.worst_allowed = max(self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max()))
+
+    def verdict(self, each: str, count: int) -> Verdict:
+        """Return what the errors come to."""
+        asked = self.asked
+        if asked.stepping and self.worst_allowed > asked.most:
+            text = "a finite difference with this step and dtype has no correct digit"
+            return Verdict(self.worst, self.worst_allowed, "no_digits", text)
+        if self.first is not None:
+            text = f"{each} {self.first} is wrong; the largest error is {self.worst:.3g}{self.words}"
+            return Verdict(self.worst, self.worst_allowed, "wrong_answer", text)
+        if self.left_out > _INCOMPARABLE * self.entries:
+            text = f"rounding in {asked.case.dtype} decides {self.left_out} of {self.entries} entries of the result"
+            return Verdict(self.worst, self.worst_allowed, "no_digits", text)
+        return Verdict(self.worst, self.worst_allowed, checked=_checked(asked, 1 - self.left_out / max(1, self.entries), count))
+
+
+def _checked(asked: _Question, kept: float, count: int) -> dict[str, float]:
+    """Return the share of entries that were compared one by one, and of points all of whose entries were."""
+    if not asked.sampled:
+        return {"entries": kept, "points": 1.0 if kept == 1 else 0.0}
+    assert asked.numeric is not None
+    if asked.how in ("inputs", "vector") or asked.case.target == "hvp":
+        return {"entries": kept, "points": 1.0}
+    whole = _whole_points(asked) / asked.case.points if asked.how != "points" else 0.0
+    outputs = 1 if asked.how in ("outputs", "points") else asked.sizes.inputs if asked.how == "gram" else asked.sizes.outputs
+    some = sampled.share(_sample(asked), outputs, asked.sizes.inputs) if asked.how != "gram" else _sample_of_gram(asked)
+    return {"entries": kept * (some + (1 - some) * whole), "points": 1.0 if some == 1 else whole}
+
+
+def _noise(
+    asked: _Question, native: reference.Evaluation, named: Any, comparison: Comparison, roundoff: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what rounding explains of what is compared, and the size that a value and its inputs give it.
+
+    The first is twice the range at nudged inputs in the dtype of the case, and zero where it cannot be evaluated. The second is
+    the largest value of a point over its typical input, (points, ...).
+    """
+    try:
+        with reference.evaluating(native.dtype):
+            found = _nudged(native, named, comparison, roundoff)
+            value = np.abs(reference.values(native, named)).max(axis=1)
+    except Exception:
+        return np.zeros_like(comparison.want), np.zeros(1)
+    typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in native.names])) or 1.0
+    power = {"norm": 2, "gram": 2, "vector": 0}.get(asked.how or "", 0 if asked.case.target == "hvp" else 1)
+    natural = value if power == 0 or asked.case.mode == "value" else (value / typical) ** power
+    noise = 2 * (found.max(axis=0) - found.min(axis=0))
+    if asked.how == "points":
+        return noise[None], np.array(natural.sum())
+    return noise, natural.reshape(-1, *[1] * (noise.ndim - 1))
+
+
+def _jitter(asked: _Question, named: Any, comparison: Comparison) -> np.ndarray:
+    """Return how far the reference moves when its inputs move by a rounding of its own: the largest in each row."""
+    if asked.numeric is None:
+        return np.zeros(1)
+    of = asked.numeric.evaluation
+    with reference.evaluating(of.dtype):
+        found = _nudged(of, named, comparison, max(differences.ROUNDOFF[of.dtype], asked.numeric.inside))
+    moved = np.abs(found - comparison.want).max(axis=0)
+    return moved.max(axis=-1, keepdims=True) if asked.how != "points" else moved.max()
+
+
+def _nudged(of: reference.Evaluation, named: Any, comparison: Comparison, roundoff: float) -> np.ndarray:
+    """Return what is compared at inputs that are moved by some roundings, again and again: (nudges, ...)."""
+    assert comparison.measure is not None
+    generator = np.random.default_rng(1)
+    moved = [fd_check.nudged(of, named, _NUDGE_ROUNDINGS * roundoff, generator) for _ in range(_NUDGES)]
+    return np.array([comparison.measure(of, each) for each in moved])
 
 
 def _due(asked: _Question) -> tuple[int, int]:
@@ -147,20 +326,8 @@ def _not_finite(got: np.ndarray) -> int | None:
     return None
 
 
-def _no_digits(asked: _Question, allowed: float, worst_allowed: float, platform: str) -> tuple[str, str] | None:
-    """Why a result proves nothing although it may be near enough: (reason, words)."""
-    case, rounding = asked.case, asked.rounding
-    if worst_allowed < 0.5:
-        return None
-    if case.mode == "finite_difference":
-        return "no_digits", "a finite difference with this step and dtype has no correct digit"
-    if not allowed < 0.5 and (asked.closed or not tolerance(case, rounding.added, platform) < 0.5):
-        return "no_digits", f"in {case.dtype} a sum of {rounding.total} terms has no digit that is sure"
-    return "wrong_answer", "no digit can be checked by finite differences; give a reference"
-
-
 def _question(case: Case, workload: Workload, sizes: Shape, platform: str, pattern: Pattern | None) -> _Question:
-    """What is asked of a result; the patterns are checked, and how many numbers it adds up is counted."""
+    """Return what is asked of a result; the patterns are checked, and how many numbers it adds up is counted."""
     own = _own_pattern(case, workload, sizes)
     colored = case.seeds == "colored" and case.mode != "value"
     ours = None
@@ -172,27 +339,46 @@ def _question(case: Case, workload: Workload, sizes: Shape, platform: str, patte
     of_entries = colored or workload.reference is None or asked.how not in (None, "gram")
     if workload.nonzeros is not None and of_entries and case.mode != "value" and not sizes.summed:
         asked = asked._replace(known=own)
-    terms, count = _terms(asked, own or ours), _count(asked, own)
-    return asked._replace(rounding=Rounding(terms, count, tolerance(case, terms, platform)))
+    found = None
+    if asked.known is None and not (case.mode == "value" and differences.closed(case, workload)) and workload.reference is None:
+        plain = dataclasses.replace(case, **_PLAIN | _plain_mode(case))
+        found = _examined(plain, _Keyed(numeric.fingerprint(workload.function), (workload, sizes)))
+        asked = asked._replace(workload=numeric.with_reference(workload, found), numeric=found)
+    inside = found.inside if found else 0.0
+    few_bits = _roundoff(case, platform, inside) > differences.ROUNDOFF["float32"]
+    terms, count = asked.workload.terms, _count(asked, own)
+    rounding = Rounding(terms, count, tolerance(case, terms, platform, inside))
+    identity = numeric.fingerprint((workload.function, workload.reference, workload.nonzeros))
+    return asked._replace(rounding=rounding, most=_MOST_IN_FEW_BITS if few_bits else _MOST, identity=identity)
+
+
+def _plain_mode(case: Case) -> dict[str, Any]:
+    return {"mode": "value" if case.mode == "value" else "jacfwd", "batch": "vmap", "seeds": "identity", "reduce": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keyed:
+    """A value beside a key that stands for it in a cache."""
+
+    key: Hashable
+    value: Any = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _examined(problem: Case, keyed: _Keyed) -> Numeric:
+    """Return the numeric reference of a problem, examined once."""
+    return numeric.examine(problem, *keyed.value)
 
 
 def _own_pattern(case: Case, workload: Workload, sizes: Shape) -> Pattern | None:
-    """The pattern that a workload knows by hand."""
+    """Return the pattern that a workload knows by hand."""
     if workload.pattern is None or case.mode == "value" or case.target in SECOND:
         return None
     return places.checked(*workload.pattern(), sizes.outputs, sizes.inputs)
 
 
-def _terms(asked: _Question, pattern: Pattern | None) -> int:
-    """How many numbers one entry adds up; 16 times as many as it shows in a function that nobody took apart."""
-    if asked.closed:
-        return asked.workload.terms
-    shown = (asked.sizes.inputs, asked.sizes.outputs) if pattern is None else (row(pattern), column(pattern))
-    return 16 * max(asked.workload.terms, *shown)
-
-
 def _count(asked: _Question, own: Pattern | None) -> int:
-    """How many entries, or values, one number of the result adds up."""
+    """Return how many entries, or values, one number of the result adds up."""
     case, sizes = asked.case, asked.sizes
     if case.mode == "value":
         return 1 if asked.how is None else case.points * max(asked.workload.terms, sizes.values)
@@ -200,60 +386,148 @@ def _count(asked: _Question, own: Pattern | None) -> int:
 
 
 def _ranges(asked: _Question) -> Iterator[tuple[int, int]]:
-    """Blocks of points whose full derivative, before any sum, stays small."""
+    """Yield blocks of points whose full derivative, before any sum, stays small."""
     case, workload, sizes = asked.case, asked.workload, asked.sizes
     draws = [*workload.points.values(), *workload.shared.values()]
     cells = sizes.outputs * max(sizes.inputs, 1)
-    if asked.known is not None or (asked.pattern is not None and not asked.closed):
-        cells = sizes.outputs + sizes.inputs + len((asked.known or asked.pattern).rows)  # type: ignore[union-attr]
+    if asked.known is not None:
+        cells = sizes.outputs + sizes.inputs + len(asked.known.rows)
+    elif asked.sampled and asked.pattern is not None:
+        cells = 16 * (sizes.outputs + sizes.inputs) + len(asked.pattern.rows)
     elif asked.how == "gram":
         cells = max(cells, sizes.inputs**2)
     numbers = cells + sum(int(np.prod(draw.shape)) for draw in draws)
-    step = max(1, _BLOCK_NUMBERS * (1 if asked.closed else 16) // numbers)  # a call of JAX wants more to do
+    step = max(1, _BLOCK_NUMBERS * (16 if asked.numeric else 1) // numbers)  # a call of JAX wants more to do
     return ((start, min(start + step, case.points)) for start in range(0, case.points, step))
 
 
-def _answers(asked: _Question, got: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Block by block, or of all copies at once: errors, what is allowed on top of the table, and what else there is to say."""
-    case, workload, sizes = asked.case, asked.workload, asked.sizes
+def _blocks(asked: _Question, got: np.ndarray) -> Iterator[_Block]:
+    """Yield what is compared, block by block, or of all copies at once."""
+    case = asked.case
     if asked.how == "points":
-        yield *(_sum_of_values if case.mode == "value" else _sum_of_derivatives)(asked, got), ""
+        yield (_sum_of_values if case.mode == "value" else _sum_of_derivatives)(asked, got)
         return
     common = places.common(asked.pattern, asked.known) if asked.pattern is not None and asked.known is not None else None
+    whole = _whole_numbers(asked) if asked.sampled else ()
     for start, stop in _ranges(asked):
         part = got[start:stop]
-        if not asked.closed:
-            yield *probes.compare(case, workload, sizes, part, start, stop, asked.rounding, asked.pattern), ""
+        if asked.sampled:
+            yield _sampled_block(asked, part, start, stop)
+            for point in whole:
+                if start <= point < stop:
+                    yield _block_of(asked, part[point - start : point - start + 1], point, point + 1)
         elif common is not None:
-            yield _compare_entries(asked, common, part, start, stop)
+            yield _block_of_entries(asked, common, part, start, stop)
         else:
-            if asked.pattern is not None:
-                part = places.written_out(asked.pattern, part[:, 0].astype(np.float64))
-            yield *_compare(asked, part, start, stop), ""
+            yield _block_of(asked, part, start, stop)
 
 
-def _compare(asked: _Question, got: np.ndarray, start: int, stop: int) -> Answer:
-    """The error of each point against the reference, and what a finite step is allowed on top: two (points,)."""
+def _block_of(asked: _Question, got: np.ndarray, start: int, stop: int) -> _Block:
+    """Compare all entries of a block of points."""
+    named = inputs.exact(asked.case, asked.workload, start, stop)
+    if asked.pattern is not None:
+        got = places.written_out(asked.pattern, got[:, 0].astype(np.float64))
     want, size = _wanted(asked, start, stop)
-    off = np.abs(got.astype(np.float64) - want)
-    if asked.case.mode != "finite_difference":
-        return over(off, size).max(axis=(1, 2)), np.zeros(len(got))
-    size = size.max(axis=(1, 2))  # so that the bound of one entry is not compared with the error of another
-    return over(off.max(axis=(1, 2)), size), over(_step(asked, start, stop), size)
+    got = got.astype(np.float64)
+    if not asked.stepping:
+        measure = functools.partial(_measured, asked) if asked.known is None else None
+        return _Block(start, named, [Comparison(got, want, size, measure)], np.zeros(len(got)))
+    size = size.reshape(len(size), -1).max(axis=1)  # so that the bound of one entry is not compared with the error of another
+    comparison = Comparison(got, want, size[:, None, None])
+    return _Block(start, named, [comparison], over(_step(asked, start, stop), size))
 
 
-def _compare_entries(asked: _Question, common: places.Common, got: np.ndarray, start: int, stop: int) -> tuple:
-    """The same for entries at places of their own; and how many that are not zero the pattern lacks, in words."""
+def _measured(asked: _Question, of: reference.Evaluation, named: Any) -> np.ndarray:
+    """Return what the reference would say, evaluated otherwise: (points, outputs', inputs')."""
+    if asked.case.mode == "value":
+        return reference.values(of, named)[:, :, None]
+    J = reference.jacobian(of, named)
+    if asked.sizes.summed and asked.workload.reduce is not None:
+        J = J.sum(axis=1, keepdims=True)
+    return _from_jacobians(asked, Jacobians(J), None, named)[0]
+
+
+def _block_of_entries(asked: _Question, common: places.Common, got: np.ndarray, start: int, stop: int) -> _Block:
+    """Compare the entries of a pattern with those that the workload knows, and what the pattern lacks with zero."""
+    assert asked.known is not None
     want, size = (array[:, 0] for array in _wanted(asked, start, stop))
-    here = want if common.at is None or common.has is None else np.where(common.has, want[:, common.at], 0.0)
-    off, words = np.abs(got[:, 0].astype(np.float64) - here).max(axis=1), ""
+    size = np.broadcast_to(size, want.shape)
+    named = inputs.exact(asked.case, asked.workload, start, stop)
+    here, scale, words = want, size, ""
+    if common.at is not None and common.has is not None:
+        largest = size.max(axis=1, keepdims=True)
+        here = np.where(common.has, want[:, common.at], 0.0)
+        scale = np.where(common.has, size[:, common.at], largest)
+    extra = np.zeros(len(got))
+    if asked.stepping:
+        scale = np.broadcast_to(size.max(axis=1, keepdims=True), here.shape)
+        extra = over(_step(asked, start, stop), size.max(axis=1))
+    comparisons = [Comparison(got[:, 0].astype(np.float64), here, scale)]
     if common.lacking is not None and common.lacking.size:
-        lacking = np.abs(want[:, common.lacking])
-        off = np.maximum(off, lacking.max(axis=1))
-        if count := int(np.count_nonzero(lacking.max(axis=0) > 0)):
+        lacking = want[:, common.lacking]
+        comparisons.append(Comparison(np.zeros_like(lacking), lacking, size[:, common.lacking]))
+        if count := int(np.count_nonzero(np.abs(lacking).max(axis=0) > 0)):
             words = f"; of the entries that are not zero the pattern lacks {count}"
-    extra = np.zeros(len(got)) if asked.case.mode != "finite_difference" else _step(asked, start, stop)
-    return over(off, size[:, 0]), over(extra, size[:, 0]), words
+    return _Block(start, named, comparisons, extra, words)
+
+
+def _sampled_block(asked: _Question, got: np.ndarray, start: int, stop: int) -> _Block:
+    """Compare a sample of the entries of a block of points."""
+    case, workload, found = asked.case, asked.workload, asked.numeric
+    assert found is not None
+    named, generator = inputs.exact(case, workload, start, stop), np.random.default_rng([case.data_seed, start])
+    of, got, extra = found.evaluation, got.astype(np.float64), np.zeros(stop - start)
+    if case.target == "hvp" or asked.how in ("vector", "inputs"):
+        along_x = case.target == "hvp" or asked.how == "vector"
+        direction = {name: named[name] if along_x else np.ones_like(named[name]) for name in of.names}
+        comparisons = [sampled.products(of, named, got[:, :, 0], direction, generator)]
+    elif asked.how == "gram":
+        comparisons = list(sampled.grams(of, named, got, _sample(asked), generator))
+    else:
+        of = reference.summed(of) if asked.how == "outputs" else of
+        J = Jacobians(got if asked.pattern is None else got[:, 0], asked.pattern)
+        comparisons = list(sampled.jacobians(of, named, J, _sample(asked), generator))
+        if asked.how == "outputs":
+            comparisons = [_of_summed(each) for each in comparisons]
+    if not asked.stepping:
+        return _Block(start, named, comparisons, extra)
+    bound = _step(asked, start, stop)
+    sizes = [each.size.reshape(len(got), -1).max(axis=1) for each in comparisons]
+    return _Block(
+        start, named, [dataclasses.replace(each, measure=None) for each in comparisons], over(bound, np.min(sizes, axis=0))
+    )
+
+
+def _of_summed(comparison: Comparison) -> Comparison:
+    """Have a comparison evaluate the sum over outputs."""
+    measure = comparison.measure
+    assert measure is not None
+    return dataclasses.replace(comparison, measure=lambda e, n: measure(reference.summed(e), n))
+
+
+def _sample(asked: _Question) -> sampled.Sample:
+    """Return the columns and rows that are compared at every point of a case."""
+    assert asked.numeric is not None
+    outputs = 1 if asked.how in ("outputs", "points") else asked.sizes.outputs
+    return sampled.sample(asked.numeric, outputs, asked.sizes.inputs, np.random.default_rng(asked.case.data_seed))
+
+
+def _sample_of_gram(asked: _Question) -> float:
+    return len(_sample(asked).columns) / asked.sizes.inputs
+
+
+def _whole_points(asked: _Question) -> int:
+    """Return how many points are compared whole, within half of the budget; none where one takes more than all of it."""
+    assert asked.numeric is not None
+    return int(min(asked.case.points, BUDGET_SECONDS / 2 / (asked.numeric.seconds / asked.case.points)))
+
+
+def _whole_numbers(asked: _Question) -> tuple[int, ...]:
+    """Return the points that are compared whole."""
+    if asked.how in ("inputs", "vector") or asked.case.target == "hvp" or asked.stepping:
+        return ()
+    generator = np.random.default_rng([asked.case.data_seed, 1])
+    return tuple(int(point) for point in numeric.picked(_whole_points(asked), asked.case.points, generator))
 
 
 def _step(asked: _Question, start: int, stop: int) -> np.ndarray:
@@ -278,14 +552,14 @@ def _wanted(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.nda
         "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # where that sums outputs
         "seeds": "colored" if asked.at_entries else "identity",
     }
-    want, size = _whole(dataclasses.replace(case, **_PLAIN | what), asked.rounding)
+    want, size = _whole(dataclasses.replace(case, **_PLAIN | what), asked.rounding, _Keyed(asked.identity, asked))
     return want[start:stop], size[start:stop]
 
 
 @functools.lru_cache(maxsize=4)
-def _whole(problem: Case, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
-    workload = build(problem)
-    asked = _question(problem, workload, shape(problem, workload), "cpu", None)._replace(rounding=rounding)
+def _whole(problem: Case, rounding: Rounding, keyed: _Keyed) -> tuple[np.ndarray, np.ndarray]:
+    """Return all that the reference says of a problem, worked out once for every way of computing it."""
+    asked = keyed.value
     blocks = [_block(asked, start, stop) for start, stop in _ranges(asked)]
     return np.concatenate([want for want, _ in blocks]), np.concatenate([size for _, size in blocks])
 
@@ -294,27 +568,48 @@ def _block(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndar
     case, workload = asked.case, asked.workload
     if case.mode == "value":
         value, terms = _value(asked, start, stop)
-        return value[:, :, None], _at_least(np.abs(value).max(axis=1), terms)[:, None, None]
+        return value[:, :, None], _at_least(np.abs(value), None if terms is None else terms[:, None])[:, :, None]
     J, floor = _jacobians(asked, start, stop)
     if asked.at_entries:
-        return J.values[:, None], _at_least(np.abs(J.values).max(axis=1), floor)[:, None, None]
-    if case.target == "hvp" or asked.how == "vector":
-        x = differences.flat(workload, inputs.exact(case, workload, start, stop), stop - start)
-        if asked.how == "vector":
-            return reduced("vector", J, asked.rounding, floor, x)
-        size = (np.abs(J.values) @ np.abs(x)[:, :, None]).max(axis=(1, 2))
-        terms = None if floor is None else floor * np.abs(x).max(axis=1)
-        return J.values @ x[:, :, None], _at_least(size, terms)[:, None, None]
-    return reduced(asked.how, J, asked.rounding, floor)
+        assert J.pattern is not None
+        size = _at_least(_largest_of_rows(J), None if floor is None else floor[:, None])
+        return J.values[:, None], size[:, None, J.pattern.rows]
+    return _from_jacobians(asked, J, floor, inputs.exact(case, workload, start, stop))
+
+
+def _largest_of_rows(J: Jacobians) -> np.ndarray:
+    """Return the largest magnitude in each row of the entries of a pattern: (points, outputs)."""
+    assert J.pattern is not None
+    largest = np.zeros((len(J.values), J.pattern.outputs))
+    np.maximum.at(largest.T, J.pattern.rows, np.abs(J.values).T)
+    return largest
+
+
+def _from_jacobians(asked: _Question, J: Jacobians, floor: np.ndarray | None, named: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is made of Jacobians, (points, outputs', inputs'), and its size. floor: (points,), the least of an entry."""
+    if asked.case.target != "hvp" and asked.how != "vector":
+        return reduced(asked.how, J, asked.rounding, floor)
+    x = np.concatenate([_rows_of(asked.workload, named, name, len(J.values)) for name in asked.workload.names], axis=1)
+    if asked.how == "vector":
+        return reduced("vector", J, asked.rounding, floor, x)
+    size = np.abs(J.values) @ np.abs(x)[:, :, None]
+    terms = None if floor is None else (floor * np.abs(x).max(axis=1))[:, None, None]
+    return J.values @ x[:, :, None], _at_least(size, terms)
+
+
+def _rows_of(workload: Workload, named: Any, name: str, points: int) -> np.ndarray:
+    """Return an input as a row for each point: (points, numbers)."""
+    x = named[name]
+    return x.reshape(points, -1) if name in workload.points else np.broadcast_to(x.reshape(1, -1), (points, x.size))
 
 
 def _value(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
     """The values of a block of points, (points, outputs), and the size of their terms, (points,), where that is known."""
     case, workload = asked.case, asked.workload
     named = inputs.exact(case, workload, start, stop)
-    if (reference := differences.closed(case, workload)) is None:
-        return differences.values(case, workload, named), None
-    said = reference(named)
+    closed = differences.closed(case, workload)
+    assert closed is not None
+    said = closed(named)
     _validate(asked, said, None, start, stop)
     return said.value, said.value_terms
 
@@ -358,31 +653,55 @@ def _at_least(size: np.ndarray, terms: np.ndarray | None) -> np.ndarray:
     return size if terms is None else np.maximum(size, terms)
 
 
-def _sum_of_values(asked: _Question, got: np.ndarray) -> Answer:
-    """One number, the sum of a value over all points and outputs, against the sum of the reference's: every copy."""
+def _sum_of_values(asked: _Question, got: np.ndarray) -> _Block:
+    """Compare one number, the sum of a value over all points and outputs: every copy."""
     total, size = 0.0, 0.0
     for start in range(0, asked.case.points, step := max(1, 2**18 // asked.sizes.values)):
         value, terms = _value(asked, start, min(start + step, asked.case.points))
         magnitude = np.abs(value) if terms is None else np.maximum(np.abs(value), terms[:, None])
         total, size = total + float(value.sum()), size + float(magnitude.sum())
-    off = np.abs(got.reshape(-1).astype(np.float64) - total)
-    return over(off, np.array(size)), np.zeros(len(off))
+    comparison = Comparison(got.reshape(-1).astype(np.float64), np.array(total), np.array(size))
+    return _Block(0, None, [comparison], np.zeros(len(got)))
 
 
-def _sum_of_derivatives(asked: _Question, got: np.ndarray) -> Answer:
-    """The derivative of the sum over all points and outputs, by inputs that they share: every copy, (copies, 1, inputs)."""
-    case, workload, sizes = asked.case, asked.workload, asked.sizes
+def _sum_of_derivatives(asked: _Question, got: np.ndarray) -> _Block:
+    """Compare the derivative of the sum over all points and outputs, by inputs that they share: (copies, 1, inputs)."""
+    sizes = asked.sizes
     bound = np.zeros(sizes.inputs)
-    if case.mode == "finite_difference":
+    if asked.stepping:
         for start, stop in _ranges(asked):
-            bound = bound + differences.step_bound(case, workload, sizes, start, stop, asked.rounding.total).sum(axis=0)
-    if not asked.closed:
-        return probes.total(case, workload, sizes, got[:, 0], list(_ranges(asked)), bound)
+            steps = differences.step_bound(asked.case, asked.workload, sizes, start, stop, asked.rounding.total)
+            bound = bound + steps.sum(axis=0)
     want, size = np.zeros(sizes.inputs), np.zeros(sizes.inputs)
     for start, stop in _ranges(asked):
+        value, magnitude = _summed_over_outputs(asked, start, stop)
+        want, size = want + value.sum(axis=0), size + magnitude.sum(axis=0)
+    got = got[:, 0].astype(np.float64)
+    extra = over(np.full(len(got), bound.max()), size.max())
+    named, measure = None, None
+    if asked.known is None and not asked.stepping:
+        named = inputs.exact(asked.case, asked.workload, 0, min(_SUMMED_AGAIN, asked.case.points))
+        measure = functools.partial(_measured_sum, asked)
+    return _Block(0, named, [Comparison(got, want, size.max(), measure)], extra)
+
+
+_SUMMED_AGAIN = 64  # points of a sum that are evaluated again
+
+
+def _measured_sum(asked: _Question, of: reference.Evaluation, named: Any) -> np.ndarray:
+    """Return the sum over some points, so that its noise is that of the sum over all of them: (inputs,)."""
+    each = reference.columns(reference.summed(of), named, np.arange(asked.sizes.inputs))[:, 0]
+    return each.sum(axis=0) * np.sqrt(asked.case.points / len(each))
+
+
+def _summed_over_outputs(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
+    if not asked.sampled:
         J, floor = _jacobians(asked, start, stop)
         value, magnitude = reduced("points", J, asked.rounding, floor)
-        want, size = want + value[:, 0].sum(axis=0), size + magnitude[:, 0].sum(axis=0)
-    off = np.abs(got[:, 0].astype(np.float64) - want).max(axis=1)
-    extra = np.full(len(got), bound.max())
-    return over(off, size.max()), over(extra, size.max())
+        return value[:, 0], magnitude[:, 0]
+    assert asked.numeric is not None
+    named, of = inputs.exact(asked.case, asked.workload, start, stop), reference.summed(asked.numeric.evaluation)
+    make = reference.rows if asked.numeric.backward else reference.columns
+    value = make(of, named, np.arange(1 if asked.numeric.backward else asked.sizes.inputs))[:, 0]
+    return value, np.abs(value)

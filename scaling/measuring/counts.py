@@ -80,9 +80,9 @@ def _one(equation: Any) -> tuple[int, int]:
     """The same of one equation and what is inside it."""
     name, p = equation.primitive.name, equation.params
     if name in ("scan", "while"):
-        trips, body = (p["length"], p["jaxpr"]) if name == "scan" else (_trips(equation), p["body_jaxpr"])
+        times, body = (p["length"], p["jaxpr"]) if name == "scan" else (trips(equation), p["body_jaxpr"])
         flops, transcendentals = _sum(body)
-        return trips * flops, trips * transcendentals
+        return times * flops, times * transcendentals
     if name == "cond":
         return max(map(_sum, p["branches"]), key=sum)
     if name == "custom_linear_solve":
@@ -103,7 +103,7 @@ def _one(equation: Any) -> tuple[int, int]:
     return (0, count) if rule == "transcendental" else (count, 0)
 
 
-def _trips(equation: Any) -> int:
+def trips(equation: Any) -> int:
     """The trips of `while counter < end: counter += step`, where beginning, end and step are whole numbers in the program."""
     p = equation.params
     test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr

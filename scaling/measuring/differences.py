@@ -1,10 +1,8 @@
-"""Finite differences in float64, on the CPU: the truth about a function that has no closed form, and the bound on a step's error.
+"""Bound the error of a finite difference: how far the step of mode=finite_difference may move a derivative.
 
-Looks at values only, so a wrong rule for a derivative cannot agree with it by being used on both sides. Does not know results:
-probes.py compares them.
+Looks at values in float64 only. Does not know results.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +18,6 @@ from scaling.workload import Draw, Inputs, Reference, Workload
 
 _COORDINATES = 64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
 _LOOKED_AT = 2**24  # numbers in all of them
-_NUMBERS = 2**20  # of the points that are evaluated at once when every input is moved by itself
 # Unit roundoff of one operation.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 
@@ -33,21 +30,10 @@ def closed(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | No
 
 
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
-    """What is differentiated, at a block of points in float64, on the CPU: the function, or its gradient. (points, outputs)."""
+    """Return the function at a block of points in float64: (points, outputs). The workload must have a reference."""
     reference = closed(case, workload)
-    if reference is not None:
-        return reference(named).value
-    return evaluate(workload, gradient(workload) if case.target in SECOND else workload.function, named)
-
-
-def evaluate(workload: Workload, function: Callable, named: Exact) -> np.ndarray:
-    """A function of one point at a block of points, in float64, on the CPU: (points, outputs)."""
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
-        draws = {**workload.points, **workload.shared}
-        typed = {name: jax.numpy.asarray(named[name], np.int32 if draw.integer else np.float64) for name, draw in draws.items()}
-        rows = {name: typed.pop(name) for name in workload.points}
-        out = _batched(function)(rows, typed)
-        return np.asarray(out, np.float64).reshape(len(out), -1)
+    assert reference is not None
+    return reference(named).value
 
 
 def gradient(workload: Workload) -> Callable:
@@ -64,16 +50,6 @@ def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
     return gradient
 
 
-@functools.lru_cache(maxsize=8)
-def _batched(function: Callable) -> Callable:
-    return jax.jit(lambda rows, rest: jax.vmap(lambda one: function(**one, **rest))(rows))
-
-
-def joined(workload: Workload, sizes: Shape, outputs: np.ndarray) -> np.ndarray:
-    """(points, outputs, ...) of the function whose Jacobian is asked for: after the sum over outputs, where there is one."""
-    return outputs.sum(axis=1, keepdims=True) if workload.reduce == "outputs" or sizes.summed else outputs
-
-
 def together(workload: Workload, sizes: Shape, outputs: np.ndarray) -> np.ndarray:
     """(points, outputs) -> (points,): the size of all outputs where these are added up, that of the largest elsewhere."""
     added = workload.reduce in ("outputs", "points") or sizes.summed
@@ -83,84 +59,6 @@ def together(workload: Workload, sizes: Shape, outputs: np.ndarray) -> np.ndarra
 def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exact:
     """The inputs to differentiate by moved along a direction, the others as they are."""
     return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
-
-
-def along(case: Case, workload: Workload, named: Exact, direction: Exact, step: float) -> np.ndarray:
-    """The derivative of every output along a direction, to fourth order in the step: (points, outputs)."""
-    return _fourth_order(lambda by: values(case, workload, moved(workload, named, direction, by * step)), step)
-
-
-def _fourth_order(at: Callable[[float], np.ndarray], step: float) -> np.ndarray:
-    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
-
-
-def noise(value: Any, step: Any) -> Any:
-    """How far the rounding of values, added up, may move a derivative along a direction."""
-    return 8 * ROUNDOFF["float64"] * value / step
-
-
-def own_sizes(workload: Workload, named: Exact) -> dict[str, np.ndarray]:
-    """The size of every number to differentiate by, and no less than a thousandth of what is typical of its input."""
-    sizes = {}
-    for name in workload.names:
-        x = named[name]
-        typical = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-        sizes[name] = np.abs(x) + (1e-3 * typical or 1.0)
-    return sizes
-
-
-def direction(workload: Workload, named: Exact, generator: np.random.Generator) -> Exact:
-    """A random direction in which each input moves in proportion to its size, so that it stays in its domain."""
-    return {
-        name: own * generator.choice([-1.0, 1.0], own.shape) * generator.uniform(0.5, 1.0, own.shape)
-        for name, own in own_sizes(workload, named).items()
-    }
-
-
-def flat(workload: Workload, direction: Exact, points: int) -> np.ndarray:
-    """The inputs to differentiate by, or a direction in them, as a matrix, a row a point: (points, inputs)."""
-    parts = []
-    for name in workload.names:
-        x = direction[name]
-        parts.append(x.reshape(points, -1) if name in workload.points else np.broadcast_to(x.reshape(1, -1), (points, x.size)))
-    return np.concatenate(parts, axis=1)
-
-
-def columns(case: Case, workload: Workload, sizes: Shape, named: Exact, step: float) -> np.ndarray:
-    """The whole Jacobian, every input moved by itself by `step` times its size: (points, outputs, inputs).
-
-    This takes four evaluations of the function for each input of each point.
-    """
-    points = len(named[next(iter(workload.points))])
-    # What the points share is moved for each of them, so that it becomes their own.
-    alone = {name: (workload.points | workload.shared)[name] for name in (*workload.points, *workload.names)}  # type: ignore[operator]
-    rest = {name: draw for name, draw in workload.shared.items() if name not in alone}
-    spread = dataclasses.replace(workload, points=alone, shared=rest)
-    x, h = flat(workload, named, points), step * flat(workload, own_sizes(workload, named), points)
-    numbers = points * (sizes.values + sum(int(np.prod(draw.shape)) for draw in alone.values()))
-    some = max(1, _NUMBERS // numbers)
-
-    def block(first: int) -> np.ndarray:
-        numbers = np.arange(first, min(first + some, x.shape[1]))
-
-        def at(by: float) -> np.ndarray:
-            there = np.repeat(x[None], len(numbers), axis=0)
-            there[np.arange(len(numbers)), :, numbers] += by * h[:, numbers].T
-            tiled = {k: np.tile(named[k], (len(numbers), *[1] * (named[k].ndim - 1))) for k in workload.points}
-            tiled |= _unflat(workload, there.reshape(-1, x.shape[1])) | {name: named[name] for name in rest}
-            return values(case, spread, tiled).reshape(len(numbers), points, -1)
-
-        return joined(workload, sizes, _fourth_order(at, 1.0).transpose(1, 2, 0)) / h[:, None, numbers]
-
-    return np.concatenate([block(first) for first in range(0, x.shape[1], some)], axis=2)
-
-
-def _unflat(workload: Workload, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The opposite of `flat`, where every input is a point's own."""
-    shapes = [draw_of(workload, name).shape for name in workload.names]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    parts = zip(workload.names, np.split(rows, ends, axis=1), shapes, strict=True)
-    return {name: part.reshape(len(rows), *shape) for name, part, shape in parts}
 
 
 def step_bound(case: Case, workload: Workload, sizes: Shape, start: int, stop: int, terms: int) -> np.ndarray:

@@ -88,11 +88,13 @@ def reduced(
     size = magnitude if floor is None else np.maximum(magnitude, floor.reshape(lead))
     if how in SUMS:
         return _sum(how, J, rounding, size, magnitude, x)
+    if how is None:
+        return J.values, size.max(axis=2, keepdims=True)
     s = size.reshape(len(size), -1).max(axis=1)[:, None, None]
     if how == "norm":
         return _norm(magnitude.reshape(len(magnitude), 1, -1), s, rounding)
     assert J.pattern is None
-    return (J.values, s) if how is None else _gram(J.values, magnitude, s, rounding)
+    return _gram(J.values, magnitude, s, rounding)
 
 
 def _sum(
@@ -109,7 +111,9 @@ def _sum(
     found = rounding.size(influence, rounded)
     if how == "points":
         return want[:, None, :], found[:, None, :]
-    return want[:, None, :] if how == "outputs" else want[:, :, None], found.max(axis=1)[:, None, None]
+    if how == "outputs":
+        return want[:, None, :], found.max(axis=1)[:, None, None]
+    return want[:, :, None], found[:, :, None]
 
 
 def _norm(magnitude: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:

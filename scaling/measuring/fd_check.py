@@ -1,0 +1,129 @@
+"""Confirm the derivative of a function by finite differences of its values, along random directions.
+
+A rule for a derivative that is wrong (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every dtype and every
+mode; only the values of the function can tell. Knows functions; does not know cases or results.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.measuring import reference
+from scaling.measuring.reference import Evaluation
+
+_DIRECTIONS = 4
+_STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
+_RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
+SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
+_ZERO = 1e-3  # the least size of an input, of what is typical of all its numbers
+
+Named = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What finite differences say of a derivative.
+
+    wrong: (points,), whether an output of a point differs by more than the differences' own error. sure: the share of outputs,
+    of those that change at all, that differences of at most 5 % error confirm. off: the largest difference over the 2-norm of
+    the row.
+    """
+
+    wrong: np.ndarray
+    sure: float
+    off: float
+
+
+def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> Confirmation:
+    """Compare the pushforward of a function with finite differences at a block of points.
+
+    roundoff: the unit roundoff of the values; that of the narrowest dtype inside the function.
+    """
+    directions = [random_direction(of, named, generator) for _ in range(_DIRECTIONS)]
+    pushed = np.array([reference.along(of, named, direction) for direction in directions])  # (directions, points, outputs)
+    norm = np.sqrt(np.mean(pushed**2, axis=0))
+    again = [reference.along(of, nudged(of, named, 4 * roundoff, generator), directions[0]) for _ in range(3)]
+    changes = norm > 8 * np.max(np.abs(np.array(again) - pushed[0]), axis=0)  # more than rounding explains
+    noise = _noise(of, named, roundoff, generator)
+    wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
+    for direction, exact in zip(directions, pushed, strict=True):
+        found, error = _differences(of, named, direction, noise)
+        size = np.maximum(norm, np.abs(found))
+        far = ~(np.abs(exact - found) <= _RELATIVE * size + 4 * error)
+        if far.any():
+            far &= ~_between_one_sided(of, named, direction, noise, exact, _RELATIVE * size)
+        wrong |= far
+        sure |= 4 * error <= SURE * size
+        off = max(off, float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))))
+    share = float(np.mean(sure[changes])) if changes.any() else 1.0
+    return Confirmation(np.any(wrong, axis=1), share, off)
+
+
+def random_direction(of: Evaluation, named: Named, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return a direction in which each input moves by half to all of its own size, up or down."""
+    return {
+        name: size * generator.choice([-1.0, 1.0], size.shape) * generator.uniform(0.5, 1.0, size.shape)
+        for name, size in own_sizes(of, named).items()
+    }
+
+
+def own_sizes(of: Evaluation, named: Named) -> dict[str, np.ndarray]:
+    """Return the size of every number to differentiate by; of a small one, a thousandth of what is typical of its input."""
+    sizes = {}
+    for name in of.names:
+        x = np.asarray(named[name], np.float64)
+        typical = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
+        sizes[name] = np.where(np.abs(x) > _ZERO * typical, np.abs(x), _ZERO * typical or 1.0)
+    return sizes
+
+
+def nudged(of: Evaluation, named: Named, relative: float, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the inputs, every real number moved up or down by this much of itself."""
+    signs = {name: generator.choice([-1.0, 1.0], np.shape(named[name])) for name in named if name not in of.integers}
+    return {**named, **{name: named[name] * (1 + relative * sign) for name, sign in signs.items()}}
+
+
+def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> np.ndarray:
+    """Return how far rounding moves the values: (points, outputs)."""
+    here = reference.values(of, named)
+    moved = [reference.values(of, nudged(of, named, 2 * roundoff, generator)) for _ in range(3)]
+    return roundoff * np.abs(here) + np.max(np.abs(np.array(moved) - here), axis=0)
+
+
+def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:
+    return reference.values(of, {**named, **{name: named[name] + by * direction[name] for name in of.names}})
+
+
+def _differences(of: Evaluation, named: Named, direction: Named, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative along a direction and its estimated error, each at the step that suits it best: (points, outputs).
+
+    Differences of fourth order; the error of a step is what the next one differs by, and what noise makes of it.
+    """
+    found = []
+    for step in _STEPS:
+        near = _at(of, named, direction, step) - _at(of, named, direction, -step)
+        far = _at(of, named, direction, 2 * step) - _at(of, named, direction, -2 * step)
+        found.append(np.nan_to_num((8 * near - far) / (12 * step), nan=np.inf, posinf=np.inf, neginf=np.inf))
+    best, least = np.zeros_like(noise), np.full_like(noise, np.inf)
+    for k, step in enumerate(_STEPS[:-1]):
+        with np.errstate(invalid="ignore"):
+            error = np.nan_to_num(np.abs(found[k] - found[k + 1]), nan=np.inf) + 1.5 * noise / step
+        best, least = np.where(error < least, found[k], best), np.minimum(error, least)
+    return best, least
+
+
+def _between_one_sided(
+    of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, room: np.ndarray
+) -> np.ndarray:
+    """Return where the function has a kink and the derivative lies between those of its two sides: (points, outputs)."""
+    step, here = 2.0**-16, reference.values(of, named)
+
+    def side(sign: int) -> np.ndarray:
+        near, far = _at(of, named, direction, sign * step), _at(of, named, direction, 2 * sign * step)
+        return sign * (4 * near - far - 3 * here) / (2 * step)
+
+    ahead, behind = side(1), side(-1)
+    error = room + 8 * noise / step
+    kink = np.abs(ahead - behind) > 4 * error
+    return kink & (exact >= np.minimum(ahead, behind) - error) & (exact <= np.maximum(ahead, behind) + error)

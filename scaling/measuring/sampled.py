@@ -1,0 +1,139 @@
+"""Compare a result with a part of its reference, where all of it would take too long.
+
+Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random columns and rows of every
+point, and some points whole, are compared entry by entry. Does not know what is allowed.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.measuring import fd_check, reference
+from scaling.measuring.numeric import Numeric, picked
+from scaling.measuring.reduced import Jacobians, by_output
+from scaling.measuring.reference import Evaluation, Named
+
+_DIRECTIONS = 2
+_COLUMNS, _ROWS = 8, 4
+_SIGNS = 3  # random signs that show the size of a sum that cancels
+
+Measure = Callable[[Evaluation, Named], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A part of a result and of its reference at a block of points, and how to evaluate that part again.
+
+    got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them. measure: (evaluation,
+    inputs of the block) -> array like want; None where that is not offered.
+    """
+
+    got: np.ndarray
+    want: np.ndarray
+    size: np.ndarray
+    measure: Measure | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What of a Jacobian is looked at, the same for all points of a case: columns and rows by number."""
+
+    columns: np.ndarray
+    rows: np.ndarray
+
+
+def sample(numeric: Numeric, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
+    """Return the columns and rows to compare; no rows where reverse mode is not defined."""
+    rows = picked(_ROWS, outputs, generator) if numeric.backward else np.arange(0)
+    return Sample(picked(_COLUMNS, inputs, generator), rows)
+
+
+def share(chosen: Sample, outputs: int, inputs: int) -> float:
+    """Return the share of the entries of a Jacobian that a sample compares one by one."""
+    rows, columns = len(chosen.rows) / outputs, len(chosen.columns) / inputs
+    return rows + columns - rows * columns
+
+
+def jacobians(of: Evaluation, named: Named, J: Jacobians, chosen: Sample, generator: np.random.Generator) -> Iterator[Comparison]:
+    """Compare Jacobians, written out or the entries of a pattern, at a block of points.
+
+    What a pattern lacks counts as zero.
+    """
+    points, pattern = len(J.values), J.pattern
+    flat_inputs = reference.number_of_inputs(of, named)
+    for _ in range(_DIRECTIONS):
+        direction = fd_check.random_direction(of, named, generator)
+        flat = flatten(of, direction, points)
+        want = reference.along(of, named, direction)
+        size = np.maximum(np.sqrt(by_output(J, J.values**2, flat**2)), np.abs(want))
+        yield Comparison(by_output(J, J.values, flat), want, size, _along(direction))
+    largest = np.sqrt(by_output(J, J.values**2, None))  # no less than the largest entry of a row
+    if pattern is None:
+        largest = np.abs(J.values).max(axis=2)
+    want = reference.columns(of, named, chosen.columns)
+    got = _columns(J, chosen.columns)
+    yield Comparison(got, want, largest[:, :, None], functools.partial(reference.columns, which=chosen.columns))
+    if len(chosen.rows):
+        want = reference.rows(of, named, chosen.rows)
+        got = _rows(J, chosen.rows, flat_inputs)
+        size = np.abs(want).max(axis=2, keepdims=True)
+        yield Comparison(got, want, size, functools.partial(reference.rows, which=chosen.rows))
+
+
+def products(of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator) -> Comparison:
+    """Compare Jacobians that are multiplied with a vector already: (points, outputs)."""
+    want = reference.along(of, named, direction)
+    size = np.abs(want)
+    for _ in range(_SIGNS):
+        signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
+        size = np.maximum(size, np.abs(reference.along(of, named, signed)))
+    return Comparison(got, want, size, _along(direction))
+
+
+def grams(of: Evaluation, named: Named, got: np.ndarray, chosen: Sample, generator: np.random.Generator) -> Iterator[Comparison]:
+    """Compare J^T J, written out: (points, inputs, inputs)."""
+    for _ in range(_DIRECTIONS):
+        flat = generator.choice([-1.0, 1.0], got.shape[2])
+        want = reference.gram_along(of, named, flat)
+        size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
+        yield Comparison(got @ flat, want, size, functools.partial(reference.gram_along, direction=flat))
+    want = reference.gram_columns(of, named, chosen.columns)
+    size = np.abs(got).max(axis=2, keepdims=True)
+    yield Comparison(got[:, :, chosen.columns], want, size, functools.partial(reference.gram_columns, which=chosen.columns))
+
+
+def _along(direction: Named) -> Measure:
+    return functools.partial(reference.along, direction=direction)
+
+
+def flatten(of: Evaluation, arrays: Named, points: int) -> np.ndarray:
+    """Return arrays like the inputs as a matrix, one row for each point: (points, inputs)."""
+    parts = []
+    for name in of.names:
+        x = np.asarray(arrays[name], np.float64)
+        parts.append(x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size)))
+    return np.concatenate(parts, axis=1)
+
+
+def _columns(J: Jacobians, which: np.ndarray) -> np.ndarray:
+    """Return columns, written out: (points, outputs, columns)."""
+    if J.pattern is None:
+        return J.values[:, :, which]
+    return _written(J.pattern.cols, J.pattern.rows, J.pattern.outputs, J.values, which).transpose(0, 2, 1)
+
+
+def _rows(J: Jacobians, which: np.ndarray, inputs: int) -> np.ndarray:
+    """Return rows, written out: (points, rows, inputs)."""
+    if J.pattern is None:
+        return J.values[:, which]
+    return _written(J.pattern.rows, J.pattern.cols, inputs, J.values, which)
+
+
+def _written(lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray) -> np.ndarray:
+    made = np.zeros((len(values), len(which), length))
+    for k, line in enumerate(which):
+        at = np.flatnonzero(lines == line)
+        made[:, k, across[at]] = values[:, at]
+    return made
