@@ -44,7 +44,7 @@ _BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their me
 _KEPT_BYTES = 2**26
 BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
 _NUDGES, _NUDGE_ROUNDINGS = 5, 4  # evaluations of what failed, and how many roundings the inputs of each are moved by
-_BLOCKS_AGAIN = 8  # of points that are evaluated again
+_NUMBERS_AGAIN = 2**24  # of what failed, evaluated again; what fails beyond these is judged by their noise
 _INCOMPARABLE = 0.01  # the share of entries that may be left out because rounding decides them
 # How a problem is computed, not what: the reference is the same for every way.
 _PLAIN: dict[str, Any] = {
@@ -188,6 +188,7 @@ class _Compared:
         self.first: int | None = None  # the first point that is wrong
         self.entries = self.left_out = 0
         self._again: list[tuple[_Block, Comparison]] = []
+        self._later: list[tuple[_Block, np.ndarray]] = []
 
     def add(self, block: _Block) -> None:
         """Compare a block of points."""
@@ -196,10 +197,12 @@ class _Compared:
             self.entries += error.size
             flat = error.reshape(len(error), -1).max(axis=1)
             wrong = ~(flat <= self.allowed + block.extra)
-            if wrong.any() and comparison.measure is not None and len(self._again) < _BLOCKS_AGAIN:
+            if not wrong.any() or comparison.measure is None:
+                self._count(block, flat, wrong)
+            elif sum(each.want.size for _, each in self._again) < _NUMBERS_AGAIN:
                 self._again.append((block, comparison))
-                continue
-            self._count(block, flat, wrong)
+            else:
+                self._later.append((block, flat))
 
     def _count(self, block: _Block, error: np.ndarray, wrong: np.ndarray) -> None:
         """Note the errors of some points, (points,), and the first that is wrong."""
@@ -233,6 +236,8 @@ class _Compared:
             kept = np.where(lost, 0.0, over(error, size)).reshape(len(error), -1)
             self._count(block, kept.max(axis=1), wrong.reshape(len(wrong), -1).any(axis=1))
             self.worst_allowed = max(self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max()))
+        for block, flat in self._later:
+            self._count(block, flat, ~(flat <= self.worst_allowed))
 
     def verdict(self, each: str, count: int) -> Verdict:
         """Return what the errors come to."""
