@@ -178,7 +178,7 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
         with _together(place):
             got = collect(result)
             del result
-            digest = hashlib.blake2b(np.ascontiguousarray(got).view(np.uint8)).digest()
+            digest = hashlib.blake2b(np.ascontiguousarray(got).view(np.uint8).data).digest()
             if digest in seen:  # the same numbers to the last bit
                 return
             verdict = check.verdict(case, built, sizes, got, place.platform, pattern=pattern)

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from scaling.case import SECOND, Case, Refusal
@@ -26,7 +27,7 @@ from scaling.measuring import differences, fd_check, inputs, numeric, places, re
 from scaling.measuring.differences import over
 from scaling.measuring.numeric import Numeric
 from scaling.measuring.reduced import Jacobians, Rounding, added, reduced, stepped
-from scaling.measuring.sampled import Comparison
+from scaling.measuring.sampled import Comparison, Part
 from scaling.measuring.shape import Shape
 from scaling.measuring.sparsity import Pattern
 from scaling.workload import Reference, Workload
@@ -38,13 +39,16 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "default"): 2.0**-8,  # bfloat16
     ("tpu", "high"): 2.0**-14,  # three of them
 }
-_ROUNDINGS = 16  # in each term
+_ROUNDINGS = 8  # in each term; what needs more is looked at again
+_UNDERFLOWS = 2.0**10  # of the smallest normal number: what lies below may be lost in a product
+_FAIR = 64  # roundings of a value that may show in its derivative
 _MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
 _BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
 _KEPT_BYTES = 2**26
 BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
-_NUDGES, _NUDGE_ROUNDINGS = 5, 4  # evaluations of what failed, and how many roundings the inputs of each are moved by
-_NUMBERS_AGAIN = 2**24  # of what failed, evaluated again; what fails beyond these is judged by their noise
+_NUDGES, _NUDGE_ROUNDINGS = 8, 2  # evaluations of what failed, and how many roundings the inputs of each are moved by
+_POINTS_AGAIN, _COLUMNS_AGAIN = 8, 32  # of what failed in a block, evaluated again; the rest is judged by their noise
+_NUMBERS_AGAIN = 2**24  # of all blocks
 _INCOMPARABLE = 0.01  # the share of entries that may be left out because rounding decides them
 # How a problem is computed, not what: the reference is the same for every way.
 _PLAIN: dict[str, Any] = {
@@ -74,6 +78,11 @@ def tolerance(case: Case, terms: int, platform: str, inside: float = 0.0) -> flo
     inside: the unit roundoff of the narrowest dtype in the function.
     """
     return _ROUNDINGS * _roundoff(case, platform, inside) * float(np.sqrt(terms))
+
+
+def _underflow(case: Case) -> float:
+    """Return the size below which numbers of a dtype lose their digits: what is divided by is no smaller."""
+    return _UNDERFLOWS * float(jax.numpy.finfo(case.dtype).tiny) / differences.ROUNDOFF[case.dtype]
 
 
 def _roundoff(case: Case, platform: str, inside: float) -> float:
@@ -192,7 +201,8 @@ class _Compared:
 
     def add(self, block: _Block) -> None:
         """Compare a block of points."""
-        for comparison in block.comparisons:
+        for whole in block.comparisons:
+            comparison = dataclasses.replace(whole, size=np.maximum(whole.size, _underflow(self.asked.case)))
             error = over(np.abs(comparison.got - comparison.want), comparison.size)
             self.entries += error.size
             flat = error.reshape(len(error), -1).max(axis=1)
@@ -204,7 +214,7 @@ class _Compared:
             else:
                 self._later.append((block, flat))
 
-    def _count(self, block: _Block, error: np.ndarray, wrong: np.ndarray) -> None:
+    def _count(self, block: _Block, error: np.ndarray, wrong: Any) -> None:
         """Note the errors of some points, (points,), and the first that is wrong."""
         if wrong.any() and (self.first is None or block.start + int(np.argmax(wrong)) < self.first):
             self.first, self.words = block.start + int(np.argmax(wrong)), block.words
@@ -222,22 +232,46 @@ class _Compared:
             return
         native = asked.numeric.native if asked.numeric else numeric.native(asked.case, asked.workload, self._again[0][0].named)
         for block, comparison in self._again:
-            error = np.abs(comparison.got - comparison.want)
-            size = np.broadcast_to(comparison.size, error.shape)
-            noise, natural = _noise(asked, native, block.named, comparison, roundoff)
-            zero = size <= 8 * _jitter(asked, block.named, comparison)  # the reference is nothing but its own rounding
-            axes = tuple(range(1, noise.ndim))
-            noise = np.where(zero, noise.max(axis=axes, keepdims=True), noise)
-            size = np.where(zero, np.maximum(size, np.where(noise <= asked.most * natural, natural, 0.0)), size)
-            fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
-            lost = ~fine & ~(allowed <= asked.most)
-            wrong = ~fine & ~lost & ~(error <= self.allowed * comparison.size + noise)
-            self.left_out += int(lost.sum())
-            kept = np.where(lost, 0.0, over(error, size)).reshape(len(error), -1)
-            self._count(block, kept.max(axis=1), wrong.reshape(len(wrong), -1).any(axis=1))
-            self.worst_allowed = max(self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max()))
+            if self.first is None:
+                self._look_at(native, block, comparison, roundoff)
         for block, flat in self._later:
             self._count(block, flat, ~(flat <= self.worst_allowed))
+
+    def _look_at(self, native: reference.Evaluation, block: _Block, whole: Comparison, roundoff: float) -> None:
+        """Evaluate some of what failed in a block again, and judge the rest by it."""
+        asked, all_errors = self.asked, over(np.abs(whole.got - whole.want), whole.size)
+        part = _worst_part(all_errors > self.allowed, all_errors, whole.by_column)
+        named = block.named if asked.how == "points" else _at_points(native, block.named, part)
+        comparison = whole.at(part)
+        error = np.abs(comparison.got - comparison.want)
+        noise, natural = _noise(asked, native, named, comparison, part, roundoff)
+        zero = comparison.size <= 8 * _jitter(asked, named, comparison, part)  # the reference is nothing but its own rounding
+        noise = np.where(zero, noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), noise)
+        drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff) * natural)
+        size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
+        fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
+        lost = ~fine & ~(allowed <= asked.most)
+        wrong = ~fine & ~lost & ~(error <= self.allowed * comparison.size + noise)
+        at = np.zeros(len(all_errors), bool)
+        at[part.points] = wrong.reshape(len(wrong), -1).any(axis=1)
+        kept = np.zeros(len(all_errors))
+        kept[part.points] = np.where(lost, 0.0, over(error, size)).reshape(len(error), -1).max(axis=1)
+        self.worst_allowed = max(self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max()))
+        self._count(block, kept, at)
+        self._judge_rest(block, all_errors, part, float(np.mean(lost[~fine])) if (~fine).any() else 0.0, bool(drowned.any()))
+
+    def _judge_rest(self, block: _Block, errors: np.ndarray, part: Part, lost: float, drowned: bool) -> None:
+        """Judge the entries that failed and were not evaluated again. lost: the share of those that were and say nothing."""
+        rest = errors.copy()
+        if part.columns is None:
+            rest[part.points] = 0.0
+        else:
+            rest[np.ix_(part.points, *map(np.arange, errors.shape[1:-1]), part.columns)] = 0.0
+        failed = rest > self.worst_allowed
+        many = int(failed.sum())
+        self.left_out += int(lost * max(many, part.points.size if part.columns is None else part.columns.size))
+        if many and not lost and not drowned:
+            self._count(block, rest.reshape(len(rest), -1).max(axis=1), failed.reshape(len(failed), -1).any(axis=1))
 
     def verdict(self, each: str, count: int) -> Verdict:
         """Return what the errors come to."""
@@ -267,46 +301,88 @@ def _checked(asked: _Question, kept: float, count: int) -> dict[str, float]:
     return {"entries": kept * (some + (1 - some) * whole), "points": 1.0 if some == 1 else whole}
 
 
-def _noise(
-    asked: _Question, native: reference.Evaluation, named: Any, comparison: Comparison, roundoff: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return what rounding explains of what is compared, and the size that a value and its inputs give it.
+def _rounded(roundoff: float) -> float:
+    """Return what rounding may do to a number of this roundoff on the way to a derivative, relative to the number."""
+    return _FAIR * roundoff
 
-    The first is twice the range at nudged inputs in the dtype of the case, and zero where it cannot be evaluated. The second is
-    the largest value of a point over its typical input, (points, ...).
+
+def _worst_part(failed: np.ndarray, error: np.ndarray, by_column: bool) -> Part:
+    """Return the points, and the columns, of the largest errors among those that failed, and some of the others that did."""
+    points = failed.reshape(len(failed), -1)
+    picked = _some_of(points.any(axis=1), error.reshape(len(error), -1).max(axis=1), _POINTS_AGAIN)
+    if not by_column:
+        return Part(picked)
+    columns = failed[picked].reshape(-1, failed.shape[-1])
+    return Part(picked, _some_of(columns.any(axis=0), error[picked].reshape(columns.shape).max(axis=0), _COLUMNS_AGAIN))
+
+
+def _some_of(failed: Any, error: Any, most: int) -> np.ndarray:
+    """Return at most so many numbers of what failed: the worst half, and of the others those that lie evenly."""
+    numbers = np.flatnonzero(failed)
+    order = numbers[np.argsort(-error[numbers], kind="stable")]
+    rest = np.sort(order[most // 2 :])
+    evenly = rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)] if len(rest) else rest
+    return np.unique(np.concatenate([order[: most // 2], evenly]))
+
+
+def _at_points(of: reference.Evaluation, named: Any, part: Part) -> dict[str, np.ndarray]:
+    """Return the inputs of some points."""
+    return {name: array[part.points] if name in of.own else array for name, array in named.items()}
+
+
+def _noise(
+    asked: _Question, native: reference.Evaluation, named: Any, comparison: Comparison, part: Part, roundoff: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what rounding explains of what is compared, and the size that values and inputs give it: two (points, ...).
+
+    It explains the range at nudged inputs in the dtype of the case, and no less than is typical of the other entries; and
+    what forward mode in that dtype is off by, as far as the rounding of a value over its input may be (1 - tanh^2 where tanh is
+    near 1). Nothing where the function cannot be evaluated.
     """
+    assert comparison.measure is not None
     try:
         with reference.evaluating(native.dtype):
-            found = _nudged(native, named, comparison, roundoff)
-            value = np.abs(reference.values(native, named)).max(axis=1)
+            found = _nudged(native, named, comparison, part, roundoff)
+            here, value = comparison.measure(native, named, part), np.abs(reference.values(native, named))
     except Exception:
-        return np.zeros_like(comparison.want), np.zeros(1)
-    typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in native.names])) or 1.0
-    power = {"norm": 2, "gram": 2, "vector": 0}.get(asked.how or "", 0 if asked.case.target == "hvp" else 1)
-    natural = value if power == 0 or asked.case.mode == "value" else (value / typical) ** power
-    noise = 2 * (found.max(axis=0) - found.min(axis=0))
+        return np.zeros((1,) * comparison.want.ndim), np.zeros((1,) * comparison.want.ndim)
+    natural = _natural(asked, native, named, value, comparison.want)
+    noise = found.max(axis=0) - found.min(axis=0)
+    noise = np.maximum(noise, comparison.size * np.median(over(noise, np.broadcast_to(comparison.size, noise.shape))))
+    off = np.abs(here - comparison.want)
+    off = np.where(off <= _rounded(roundoff) * natural, 2 * off, 0.0)
+    noise = np.maximum(noise, off.max(axis=-1, keepdims=True))
+    return noise, natural
+
+
+def _natural(asked: _Question, of: reference.Evaluation, named: Any, value: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return the size that value and inputs give a derivative, of a shape that broadcasts with `like`."""
+    typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in of.names])) or 1.0
+    along_x = asked.case.mode == "value" or asked.how == "vector" or asked.case.target == "hvp"
+    size = value if along_x else (value / typical) ** (2 if asked.how in ("norm", "gram") else 1)
     if asked.how == "points":
-        return noise[None], np.array(natural.sum())
-    return noise, natural.reshape(-1, *[1] * (noise.ndim - 1))
+        return np.full((1,) * max(1, like.ndim), size.sum())
+    if like.shape[1] != size.shape[1]:
+        size = size.max(axis=1, keepdims=True)
+    return size.reshape(*size.shape, *[1] * (like.ndim - 2))
 
 
-def _jitter(asked: _Question, named: Any, comparison: Comparison) -> np.ndarray:
+def _jitter(asked: _Question, named: Any, comparison: Comparison, part: Part) -> np.ndarray:
     """Return how far the reference moves when its inputs move by a rounding of its own: the largest in each row."""
     if asked.numeric is None:
         return np.zeros(1)
     of = asked.numeric.evaluation
     with reference.evaluating(of.dtype):
-        found = _nudged(of, named, comparison, max(differences.ROUNDOFF[of.dtype], asked.numeric.inside))
-    moved = np.abs(found - comparison.want).max(axis=0)
-    return moved.max(axis=-1, keepdims=True) if asked.how != "points" else moved.max()
+        found = _nudged(of, named, comparison, part, max(differences.ROUNDOFF[of.dtype], asked.numeric.inside))
+    return np.abs(found - comparison.want).max(axis=0).max(axis=-1, keepdims=True)
 
 
-def _nudged(of: reference.Evaluation, named: Any, comparison: Comparison, roundoff: float) -> np.ndarray:
+def _nudged(of: reference.Evaluation, named: Any, comparison: Comparison, part: Part, roundoff: float) -> np.ndarray:
     """Return what is compared at inputs that are moved by some roundings, again and again: (nudges, ...)."""
     assert comparison.measure is not None
     generator = np.random.default_rng(1)
     moved = [fd_check.nudged(of, named, _NUDGE_ROUNDINGS * roundoff, generator) for _ in range(_NUDGES)]
-    return np.array([comparison.measure(of, each) for each in moved])
+    return np.array([comparison.measure(of, each, part) for each in moved])
 
 
 def _due(asked: _Question) -> tuple[int, int]:
@@ -347,14 +423,21 @@ def _question(case: Case, workload: Workload, sizes: Shape, platform: str, patte
     found = None
     if asked.known is None and not (case.mode == "value" and differences.closed(case, workload)) and workload.reference is None:
         plain = dataclasses.replace(case, **_PLAIN | _plain_mode(case))
-        found = _examined(plain, _Keyed(numeric.fingerprint(workload.function), (workload, sizes)))
+        found = _examined(plain, _Keyed(_identity(workload), (workload, sizes)))
         asked = asked._replace(workload=numeric.with_reference(workload, found), numeric=found)
     inside = found.inside if found else 0.0
     few_bits = _roundoff(case, platform, inside) > differences.ROUNDOFF["float32"]
     terms, count = asked.workload.terms, _count(asked, own)
     rounding = Rounding(terms, count, tolerance(case, terms, platform, inside))
-    identity = numeric.fingerprint((workload.function, workload.reference, workload.nonzeros))
-    return asked._replace(rounding=rounding, most=_MOST_IN_FEW_BITS if few_bits else _MOST, identity=identity)
+    most = _MOST_IN_FEW_BITS if few_bits else _MOST
+    return asked._replace(rounding=rounding, most=most, identity=_identity(workload))
+
+
+def _identity(workload: Workload) -> Hashable:
+    """Return what tells workloads apart whose cases are the same."""
+    functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
+    draws = [(name, draw.shape, draw.make) for name, draw in (*workload.points.items(), *workload.shared.items())]
+    return numeric.fingerprint((*functions, draws))
 
 
 def _plain_mode(case: Case) -> dict[str, Any]:
@@ -436,16 +519,19 @@ def _block_of(asked: _Question, got: np.ndarray, start: int, stop: int) -> _Bloc
     got = got.astype(np.float64)
     if not asked.stepping:
         measure = functools.partial(_measured, asked) if asked.known is None else None
-        return _Block(start, named, [Comparison(got, want, size, measure)], np.zeros(len(got)))
+        by_column = asked.how in (None, "outputs") and asked.case.mode != "value" and asked.case.target != "hvp"
+        return _Block(start, named, [Comparison(got, want, size, measure, by_column)], np.zeros(len(got)))
     size = size.reshape(len(size), -1).max(axis=1)  # so that the bound of one entry is not compared with the error of another
     comparison = Comparison(got, want, size[:, None, None])
     return _Block(start, named, [comparison], over(_step(asked, start, stop), size))
 
 
-def _measured(asked: _Question, of: reference.Evaluation, named: Any) -> np.ndarray:
+def _measured(asked: _Question, of: reference.Evaluation, named: Any, part: Part) -> np.ndarray:
     """Return what the reference would say, evaluated otherwise: (points, outputs', inputs')."""
     if asked.case.mode == "value":
         return reference.values(of, named)[:, :, None]
+    if part.columns is not None:
+        return reference.columns(reference.summed(of) if asked.how == "outputs" else of, named, part.columns)
     J = reference.jacobian(of, named)
     if asked.sizes.summed and asked.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
@@ -507,7 +593,7 @@ def _of_summed(comparison: Comparison) -> Comparison:
     """Have a comparison evaluate the sum over outputs."""
     measure = comparison.measure
     assert measure is not None
-    return dataclasses.replace(comparison, measure=lambda e, n: measure(reference.summed(e), n))
+    return dataclasses.replace(comparison, measure=lambda of, named, part: measure(reference.summed(of), named, part))
 
 
 def _sample(asked: _Question) -> sampled.Sample:
@@ -687,16 +773,16 @@ def _sum_of_derivatives(asked: _Question, got: np.ndarray) -> _Block:
     if asked.known is None and not asked.stepping:
         named = inputs.exact(asked.case, asked.workload, 0, min(_SUMMED_AGAIN, asked.case.points))
         measure = functools.partial(_measured_sum, asked)
-    return _Block(0, named, [Comparison(got, want, size.max(), measure)], extra)
+    return _Block(0, named, [Comparison(got, np.broadcast_to(want, got.shape), np.full(got.shape, size.max()), measure)], extra)
 
 
 _SUMMED_AGAIN = 64  # points of a sum that are evaluated again
 
 
-def _measured_sum(asked: _Question, of: reference.Evaluation, named: Any) -> np.ndarray:
-    """Return the sum over some points, so that its noise is that of the sum over all of them: (inputs,)."""
+def _measured_sum(asked: _Question, of: reference.Evaluation, named: Any, part: Part) -> np.ndarray:
+    """Return the sum over some points, so that its noise is that of the sum over all of them: (1, inputs)."""
     each = reference.columns(reference.summed(of), named, np.arange(asked.sizes.inputs))[:, 0]
-    return each.sum(axis=0) * np.sqrt(asked.case.points / len(each))
+    return each.sum(axis=0, keepdims=True) * np.sqrt(asked.case.points / len(each))
 
 
 def _summed_over_outputs(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ Every point is multiplied with random directions and compared relative to the 2-
 point, and some points whole, are compared entry by entry. Does not know what is allowed.
 """
 
-import functools
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,21 +19,38 @@ _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
 _SIGNS = 3  # random signs that show the size of a sum that cancels
 
-Measure = Callable[[Evaluation, Named], np.ndarray]
+
+@dataclass(frozen=True)
+class Part:
+    """Some points of a block by number, and columns where these can be evaluated alone."""
+
+    points: np.ndarray
+    columns: np.ndarray | None = None
+
+
+Measure = Callable[[Evaluation, Named, Part], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A part of a result and of its reference at a block of points, and how to evaluate that part again.
+    """A part of a result and of its reference at a block of points, and how to evaluate some of it again.
 
     got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them. measure: (evaluation,
-    inputs of the block) -> array like want; None where that is not offered.
+    inputs of some points, which these are) -> array like want there; None where that is not offered. by_column: whether the
+    last axis is the columns of a Jacobian, some of which can be evaluated alone.
     """
 
     got: np.ndarray
     want: np.ndarray
     size: np.ndarray
     measure: Measure | None = None
+    by_column: bool = False
+
+    def at(self, part: Part) -> "Comparison":
+        """Return the comparison of some points, and of some columns."""
+        arrays = (np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size))
+        got, want, size = arrays if part.columns is None else (array[..., part.columns] for array in arrays)
+        return dataclasses.replace(self, got=got, want=want, size=size)
 
 
 @dataclass(frozen=True)
@@ -74,12 +91,12 @@ def jacobians(of: Evaluation, named: Named, J: Jacobians, chosen: Sample, genera
         largest = np.abs(J.values).max(axis=2)
     want = reference.columns(of, named, chosen.columns)
     got = _columns(J, chosen.columns)
-    yield Comparison(got, want, largest[:, :, None], functools.partial(reference.columns, which=chosen.columns))
+    yield Comparison(got, want, largest[:, :, None], lambda of, named, part: reference.columns(of, named, chosen.columns))
     if len(chosen.rows):
         want = reference.rows(of, named, chosen.rows)
         got = _rows(J, chosen.rows, flat_inputs)
         size = np.abs(want).max(axis=2, keepdims=True)
-        yield Comparison(got, want, size, functools.partial(reference.rows, which=chosen.rows))
+        yield Comparison(got, want, size, lambda of, named, part: reference.rows(of, named, chosen.rows))
 
 
 def products(of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator) -> Comparison:
@@ -98,14 +115,24 @@ def grams(of: Evaluation, named: Named, got: np.ndarray, chosen: Sample, generat
         flat = generator.choice([-1.0, 1.0], got.shape[2])
         want = reference.gram_along(of, named, flat)
         size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
-        yield Comparison(got @ flat, want, size, functools.partial(reference.gram_along, direction=flat))
+        yield Comparison(got @ flat, want, size, _gram_along(flat))
     want = reference.gram_columns(of, named, chosen.columns)
     size = np.abs(got).max(axis=2, keepdims=True)
-    yield Comparison(got[:, :, chosen.columns], want, size, functools.partial(reference.gram_columns, which=chosen.columns))
+    yield Comparison(
+        got[:, :, chosen.columns], want, size, lambda of, named, part: reference.gram_columns(of, named, chosen.columns)
+    )
 
 
 def _along(direction: Named) -> Measure:
-    return functools.partial(reference.along, direction=direction)
+    def measure(of: Evaluation, named: Named, part: Part) -> np.ndarray:
+        there = {name: x[part.points] if name in of.own else x for name, x in direction.items()}
+        return reference.along(of, named, there)
+
+    return measure
+
+
+def _gram_along(direction: np.ndarray) -> Measure:
+    return lambda of, named, part: reference.gram_along(of, named, direction)
 
 
 def flatten(of: Evaluation, arrays: Named, points: int) -> np.ndarray:
