@@ -15,6 +15,7 @@ from scaling.case import FORWARD, HESSIAN, Case
 
 # The smallest change that is planted, relative to the largest entry of its row.
 LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}
+SMALL_ROW = 1e-9  # of the largest entry of a point: what is wrong in rows that are smaller still is measured against this
 _CLEAR = 0.1  # an entry that is changed is at least so large, relative to the largest of its row; 0.7 in bfloat16
 
 
@@ -246,6 +247,7 @@ def change(of: Result, wrong: np.ndarray) -> float:
     """Return the largest change of an entry, relative to the largest right entry of its row."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         row = np.abs(of.exact).max(axis=2, keepdims=True)
+        row = np.maximum(row, SMALL_ROW * row.max(axis=1, keepdims=True))
         off = np.abs(wrong.astype(np.float64) - of.exact)
         return float(np.nan_to_num(np.where(off == 0, 0.0, off / row), nan=np.inf).max())
 
