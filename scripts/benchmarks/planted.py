@@ -15,7 +15,9 @@ import sys
 from scaling import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
-if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts, and processes that it starts find modules
+if not os.environ.get(
+    "SCALING_BENCH"
+):  # XLA and glibc read theirs before Python starts, and processes that it starts find modules
     path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")])
     more = environment.variables("cpu") | {"SCALING_BENCH": "1", "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | more)
@@ -76,9 +78,7 @@ def of_right_functions() -> Iterator[Row]:
     """Run functions whose derivatives are right."""
     for name in right.VARIANTS:
         for case in right.cases(name):
-            completed = trial.complete(case)
-            assert completed is not None, case
-            yield Row("right", name, completed, trial.run(completed)[0], right=True)
+            yield Row("right", name, *trial.run_right(case), right=True)
 
 
 def table(rows: list[Row], title: str, of: Iterable[str]) -> None:
@@ -87,7 +87,7 @@ def table(rows: list[Row], title: str, of: Iterable[str]) -> None:
     for row, value in zip(rows, of, strict=True):
         counts.setdefault(value, Counter())[row.claimed] += 1
     print(f"\n{title:34} {'caught':>8} {'missed':>8} {'nothing claimed':>16}")
-    for value, found in counts.items():
+    for value, found in sorted(counts.items(), key=lambda row: (len(row[0]) if row[0].isdecimal() else 0, row[0])):
         print(f"{value:34} {found['caught']:8} {found['missed']:8} {found['nothing']:16}")
 
 

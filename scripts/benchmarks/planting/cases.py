@@ -46,6 +46,7 @@ AXES: dict[str, list[Any]] = {
     "reduce": [None, "outputs", "inputs", "vector", "norm", "gram", "points"],
     "points": [1, 4, 8, 64],
 }
+NEW_PAIRS = 5  # of values, that each row brings
 DIGITS = 8  # inputs in bfloat16, at most: a sum of more has none
 Row = tuple
 
@@ -86,7 +87,7 @@ def case_of(row: Row) -> Case:
 
 
 def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[Row, Case]:
-    """Return random rows that are accepted, each of which holds at least four pairs of values that none before it holds."""
+    """Return random rows that are accepted, each of which brings pairs of values that none before it has."""
     generator = random.Random(7)
     seen: set[tuple] = set()
     found: dict[Row, Case] = {}
@@ -94,7 +95,7 @@ def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[
     for _ in range(draws):
         row = tuple(generator.choice(AXES[name]) for name in names)
         pairs = {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
-        if len(pairs - seen) < 4 or not _sensible(row):
+        if len(pairs - seen) < NEW_PAIRS or not _sensible(row):
             continue
         if (case := accept(row)) is not None:
             seen |= pairs
@@ -102,7 +103,9 @@ def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[
     return found
 
 
-def _first(family: str, n: int, points: int, dtype: str, mode: str = "jacrev", layout: str = "2 over points", **more: Any) -> Case:
+def _first(
+    family: str, n: int, points: int, dtype: str, mode: str = "jacrev", layout: str = "2 over points", **more: Any
+) -> Case:
     return Case(
         families.__name__, variant=family, sizes={"n": n}, points=points, dtype=dtype, mode=mode, **LAYOUTS[layout] | more
     )
@@ -144,7 +147,12 @@ def built_in_cases() -> list[Case]:
         {"workload": "arrowhead", "points": 4, "sizes": {"n": 256}},
         {"workload": "arrowhead", "points": 4, "sizes": {"n": 1024}, "seeds": "colored"},
     ]
-    layouts = [{"api": "jit"}, {"api": "shard_map", "devices": 2}, {"api": "pmap", "devices": 2}, {"api": "shard_map", "devices": 4}]
+    layouts = [
+        {"api": "jit"},
+        {"api": "shard_map", "devices": 2},
+        {"api": "pmap", "devices": 2},
+        {"api": "shard_map", "devices": 4},
+    ]
     modes, dtypes = ("jacfwd", "jacrev", "linearize"), ("float32", "float64", "bfloat16")
     rows = enumerate(itertools.product(problems, dtypes))
     made = [

@@ -115,7 +115,7 @@ def _network(x, w):
 
 def _filled(x):
     """The upper triangle of a matrix, by the indices that NumPy gives."""
-    return jnp.zeros((3, 3), x.dtype).at[np.triu_indices(3)].set(x[:6] ** 2).sum(axis=0) * 2
+    return jnp.zeros((3, 3), x.dtype).at[UPPER].set(x[:6] ** 2).sum(axis=0) * 2
 
 
 def _newton(x):
@@ -141,7 +141,9 @@ def _custom_root(x):
 
 def _custom_linear_solve(x):
     A = _dominant(_like(x, x.size**2))
-    return lax.custom_linear_solve(lambda y: A @ y, x**2, lambda _, b: jnp.linalg.solve(A, b), lambda _, b: jnp.linalg.solve(A.T, b))
+    return lax.custom_linear_solve(
+        lambda y: A @ y, x**2, lambda _, b: jnp.linalg.solve(A, b), lambda _, b: jnp.linalg.solve(A.T, b)
+    )
 
 
 @jax.custom_jvp
@@ -200,8 +202,14 @@ def _arrow(x):
 
 
 def _gaussian(x):
-    return jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1)) if x.ndim > 1 else jnp.exp(-((x[:, None] - x[None]) ** 2)).sum(1)
+    return (
+        jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1)) if x.ndim > 1 else jnp.exp(-((x[:, None] - x[None]) ** 2)).sum(1)
+    )
 
+
+# Arrays of NumPy that one function after another is traced with, as those of a user's module are.
+ORDER, SCATTERED, TABLE, MASK = np.array([2, 0, 1]), np.array([0, 2, 2]), np.array([[0, 3], [1, 1]]), np.array([True, False] * 3)
+UPPER, LOWER, MESH, BACKWARDS = np.triu_indices(3), np.tril_indices(2), np.ix_([1, 0], [2, 0]), np.arange(6)[::-1]
 
 EVERY: tuple[Fields, ...] = ({}, {"dtype": "float64", "mode": "jacrev"})
 FORWARD: tuple[Fields, ...] = ({}, {"dtype": "float64", "mode": "linearize"})
@@ -209,7 +217,7 @@ BACK: tuple[Fields, ...] = ({"mode": "jacrev"}, {"dtype": "float64", "mode": "ja
 BRIEF: tuple[Fields, ...] = ({}, {"dtype": "bfloat16", "mode": "jacrev"})
 DOUBLE: tuple[Fields, ...] = ({"dtype": "float64"},)
 LAYOUTS: tuple[Fields, ...] = (
-    {}, {"jit": False, "mode": "jacrev"}, {"api": "pmap", "devices": 2}, {"api": "shard_map", "devices": 2, "mode": "linearize"},
+    {}, {"jit": False, "mode": "jacrev"}, {"api": "pmap", "devices": 2}, {"points": 1000, "mode": "linearize"},
 )  # fmt: skip
 TWICE: tuple[Fields, ...] = (
     {"target": "hessian", "mode": "fwd_over_rev"}, {"target": "hvp", "mode": "rev_over_rev", "dtype": "float64"},
@@ -354,7 +362,9 @@ SCALED = {
     "small inputs": Right(lambda x: 1e20 * x * jnp.roll(x, 1), _of_size(1e-10)),
     "very small inputs": Right(lambda x: x + x**2, _of_size(1e-20)),
     "large inputs": Right(lambda x: jnp.sin(1e-10 * x), _of_size(1e10), cases=EVERY),
-    "inputs of all sizes": Right(lambda x: x**2, lambda n: Draw((n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n)))),
+    "inputs of all sizes": Right(
+        lambda x: x**2, lambda n: Draw((n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n)))
+    ),
     "inputs about 1e6": Right(lambda x: jnp.sum((x - 1e6) ** 2), _of_size(1.0, 1e6)),
     "zeros": Right(lambda x: 0 * x, cases=EVERY),
     "constants": Right(lambda x: jnp.ones(3, x.dtype), cases=EVERY),
@@ -418,17 +428,17 @@ CONTROLLED = {
 }
 
 INDEXED = {
-    "int64 indices": Right(lambda x: x[np.array([2, 0, 1])] ** 2, cases=(*LAYOUTS, {"dtype": "float64"})),
+    "int64 indices": Right(lambda x: x[ORDER] ** 2, cases=(*LAYOUTS, {"dtype": "float64"})),
     "triu_indices": Right(_filled, cases=(*LAYOUTS, {"dtype": "float64"})),
-    "reversed by arange": Right(lambda x: x[np.arange(x.size)[::-1]] * x, cases=LAYOUTS[:3]),
-    "scatter": Right(lambda x: jnp.zeros_like(x).at[np.array([0, 2, 2])].add(x[:3] ** 2), cases=LAYOUTS[1:3]),
-    "take": Right(lambda x: jnp.take(x, np.array([[0, 3], [1, 1]])) ** 2, cases=LAYOUTS[:2]),
+    "reversed by arange": Right(lambda x: x[BACKWARDS] * x, cases=LAYOUTS[:3]),
+    "scatter": Right(lambda x: jnp.zeros_like(x).at[SCATTERED].add(x[:3] ** 2), cases=LAYOUTS[1:3]),
+    "take": Right(lambda x: jnp.take(x, TABLE) ** 2, cases=LAYOUTS[:2]),
     "segment_sum": Right(_blockwise, cases=LAYOUTS[:3]),
-    "ix_": Right(lambda x: x.reshape(2, 3)[np.ix_([1, 0], [2, 0])] ** 2),
-    "mask of NumPy": Right(lambda x: x[np.array([True, False] * 3)] ** 2, cases=LAYOUTS[1:2]),
+    "ix_": Right(lambda x: x.reshape(2, 3)[MESH] ** 2),
+    "mask of NumPy": Right(lambda x: x[MASK] ** 2, cases=LAYOUTS[1:2]),
     "dynamic_slice": Right(lambda x: lax.dynamic_slice(x, (1,), (3,)) ** 2),
-    "tril_indices": Right(lambda x: x.reshape(2, 3)[np.tril_indices(2)] ** 3, cases=LAYOUTS[1:3]),
-    "one_hot": Right(lambda x: jax.nn.one_hot(np.array([2, 0]), 6, dtype=x.dtype) @ x**2),
+    "tril_indices": Right(lambda x: x.reshape(2, 3)[LOWER] ** 3, cases=LAYOUTS[1:3]),
+    "one_hot": Right(lambda x: jax.nn.one_hot(ORDER[:2], 6, dtype=x.dtype) @ x**2),
     "an input of integers": Right(lambda x, k: x * jnp.sin(x) * k, others={"k": poisson(3.0)}, cases=EVERY),
     "indexed by an input": Right(lambda x, k: x[k % x.size] * x, others={"k": poisson(3.0)}, cases=(*LAYOUTS[:2], {"dtype": "float64"})),
     "constants of NumPy": Right(lambda x: x * np.linspace(0.1, 1, 6) * np.pi, cases=EVERY),
@@ -463,4 +473,4 @@ def workload(case: Case) -> Workload:
     """Return the function of the case, without a closed form."""
     found = RIGHT[case.variant or VARIANTS[0]]
     points = {"x": found.draw(case.sizes["n"]), **found.others}
-    return Workload(found.function, points, found.shared, wrt="x")
+    return Workload(lambda x, **others: found.function(x, **others), points, found.shared, wrt="x")

@@ -79,6 +79,17 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
     return Outcome(status, record.error, record.tolerance, record.text or ""), calls[0] if calls else None
 
 
+def run_right(case: Case) -> tuple[Case, Outcome]:
+    """Run a whole attempt at a case that can run; return it with all its fields, and its outcome."""
+    try:
+        completed = complete(case)
+    except ValueError as error:  # a `Refusal`
+        return case, Outcome("failed: refused", text=str(error))
+    if completed is None:
+        raise ValueError(f"{case} cannot run")
+    return completed, run(completed, samples=True)[0]
+
+
 def judge(asked: Asked, result: np.ndarray) -> Outcome:
     """Ask the check about another result of the same case."""
     with as_worker(asked.words[0]):
