@@ -43,6 +43,6 @@ def test_a_right_derivative_is_not_refused(name):
 
 
 def test_a_plant_that_its_dtype_cannot_resolve_is_not_planted():
-    outcome, asked = trial.run(trial.complete(cases.HARD[0]))
+    _, asked = trial.run(trial.complete(cases.HARD[0]))
     of = plants.Result(asked.words[0], asked.result, None)
     assert plants.change(of, of.scaled((), 1 + plants.LEAST[of.case.dtype] / 2)) < plants.LEAST[of.case.dtype]

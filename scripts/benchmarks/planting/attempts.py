@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from planting import families, trial
 from planting.cases import LAYOUTS, WAYS
-
 from scaling.case import Case
 
 
@@ -67,7 +66,8 @@ def _of_the_program() -> list[Whole]:
     found.append(Whole("wrong on the second device only", reduced, _second(0.0)))
     later = [
         (_case("wide", 64, "float32", "jacrev"), 1.01), (_case("energy", 3, "float64", "jacfwd"), 0.0),
-        (_case("dense", 64, "float32", "jacfwd", "2 over points"), -1.0), (_case("product", 1024, "float32", "jacrev"), float("nan")),
+        (_case("dense", 64, "float32", "jacfwd", "2 over points"), -1.0),
+        (_case("product", 1024, "float32", "jacrev"), float("nan")),
         (_case("wide", 8, "float64", "linearize", "pmap over points"), 1.01),
         (_case("wide", 64, "float32", "jacfwd", "2 over seeds"), 1.05), (_case("energy", 16384, "float32", "jacrev"), 1.01),
         (_case("tall", 64, "float32", "jacfwd", way="host"), 1.01),

@@ -1,4 +1,4 @@
-"""The cases in which errors are planted: a product of families, sizes, dtypes, layouts, modes and reductions, covered pairwise."""
+"""The cases in which errors are planted: families, sizes, dtypes, layouts, modes and reductions, covered pairwise."""
 
 import itertools
 import random
@@ -7,7 +7,6 @@ from typing import Any
 
 from planting import families, trial
 from planting.families import FAMILIES
-
 from scaling.case import FORWARD, HESSIAN, REVERSE, Case
 
 NUMBERS = 2**22  # of a result, at most

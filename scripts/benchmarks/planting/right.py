@@ -379,38 +379,65 @@ SCALED = {
     "far tail": Right(lambda x: jnp.exp(-(x**2)), _of_size(0.5, 4.0)),
 }
 
+_SUMS = {"outputs": "jacrev", "inputs": "jacfwd", "vector": "jacfwd", "norm": "jacrev", "gram": "jacfwd"}
 SHAPED = {
     "one input": Right(jnp.sin, n=1, cases=BRIEF),
     "one input, cubed": Right(lambda x: x[0] ** 3, positive, n=1, cases=EVERY),
     "one input, eight outputs": Right(lambda x: jnp.sin(x[0] * jnp.arange(1, 9).astype(x.dtype)), n=1, cases=EVERY),
     "two inputs": Right(lambda x: x[0] * jnp.sin(x[1]), n=2),
     "three outputs in two axes": Right(lambda x: jnp.outer(x[:2], x[2:] ** 2)),
-    "banded": Right(lambda x: x * jnp.roll(x, 1) ** 2, n=64, cases=({}, {"seeds": "colored"}, {"seeds": "colored", "dtype": "float64", "mode": "jacrev"})),
+    "banded": Right(
+        lambda x: x * jnp.roll(x, 1) ** 2,
+        n=64,
+        cases=({}, {"seeds": "colored"}, {"seeds": "colored", "dtype": "float64", "mode": "jacrev"}),
+    ),
     "arrow": Right(_arrow, n=64, cases=({}, {"seeds": "colored", "mode": "mixed"})),
     "diagonal": Right(jnp.sin, n=256, cases=({}, {"seeds": "colored"})),
-    "in blocks on the host": Right(lambda x: jnp.sin(_like(x, 7, x.size) @ x), n=64, cases=({"storage": "host", "block": 2, "mode": "jacrev"}, {"storage": "host", "block": 2, "chunk": 4})),
-    "reduced": Right(lambda x: jnp.sin(_like(x, 7, x.size) @ x), n=9, cases=tuple({"reduce": how, "mode": mode} for how, mode in zip(("outputs", "inputs", "vector", "norm", "gram"), ("jacrev", "jacfwd", "jacfwd", "jacrev", "jacfwd")))),
-    "reduced to nothing": Right(jax.nn.softmax, cases=({"reduce": "outputs", "mode": "jacrev"}, {"reduce": "inputs"}, {"reduce": "vector", "dtype": "float64"})),
-    "loss over data": Right(lambda x, w: (jnp.tanh(x @ w) - 0.5) ** 2, shared={"w": normal(6)}, cases=({"reduce": "points", "mode": "jacrev", "wrt": "w"}, {"split": "data", "devices": 2, "api": "shard_map", "mode": "jacrev", "wrt": "w", "dtype": "float64"})),
+    "in blocks on the host": Right(
+        lambda x: jnp.sin(_like(x, 7, x.size) @ x),
+        n=64,
+        cases=({"storage": "host", "block": 2, "mode": "jacrev"}, {"storage": "host", "block": 2, "chunk": 4}),
+    ),
+    "reduced": Right(
+        lambda x: jnp.sin(_like(x, 7, x.size) @ x), n=9, cases=tuple({"reduce": how, "mode": mode} for how, mode in _SUMS.items())
+    ),
+    "reduced to nothing": Right(
+        jax.nn.softmax,
+        cases=({"reduce": "outputs", "mode": "jacrev"}, {"reduce": "inputs"}, {"reduce": "vector", "dtype": "float64"}),
+    ),
+    "loss over data": Right(
+        lambda x, w: (jnp.tanh(x @ w) - 0.5) ** 2,
+        shared={"w": normal(6)},
+        cases=(
+            {"reduce": "points", "mode": "jacrev", "wrt": "w"},
+            {"split": "data", "devices": 2, "api": "shard_map", "mode": "jacrev", "wrt": "w", "dtype": "float64"},
+        ),
+    ),
     "Hessian of a norm": Right(jnp.linalg.norm, cases=TWICE),
     "Hessian of a line": Right(lambda x: jnp.sum(3 * x), cases=TWICE),
     "Hessian of logsumexp": Right(special.logsumexp, cases=TWICE),
     "Hessian of a product": Right(jnp.prod, positive, cases=TWICE),
     "Hessian of a relu": Right(lambda x: jnp.sum(jax.nn.relu(x) ** 3), cases=TWICE),
-    "by finite differences": Right(jnp.sin, cases=({"mode": "finite_difference", "dtype": "float64"}, {"mode": "finite_difference"})),
-    "relu by finite differences": Right(lambda x: jax.nn.relu(x - 1), _beside(1.0, 0.5), cases=({"mode": "finite_difference", "dtype": "float64"},)),
+    "by finite differences": Right(
+        jnp.sin, cases=({"mode": "finite_difference", "dtype": "float64"}, {"mode": "finite_difference"})
+    ),
+    "relu by finite differences": Right(
+        lambda x: jax.nn.relu(x - 1), _beside(1.0, 0.5), cases=({"mode": "finite_difference", "dtype": "float64"},)
+    ),
     "values": Right(lambda x: jnp.sin(x) * jnp.exp(x), cases=({"mode": "value"}, {"mode": "value", "dtype": "bfloat16"})),
-}  # fmt: skip
+}
 
 RULED = {
     "rule": Right(_clever, cases=EVERY),
     "reverse rule": Right(_reversed_rule, cases=BACK),
-    "reverse rule, summed": Right(lambda x: jnp.sum(_reversed_rule(x)), n=64, cases=({"mode": "jacrev"}, {"mode": "grad_of_sum"})),
+    "reverse rule, summed": Right(
+        lambda x: jnp.sum(_reversed_rule(x)), n=64, cases=({"mode": "jacrev"}, {"mode": "grad_of_sum"})
+    ),
     "implicit rule": Right(_newton, positive, cases=EVERY),
     "custom_root": Right(_custom_root, cases=EVERY),
     "custom_linear_solve": Right(_custom_linear_solve, cases=EVERY),
     "stable where": Right(lambda x: jnp.sum(x - lax.stop_gradient(jnp.max(x)) + lax.stop_gradient(jnp.max(x)))),
-}  # fmt: skip
+}
 
 CONTROLLED = {
     "scan": Right(_scan, cases=EVERY),
@@ -440,9 +467,11 @@ INDEXED = {
     "tril_indices": Right(lambda x: x.reshape(2, 3)[LOWER] ** 3, cases=LAYOUTS[1:3]),
     "one_hot": Right(lambda x: jax.nn.one_hot(ORDER[:2], 6, dtype=x.dtype) @ x**2),
     "an input of integers": Right(lambda x, k: x * jnp.sin(x) * k, others={"k": poisson(3.0)}, cases=EVERY),
-    "indexed by an input": Right(lambda x, k: x[k % x.size] * x, others={"k": poisson(3.0)}, cases=(*LAYOUTS[:2], {"dtype": "float64"})),
+    "indexed by an input": Right(
+        lambda x, k: x[k % x.size] * x, others={"k": poisson(3.0)}, cases=(*LAYOUTS[:2], {"dtype": "float64"})
+    ),
     "constants of NumPy": Right(lambda x: x * np.linspace(0.1, 1, 6) * np.pi, cases=EVERY),
-}  # fmt: skip
+}
 
 IN_OTHER_DTYPES = {
     "bernoulli": Right(_noisy, cases=EVERY, digits=False),
