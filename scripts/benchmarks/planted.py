@@ -35,7 +35,7 @@ from planting.attempts import whole_attempts
 from scaling.case import Case, label
 
 CAUGHT, DEVICES = 0.99, 4
-EACH = {"families": 5, "built-in": 6}  # errors planted in a case
+EACH = {"families": 3, "built-in": 4}  # errors planted in a case
 MAY_CLAIM_NOTHING = 0.1  # of the right derivatives
 
 
