@@ -1,0 +1,272 @@
+"""Plants: errors to put into a right result, (points, outputs, inputs), as functions of it.
+
+A plant returns a changed copy, or None where it has no meaning. `change` says how far it moves the result; what the dtype cannot
+resolve is not planted.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.case import FORWARD, HESSIAN, Case
+
+# The smallest change that is planted, relative to the largest entry of its row.
+LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}
+SMALL_ROW = 1e-9  # of the largest entry of a point: what is wrong in rows that are smaller still is measured against this
+_CLEAR = 0.1  # an entry that is changed is at least so large, relative to the largest of its row; 0.7 in bfloat16
+
+
+@dataclass(frozen=True)
+class Result:
+    """A right result, the case that gave it, and where to draw places from."""
+
+    case: Case
+    right: np.ndarray
+    generator: np.random.Generator
+
+    @property
+    def coarse(self) -> bool:
+        """Return whether the result has few digits, so that small errors prove nothing."""
+        return self.case.dtype == "bfloat16" or (self.case.mode == "finite_difference" and self.case.dtype == "float32")
+
+    @property
+    def exact(self) -> np.ndarray:
+        """Return the result in float64."""
+        return self.right.astype(np.float64)
+
+    def with_values(self, changed: np.ndarray) -> np.ndarray:
+        """Return changed values in the dtype of the result."""
+        return changed.astype(self.right.dtype)
+
+    def scaled(self, where: tuple, factor: float) -> np.ndarray:
+        """Return the result with a part multiplied by a factor."""
+        changed = self.exact
+        changed[where] *= factor
+        return self.with_values(changed)
+
+    def entry(self) -> tuple[int, int, int]:
+        """Return the place of a random entry that is not small in its row."""
+        size = np.abs(self.exact)
+        largest = size.max(axis=2, keepdims=True)
+        places = np.argwhere((size >= (0.7 if self.coarse else _CLEAR) * largest) & (size > 0))
+        return tuple(places[self.generator.integers(len(places))]) if len(places) else (0, 0, 0)
+
+    def point(self) -> int:
+        """Return a random point."""
+        return int(self.generator.integers(len(self.right)))
+
+
+Plant = Callable[[Result], np.ndarray | None]
+ALL = slice(None)
+
+
+def _everything(fine: float, coarse: float | None) -> Plant:
+    def plant(of: Result) -> np.ndarray | None:
+        by = coarse if of.coarse else fine
+        return None if by is None else of.scaled((), 1 + by)
+
+    return plant
+
+
+def _entry_zero_everywhere(of: Result) -> np.ndarray | None:
+    return of.scaled((ALL, *of.entry()[1:]), 0.0) if of.right[0].size > 1 else None
+
+
+def _entry_zero_once(of: Result) -> np.ndarray:
+    return of.scaled(of.entry(), 0.0)
+
+
+def _entry_off(of: Result) -> np.ndarray:
+    return of.scaled(of.entry(), 1.6 if of.coarse else 1.03)
+
+
+def _row_zero(of: Result) -> np.ndarray | None:
+    if of.right.shape[1] < 2:
+        return None
+    return of.scaled((ALL, int(of.generator.integers(of.right.shape[1]))), 0.0)
+
+
+def _smallest_row(factor: float) -> Plant:
+    def plant(of: Result) -> np.ndarray | None:
+        if of.right.shape[1] < 2 or (factor and of.coarse):
+            return None
+        row = int(np.argmin(np.abs(of.exact).max(axis=(0, 2))))
+        return of.scaled((ALL, row), factor)
+
+    return plant
+
+
+def _row_off(of: Result) -> np.ndarray | None:
+    if of.right.shape[1] < 2:
+        return None
+    return of.scaled((ALL, int(of.generator.integers(of.right.shape[1]))), 1.5 if of.coarse else 1.02)
+
+
+def _column_zero(of: Result) -> np.ndarray | None:
+    if of.right.shape[2] < 2:
+        return None
+    return of.scaled((ALL, ALL, of.entry()[2]), 0.0)
+
+
+def _rows_swapped(of: Result) -> np.ndarray | None:
+    if of.right.shape[1] < 2:
+        return None
+    a, b = of.generator.choice(of.right.shape[1], 2, replace=False)
+    changed = of.right.copy()
+    changed[:, [a, b]] = changed[:, [b, a]]
+    return changed
+
+
+def _columns_swapped(of: Result) -> np.ndarray | None:
+    if of.right.shape[2] < 2:
+        return None
+    a, b = of.generator.choice(of.right.shape[2], 2, replace=False)
+    changed = of.right.copy()
+    changed[:, :, [a, b]] = changed[:, :, [b, a]]
+    return changed
+
+
+def _transposed(of: Result) -> np.ndarray | None:
+    square = of.right.shape[1] == of.right.shape[2] > 1 and of.case.reduce != "gram"
+    return of.right.transpose(0, 2, 1).copy() if square and of.case.target not in ("hessian", "hvp") else None
+
+
+def _shards(of: Result) -> list[tuple] | None:
+    """Return the part of the result that each device computes, as an index, where the result is cut into such parts."""
+    case, (points, outputs, inputs) = of.case, of.right.shape
+    if case.devices < 2:
+        return None
+    if case.split in ("points", "data"):
+        each = -(-points // case.devices)
+        return [(slice(d * each, (d + 1) * each),) for d in range(case.devices)] if points >= case.devices else None
+    forward = case.mode in FORWARD + HESSIAN
+    count = inputs if forward else outputs
+    if case.reduce or case.seeds == "colored" or case.mode == "mixed" or case.target == "hvp" or count < case.devices:
+        return None
+    each = -(-count // case.axes[1])
+    cuts = [slice(d * each, (d + 1) * each) for d in range(case.axes[1])]
+    rows = -(-points // case.axes[0])
+    lines = [slice(a * rows, (a + 1) * rows) for a in range(case.axes[0])]
+    return [(line, ALL, cut) if forward else (line, cut) for line in lines for cut in cuts]
+
+
+def _shard_scaled(factor: float, coarse: float) -> Plant:
+    def plant(of: Result) -> np.ndarray | None:
+        shards = _shards(of)
+        return of.scaled(shards[1], coarse if of.coarse else factor) if shards else None
+
+    return plant
+
+
+def _shard_repeated(of: Result) -> np.ndarray | None:
+    shards = _shards(of)
+    if not shards or of.right[shards[0]].shape != of.right[shards[1]].shape:
+        return None
+    changed = of.right.copy()
+    changed[shards[1]] = changed[shards[0]]
+    return changed
+
+
+def _point_off(of: Result) -> np.ndarray | None:
+    return of.scaled((of.point(),), 1.5 if of.coarse else 1.01) if len(of.right) > 1 else None
+
+
+def _points_swapped(of: Result) -> np.ndarray | None:
+    if len(of.right) < 2:
+        return None
+    a, b = of.generator.choice(len(of.right), 2, replace=False)
+    changed = of.right.copy()
+    changed[[a, b]] = changed[[b, a]]
+    return changed
+
+
+def _first_point_everywhere(of: Result) -> np.ndarray | None:
+    return np.repeat(of.right[:1], len(of.right), axis=0) if len(of.right) > 1 else None
+
+
+def _point_before(of: Result) -> np.ndarray | None:
+    return np.roll(of.right, 1, axis=0) if len(of.right) > 1 else None
+
+
+def _row_of_wrong_sign(of: Result) -> np.ndarray:
+    changed = of.exact
+    changed[of.point(), int(of.generator.integers(of.right.shape[1]))] *= -1
+    return of.with_values(changed)
+
+
+def _one_number(value: float) -> Plant:
+    def plant(of: Result) -> np.ndarray:
+        changed = of.exact
+        changed[of.entry()] = value
+        return of.with_values(changed)
+
+    return plant
+
+
+def _rounded(of: Result) -> np.ndarray | None:
+    """Return the result as the next shorter dtype would give it."""
+    shorter = {"float64": jnp.float32, "float32": jnp.bfloat16}.get(of.case.dtype)
+    return None if shorter is None or of.case.mode == "finite_difference" else of.right.astype(shorter).astype(of.right.dtype)
+
+
+PLANTS: Mapping[str, Plant] = {
+    "every entry 1 % off": _everything(0.01, None),
+    "every entry 0.1 % off": _everything(0.001, None),
+    "every entry 20 % off": _everything(0.2, 0.2),
+    "every entry 40 % off": _everything(-0.4, -0.4),
+    "wrong sign": _everything(-2.0, -2.0),
+    "an entry zero at every point": _entry_zero_everywhere,
+    "an entry zero at one point": _entry_zero_once,
+    "an entry off": _entry_off,
+    "a row zero": _row_zero,
+    "the smallest row zero": _smallest_row(0.0),
+    "the smallest row 2 % off": _smallest_row(1.02),
+    "a row off": _row_off,
+    "a row of the wrong sign": _row_of_wrong_sign,
+    "a column zero": _column_zero,
+    "two rows swapped": _rows_swapped,
+    "two columns swapped": _columns_swapped,
+    "transposed": _transposed,
+    "a shard zero": _shard_scaled(0.0, 0.0),
+    "a shard off": _shard_scaled(1.01, 1.5),
+    "a shard twice": _shard_repeated,
+    "a point off": _point_off,
+    "two points swapped": _points_swapped,
+    "the first point everywhere": _first_point_everywhere,
+    "the point before": _point_before,
+    "not a number": _one_number(np.nan),
+    "infinite": _one_number(np.inf),
+    "in a shorter dtype": _rounded,
+}
+
+
+def change(of: Result, wrong: np.ndarray) -> float:
+    """Return the largest change of an entry, relative to the largest right entry of its row."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        row = np.abs(of.exact).max(axis=2, keepdims=True)
+        row = np.maximum(row, SMALL_ROW * row.max(axis=1, keepdims=True))
+        off = np.abs(wrong.astype(np.float64) - of.exact)
+        return float(np.nan_to_num(np.where(off == 0, 0.0, off / row), nan=np.inf).max())
+
+
+def planted(of: Result, name: str) -> np.ndarray | None:
+    """Return the result with an error planted, or None where it has none that the dtype resolves."""
+    wrong = PLANTS[name](of)
+    return wrong if wrong is not None and change(of, wrong) >= LEAST[of.case.dtype] else None
+
+
+def chosen(case: Case, right: np.ndarray, count: int, seen: dict[str, int], seed: int) -> list[tuple[str, np.ndarray]]:
+    """Return planted errors of different kinds, those first that `seen` has fewest of, and count them there."""
+    generator = np.random.default_rng(seed)
+    names = list(PLANTS)
+    generator.shuffle(names)
+    found: list[tuple[str, np.ndarray]] = []
+    for name in sorted(names, key=lambda name: seen.get(name, 0)):
+        of = Result(dataclasses.replace(case), right, generator)
+        if len(found) < count and (wrong := planted(of, name)) is not None:
+            seen[name] = seen.get(name, 0) + 1
+            found.append((name, wrong))
+    return found
