@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import wandb_server
 import wandb_study
-from wandb_server import ENTITY, KEY, Server, serving
-from wandb_study import copies, record, results
+from wandb_server import ENTITY, KEY, serving
+from wandb_study import brought, copies, record, results
 
 from scaling import store
 from scaling.tracking.publish import publish
@@ -32,23 +32,6 @@ def server(monkeypatch, tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     return results(tmp_path / "made")
-
-
-def brought(server: Server, folder: Path) -> bool:
-    """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = plan(folder)
-    there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
-    kept = len(server.of("curve")) + len(server.of("study"))
-    if len(there) != len(planned) or kept != len(planned):
-        return False
-    for run in planned:
-        found = there[run.series]
-        told = (found.told["displayName"], found.told["groupName"], found.state)
-        if told != (run.name, run.group, "finished") or not run.config.items() <= found.values.items():
-            return False
-        if not run.summary.items() <= found.summary.items() or (run.rows and found.rows != run.rows):
-            return False
-    return True
 
 
 def test_the_server_has_exactly_the_rows_of_the_records_and_the_same_publish_adds_nothing(server, folder):
