@@ -65,9 +65,9 @@ def copies(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "wandb").glob("*run-*"))
 
 
-def brought(server: Any, folder: Path) -> bool:
+def brought(server: Any, folder: Path, planned: list[Run] | None = None) -> bool:
     """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = plan(folder)
+    planned = plan(folder) if planned is None else planned
     there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
     kept = len(server.of("curve")) + len(server.of("study"))
     if len(there) != len(planned) or kept != len(planned):
