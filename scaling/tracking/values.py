@@ -1,7 +1,7 @@
 """Values as W&B keeps them, so that what is read back equals what was sent.
 
-The client (0.31) and its public API drop or change some JSON values. They are dropped or changed here first, before a run is
-sent and again when it is compared. Does not know what the values mean.
+The client (0.31) and its public API drop or change some JSON values. They are dropped or changed here first,
+before a run is sent and again when it is compared. Does not know what the values mean.
 """
 
 import math
@@ -12,9 +12,9 @@ _INTEGERS = 2**63  # the client reads an integer of this size or larger as a flo
 
 
 def storable_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config without what the client drops, and without the mappings that the public API cannot return.
+    """Return a config without what the client drops and what the public API cannot return.
 
-    The API takes a mapping with a key `value` for its own wrapper and returns that value instead of the mapping.
+    The API takes a mapping with a key `value` for its own wrapper and returns that value instead.
     """
     kept = storable(config)
     return {name: value for name, value in kept.items() if not (isinstance(value, dict) and "value" in value)}
