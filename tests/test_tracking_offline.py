@@ -97,6 +97,14 @@ def test_an_offline_copy_that_was_thrown_away_is_written_again(copy):
     assert published(copy, OFFLINE).kept == 3
 
 
+def test_the_copies_that_a_killed_publish_left_are_written_again_and_not_doubled(copy):
+    torn = next((copy / "wandb").glob("offline-run-*/*.wandb"))
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copy / "wandb.json").unlink()  # it is written at the end
+    assert published(copy, OFFLINE).kept == 3 and len(copies(copy)) == 3
+    assert all(read_back(copy, run)[-1]["type"] == "exit" for run in plan(copy))
+
+
 def test_changed_rows_make_a_new_copy_and_leave_the_others_alone(copy):
     store.Writer(copy).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     said = published(copy, OFFLINE)

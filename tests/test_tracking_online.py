@@ -2,19 +2,25 @@
 
 import itertools
 import json
+import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import wandb_server
 import wandb_study
-from wandb_server import ENTITY, KEY, Server, serving
-from wandb_study import copies, record, results
+from wandb_server import ENTITY, KEY, serving
+from wandb_study import brought, copies, record, results
 
 from scaling import store
+from scaling.tracking import handover
 from scaling.tracking.publish import publish
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
@@ -32,23 +38,6 @@ def server(monkeypatch, tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     return results(tmp_path / "made")
-
-
-def brought(server: Server, folder: Path) -> bool:
-    """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = plan(folder)
-    there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
-    kept = len(server.of("curve")) + len(server.of("study"))
-    if len(there) != len(planned) or kept != len(planned):
-        return False
-    for run in planned:
-        found = there[run.series]
-        told = (found.told["displayName"], found.told["groupName"], found.state)
-        if told != (run.name, run.group, "finished") or not run.config.items() <= found.values.items():
-            return False
-        if not run.summary.items() <= found.summary.items() or (run.rows and found.rows != run.rows):
-            return False
-    return True
 
 
 def test_the_server_has_exactly_the_rows_of_the_records_and_the_same_publish_adds_nothing(server, folder):
@@ -172,6 +161,63 @@ def test_what_was_changed_on_the_way_is_noticed_and_sent_again(server, folder, c
     assert publish(folder, SETTINGS).well and brought(server, folder)
 
 
+def test_of_several_attempts_at_a_run_that_differs_only_the_last_is_not_tagged(server, folder):
+    honest = server.stream
+
+    def lie(name, body):
+        another_row(body)
+        honest(name, body)
+
+    server.stream = lie
+    for attempt in (1, 2):
+        said = publish(folder, Settings(entity=ENTITY, timeout=1, dashboard=False))
+        assert said.differ == 2 and not said.well
+        assert len(server.of("curve")) == 2 and len(server.of("curve", current=False)) == 2 * attempt
+    server.stream = honest
+    assert publish(folder, SETTINGS).superseded == 2 and brought(server, folder)
+    assert publish(folder, SETTINGS).before == 3
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    """Return the processes that a process started."""
+    return [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(("begun", "everything"), [(1, True), (2, False)])
+def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, folder, begun, everything):
+    server.trouble = lambda path: 0.3 if path.endswith("file_stream") else 0.05
+    command = [str(Path(sys.executable).with_name("scaling")), "publish", "--no-dashboard", "--entity", ENTITY, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while len(server.runs) < begun:
+        assert process.poll() is None
+        time.sleep(0.01)
+    for one in [process.pid, *(children(process) if everything else [])]:
+        os.kill(one, signal.SIGKILL)
+    process.wait()
+    server.trouble = lambda _path: None
+    said = publish(folder, Settings(entity=ENTITY, timeout=20, dashboard=False))
+    assert said.well and said.sent + said.before == 3 and brought(server, folder)
+    assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in plan(folder)}
+    again = publish(folder, SETTINGS)
+    assert again.before == 3 and brought(server, folder) and copies(folder) == []
+
+
+def test_a_series_of_a_killed_publish_that_is_no_longer_made_is_superseded(server, tmp_path, monkeypatch):
+    folder, events = wandb_study.weak(tmp_path / "grown", (1, 2)), handover.events
+
+    def killed(*words):
+        yield from events(*words)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handover, "events", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish(folder, SETTINGS)
+    assert [run.values["kind"] for run in server.of("curve")] == ["weak"]
+    store.Writer(folder).append(record("jacfwd", 4, points=128, flops=2e6, hbm_bytes=2e5))
+    assert publish(folder, SETTINGS).well and brought(server, folder)
+
+
 def test_a_run_whose_id_was_deleted_on_the_server_comes_under_another(server, folder):
     server.deleted = {run.id for run in plan(folder)[:1]}
     assert publish(folder, SETTINGS).well and brought(server, folder)
@@ -238,6 +284,27 @@ def test_nothing_that_is_sent_holds_a_path_of_this_machine_or_a_key(server, fold
     sent += [content.decode(errors="replace") for run in server.runs.values() for content in run.files.values()]
     sent += [(folder / "wandb.json").read_text(), *(str(kept) for kept in server.artifacts.values())]
     assert [word for word in told for text in sent if word in text] == []
+
+
+def test_no_request_holds_a_path_the_host_a_remote_of_git_or_a_key(server, folder):
+    remote = "https://someone:hunter22@git.example.org/secret/project.git"
+    for words in (["init", "-q"], ["remote", "add", "origin", remote]):
+        subprocess.run(["git", *words], cwd=folder.parent, check=True, capture_output=True)
+    assert publish(folder, Settings(entity=ENTITY, timeout=10)).well
+    sent = b"\n".join(server.bodies).decode(errors="replace")
+    assert "records.jsonl" in sent and "figures/speedup" in sent
+    told = [
+        str(folder),
+        str(Path.cwd()),
+        str(Path.home()),
+        tempfile.gettempdir() + "/",
+        sys.prefix,
+        KEY,
+        "hunter22",
+        "git.example",
+    ]
+    assert [word for word in told if word in sent] == []
+    assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", sent)
 
 
 def test_the_server_of_these_tests_keeps_every_page_of_a_long_listing(server):

@@ -34,6 +34,7 @@ class Server(Operations, http.server.ThreadingHTTPServer):
         Operations.__init__(self)
         self.uploads: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.bodies: list[bytes] = []  # of every request that had one
         self.unknown: list[str] = []
         self.trouble: Callable[[str], Any] = lambda _path: None
         self.key = KEY
@@ -109,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self._answer(200, found.files[name])
 
     def do_PUT(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
+        content = self._body()
         if self._misbehaves():
             return
         with self.server.lock:
@@ -117,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200, b"{}")
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self._body())
         if self._misbehaves(_operation(body) if self.path.endswith("/graphql") else self.path):
             return
         with self.server.lock:
@@ -127,6 +128,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.server.stream(self.path.split("/")[-2], body)
                 value = {}
         self._answer(200, json.dumps(value).encode())
+
+    def _body(self) -> bytes:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append(content)
+        return content
 
     def _data(self, operation: str, told: dict[str, Any]) -> dict[str, Any]:
         self.server.asked.append(operation)

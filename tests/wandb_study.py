@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from scaling import store
 from scaling.case import Case
 from scaling.record import Record
-from scaling.tracking.runs import Run
+from scaling.tracking.runs import Run, plan
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
@@ -62,6 +63,23 @@ def read_back(folder: Path, run: Run) -> list[dict]:
 def copies(folder: Path) -> list[str]:
     """The folders of runs that wandb left beside the records."""
     return sorted(path.name for path in (folder / "wandb").glob("*run-*"))
+
+
+def brought(server: Any, folder: Path, planned: list[Run] | None = None) -> bool:
+    """Whether the server has, of what is not superseded, exactly what the records say, once."""
+    planned = plan(folder) if planned is None else planned
+    there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
+    kept = len(server.of("curve")) + len(server.of("study"))
+    if len(there) != len(planned) or kept != len(planned):
+        return False
+    for run in planned:
+        found = there[run.series]
+        told = (found.told["displayName"], found.told["groupName"], found.state)
+        if told != (run.name, run.group, "finished") or not run.config.items() <= found.values.items():
+            return False
+        if not run.summary.items() <= found.summary.items() or (run.rows and found.rows != run.rows):
+            return False
+    return True
 
 
 def clear_environment(patch, folder: Path) -> None:

@@ -60,9 +60,9 @@ def _online(wandb: Any, job: Fields, say: Say) -> None:
     there = server.listing()
     current = _as_before(server, there, job, say)
     todo = [run for run in job["runs"] if run["series"] not in current]
-    current |= _new(server, todo, {run.id for run in there}, job, say)
+    new, differing = _new(server, todo, {run.id for run in there}, job, say)
     if todo or len(there) > len(job["runs"]):
-        _supersede(server, job, current, say)
+        _supersede(server, job, current | new, differing, say)
     if job["dashboard"] is not None:
         _dashboard(server, job, say)
 
@@ -85,8 +85,10 @@ def _as_before(server: readback.Server, there: Iterable[Any], job: Fields, say: 
     return current
 
 
-def _new(server: readback.Server, todo: Sequence[Fields], taken: set[str], job: Fields, say: Say) -> dict[str, str]:
-    """Hand over and read back: series -> the id of the run that shows it."""
+def _new(
+    server: readback.Server, todo: Sequence[Fields], taken: set[str], job: Fields, say: Say
+) -> tuple[dict[str, str], dict[tuple[str, str], str]]:
+    """Hand over and read back. Return series -> id of what is as it should be, and (series, rows) -> id of what differs."""
     sent: dict[str, sending.Sent] = {}  # id in the plan -> what was sent
 
     def give(run: Fields) -> None:
@@ -101,13 +103,15 @@ def _new(server: readback.Server, todo: Sequence[Fields], taken: set[str], job: 
     _each(give, todo)
     wrong = readback.settle(server, [(run, sent[run["id"]]) for run in todo if run["id"] in sent])
     current: dict[str, str] = {}
+    differing: dict[tuple[str, str], str] = {}
     for run in (run for run in todo if run["id"] in sent):
         if run["id"] in wrong:
+            differing[run["series"], run["config"]["rows"]] = sent[run["id"]].id
             say(differs=run["id"], why=wrong[run["id"]])
         else:
             current[run["series"]] = sent[run["id"]].id
             say(id=run["id"], directory="")
-    return current
+    return current, differing
 
 
 def _send(wandb: Any, job: Fields, run: Fields, taken: set[str]) -> sending.Sent:
@@ -129,12 +133,15 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 0 else f"{name}-{number}"
 
 
-def _supersede(server: readback.Server, job: Fields, current: Mapping[str, str], say: Say) -> None:
-    """Tag the runs that newer ones stand for, and those of series that there are no more."""
+def _supersede(
+    server: readback.Server, job: Fields, current: Mapping[str, str], differing: Mapping[tuple[str, str], str], say: Say
+) -> None:
+    """Tag the runs that newer ones replace, earlier attempts at a run that differs, and runs of series that no longer exist."""
 
     def one(run: Any) -> None:
         series = run.config.get("series")
-        old = series in job["gone"] or (series in current and current[series] != run.id)
+        attempt = differing.get((series, run.config.get("rows")), run.id)
+        old = series in job["gone"] or current.get(series, attempt) != run.id
         if readback.tag(run, old) and old:
             say(superseded=run.config.get("kind"))
 

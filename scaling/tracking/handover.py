@@ -25,9 +25,12 @@ _GRACE_SECONDS = 15.0  # what wandb may take on top of its own time limits befor
 _STEERING = tuple(f"WANDB_{name}" for name in ("RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED"))
 
 
-def events(folder: Path, job: Mapping[str, Any], timeout: float, deadline: float | None = None) -> Iterator[dict[str, Any]]:
+def events(
+    folder: Path, job: Mapping[str, Any], lock: int, timeout: float, deadline: float | None = None
+) -> Iterator[dict[str, Any]]:
     """What the other process says, one JSON object a step. The last one holds a reason when it ends early or falls silent.
 
+    lock: the descriptor of the folder's lock. The other process inherits it, and holds the lock until it ends if we are killed.
     deadline: seconds after which it is ended, whatever it does.
     """
     with tempfile.TemporaryFile("w+") as told:
@@ -41,6 +44,7 @@ def events(folder: Path, job: Mapping[str, Any], timeout: float, deadline: float
             cwd=folder,
             env=_environ(job["mode"]),
             start_new_session=True,
+            pass_fds=(lock,),
         )
     try:
         assert process.stdout is not None

@@ -33,6 +33,11 @@ def kept_offline(folder: Path, ledger: Mapping[str, Any], run: Run, place: Mappi
     )
 
 
+def directories(ledger: Mapping[str, Any]) -> set[str]:
+    """Return the directories of all offline copies in the ledger."""
+    return {str(place.get("directory")) for entry in ledger.values() for place in entry["places"]}
+
+
 def sent(ledger: Mapping[str, Any], place: Mapping[str, Any]) -> set[str]:
     """The runs that went to a place, by this folder's own account."""
     return {name for name, entry in ledger.items() if any(_is(known, place) for known in entry["places"])}
@@ -45,10 +50,10 @@ def gone(ledger: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
 
 
 def remember(folder: Path, ledger: dict[str, Any], runs: Iterable[Run], place: dict[str, Any], done: Mapping[str, str]) -> None:
-    """Write down where runs went: id -> its directory, empty where nothing lies on the disk."""
+    """Write down every run, and where those in `done` went: id -> its directory, empty where nothing lies on the disk."""
     for run in runs:
+        entry = ledger.setdefault(run.id, {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []})
         if run.id in done:
-            entry = ledger.setdefault(run.id, {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []})
             others = [known for known in entry["places"] if not _is(known, place)]
             entry["places"] = [*others, {**place, "directory": done[run.id]}]
     store.write_json(folder / NAME, {"runs": ledger})

@@ -21,21 +21,21 @@ from scaling.tracking.settings import Settings, base_url, mode_of, place
 from scaling.words import counted
 
 _LOCK = ".wandb.lock"
-_LOCK_SECONDS = 5.0
+_LOCK_SECONDS = 20.0  # a killed publication ends within some seconds
 _EARLY = 40  # runs, at most, that are sent at a time while a study runs
 
 
 def publish(folder: Path, settings: Settings) -> Published:
     """Show the results of a folder in W&B. Never raises for what wandb does, and adds nothing that is there already."""
 
-    def all_of_it(mode: str) -> Published:
+    def all_of_it(mode: str, lock: int) -> Published:
         if not store.load(folder).records:
             return Published(mode, lines=(f"W&B: there are no records in {folder}",))
         found = findings.read(folder)
         runs = plan(folder, found)
         if mode == "offline":
-            return _offline(folder, runs, settings)
-        return _online(folder, runs, settings, found if settings.dashboard else None)
+            return _offline(folder, runs, settings, lock)
+        return _online(folder, runs, settings, lock, found if settings.dashboard else None)
 
     return _guarded(folder, settings, all_of_it)
 
@@ -43,12 +43,13 @@ def publish(folder: Path, settings: Settings) -> Published:
 def publish_early(folder: Path, settings: Settings, replicates: int) -> Published:
     """While a study runs: the curves that are finished, some at a time, within `timeout` seconds; online or not at all."""
 
-    def finished(mode: str) -> Published:
+    def finished(mode: str, lock: int) -> Published:
         known = ledger.read(folder)
         runs = early(folder, replicates, ledger.sent(known, place(settings, mode)), _EARLY) if mode == "online" else []
         if not runs:
             return Published(mode)
-        out = _converse(folder, _job(runs, settings, mode), settings.timeout, settings.timeout)
+        _remember(folder, known, runs, place(settings, mode), {})
+        out = _converse(folder, _job(runs, settings, mode), lock, settings.timeout, settings.timeout)
         arrived = dict.fromkeys(out.before, "") | out.done
         reason = _remember(folder, known, runs, place(settings, mode), arrived) or out.reason
         reason = reason or (f"{counted(len(out.differs), 'run')} read back as something else" if out.differs else None)
@@ -57,14 +58,14 @@ def publish_early(folder: Path, settings: Settings, replicates: int) -> Publishe
     return _guarded(folder, settings, finished)
 
 
-def _guarded(folder: Path, settings: Settings, work: Callable[[str], Published]) -> Published:
+def _guarded(folder: Path, settings: Settings, work: Callable[[str, int], Published]) -> Published:
     """Publish alone, in the mode that holds, and turn whatever is raised into words: tracking never costs a study."""
     try:
         mode, note = mode_of(settings)
         if mode == "disabled":
             return Published(mode, lines=("W&B: nothing was sent, WANDB_MODE is disabled",))
-        with _alone(folder):
-            published = work(mode)
+        with _alone(folder) as lock:
+            published = work(mode, lock)
         return dataclasses.replace(published, lines=(*note, *published.lines))
     except Exception as error:
         reason = handover.reason_of(error)
@@ -73,45 +74,50 @@ def _guarded(folder: Path, settings: Settings, work: Callable[[str], Published])
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One publication of a folder at a time: two at once would send everything twice."""
+def _alone(folder: Path) -> Iterator[int]:
+    """Yield the descriptor of a lock on a folder: two publications at once would send everything twice."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(store.locked(folder, _LOCK, _LOCK_SECONDS))
+            lock = stack.enter_context(store.locked(folder, _LOCK, _LOCK_SECONDS))
         except Refusal:
             raise RuntimeError("this folder is being published already") from None
-        yield
+        yield lock
 
 
-def _online(folder: Path, runs: Sequence[Run], settings: Settings, shown: Findings | None) -> Published:
-    """Bring the server to where the records are; what it did not take is kept offline, where a later publish finds it."""
+def _online(folder: Path, runs: Sequence[Run], settings: Settings, lock: int, shown: Findings | None) -> Published:
+    """Bring the server to where the records are; what it did not take is kept offline, where a later publish finds it.
+
+    The ledger has the runs before they are sent: a publication that is killed must leave its series there to be superseded.
+    """
     known = ledger.read(folder)
     where = place(settings, "online")
     earlier = ledger.sent(known, where)
     job = _job(runs, settings, "online") | {"gone": ledger.gone(known, runs)}
     job["dashboard"] = _dashboard(folder, shown) if shown else None
-    out = _converse(folder, job, settings.timeout, None)
+    _remember(folder, known, runs, where, {})
+    out = _converse(folder, job, lock, settings.timeout, None)
     arrived = dict.fromkeys(out.before, "") | out.done
     out.reason = _remember(folder, known, runs, where, arrived) or out.reason
     left = [run for run in runs if run.id not in out.settled]
-    second = _keep(folder, known, [run for run in left if run.id not in earlier], settings)
+    second = _keep(folder, known, [run for run in left if run.id not in earlier], settings, lock)
     return told_online(folder, runs, settings, out, second, len([run for run in left if run.id in earlier]))
 
 
-def _offline(folder: Path, runs: Sequence[Run], settings: Settings) -> Published:
+def _offline(folder: Path, runs: Sequence[Run], settings: Settings, lock: int) -> Published:
     known = ledger.read(folder)
-    out = _keep(folder, known, runs, settings)
+    out = _keep(folder, known, runs, settings, lock)
     return told_offline(folder, runs, out)
 
 
-def _keep(folder: Path, known: dict[str, Any], runs: Sequence[Run], settings: Settings) -> Outcome:
+def _keep(folder: Path, known: dict[str, Any], runs: Sequence[Run], settings: Settings, lock: int) -> Outcome:
     """Write runs offline, those that do not lie there yet."""
     where = place(settings, "offline")
     before = {run.id for run in runs if ledger.kept_offline(folder, known, run, where)}
     todo = [run for run in runs if run.id not in before]
     if not todo:
         return Outcome(before=before)
-    out = _converse(folder, _job(todo, settings, "offline"), settings.timeout, None)
+    _remove_unfinished(folder / "wandb", todo, ledger.directories(known))
+    out = _converse(folder, _job(todo, settings, "offline"), lock, settings.timeout, None)
     out.before = before
     out.reason = _remember(folder, known, todo, where, out.done) or out.reason
     return out
@@ -128,14 +134,14 @@ def _remember(
     return None
 
 
-def _converse(folder: Path, job: Mapping[str, Any], timeout: float, deadline: float | None) -> Outcome:
+def _converse(folder: Path, job: Mapping[str, Any], lock: int, timeout: float, deadline: float | None) -> Outcome:
     """Give a job to the process of wandb and hear what it says, whatever ends it."""
     out = Outcome()
     disk = folder / "wandb"
-    before = set(disk.glob("*run-*-*"))
+    before = set(disk.glob("offline-run-*-*"))
     try:
         disk.mkdir(exist_ok=True)
-        for event in handover.events(folder, job, timeout, deadline):
+        for event in handover.events(folder, job, lock, timeout, deadline):
             out.hear(event)
     except (OSError, ValueError) as error:
         out.reason = handover.reason_of(error)
@@ -143,6 +149,14 @@ def _converse(folder: Path, job: Mapping[str, Any], timeout: float, deadline: fl
         with contextlib.suppress(OSError):
             _tidy(disk, set(disk.glob("*run-*-*")) - before, set(out.done.values()) - {""})
     return out
+
+
+def _remove_unfinished(disk: Path, runs: Iterable[Run], kept: set[str]) -> None:
+    """Remove the offline copies of runs that are not in the ledger: a killed publication left them, and they may be torn."""
+    for run in runs:
+        for path in disk.glob(f"offline-run-*-{run.id}"):
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _tidy(disk: Path, fresh: Iterable[Path], kept: set[str]) -> None:

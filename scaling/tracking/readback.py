@@ -17,6 +17,7 @@ from typing import Any
 from scaling.tracking import sending
 from scaling.tracking.handover import reason_of
 from scaling.tracking.sending import Sent
+from scaling.tracking.values import storable_config, storable_row
 
 SUPERSEDED = "superseded"
 _AT_A_TIME = 8
@@ -97,14 +98,14 @@ def _difference(server: Server, there: Any, run: Fields, sent: Sent | None) -> s
         if one != other:
             return what
     for what, mine, theirs in (
-        ("the config", run["config"], there.config),
-        ("the summary", run["summary"], there.summary_metrics),
+        ("the config", storable_config(run["config"]), storable_config(there.config)),
+        ("the summary", storable_row(run["summary"]), storable_row(there.summary_metrics)),
     ):
         for name, value in mine.items():
-            if name not in theirs or not alike(theirs[name], value, within):
+            if not alike(theirs.get(name), value, within):
                 return f"{what}, at {name}"
     rows = sorted(there.history(samples=_MOST_ROWS, pandas=False), key=lambda row: row["_step"])
-    rows = [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
+    rows = [{name: value for name, value in storable_row(row).items() if not name.startswith("_")} for row in rows]
     if run["rows"]:
         return None if alike(rows, run["rows"], within) else f"the rows: {len(rows)} there, {len(run['rows'])} sent"
     return _shown(rows[0] if rows else {}, run) or _files(there, sent) or _artifact(server, there, run)

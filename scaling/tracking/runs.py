@@ -21,6 +21,7 @@ from scaling.reading.curves import Curve, Fastest, Point, curves, size_name, way
 from scaling.reading.findings import Findings
 from scaling.reading.laws import Law, fits
 from scaling.record import STATUSES, Record, to_line
+from scaling.tracking.values import storable_config, storable_row, storable_text
 
 CURVE, STUDY = "curve", "study"
 _ENVIRONMENT = ("platform", "device_kind", "versions", "xla_flags", "commit", "dirty")
@@ -31,7 +32,7 @@ Table = dict[str, list[Any]]  # columns, data
 
 @dataclass(frozen=True)
 class Run:
-    """One W&B run as plain values. `id` carries the digest of what it shows, `series` does not."""
+    """One W&B run as plain values that W&B keeps. `id` carries the digest of what it shows, `series` does not."""
 
     id: str
     series: str
@@ -44,6 +45,13 @@ class Run:
     tables: dict[str, Table] = field(default_factory=dict)
     images: dict[str, str] = field(default_factory=dict)  # path relative to the results folder -> SHA-256
     lines: tuple[str, ...] = ()  # of the artifact of the records
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", storable_text(self.name))
+        object.__setattr__(self, "group", storable_text(self.group))
+        object.__setattr__(self, "config", storable_config(self.config))
+        object.__setattr__(self, "rows", [storable_row(row) for row in self.rows])
+        object.__setattr__(self, "summary", storable_row(self.summary))
 
 
 def plan(folder: Path, found: Findings | None = None) -> list[Run]:
@@ -127,13 +135,8 @@ def _row(point: Point, kind: str) -> dict[str, Any]:
 
     The names of weak ones say so: W&B draws what has one name into one panel, and the two kinds are never to be mixed.
     """
-    row = _known(dataclasses.asdict(point) | {"ideal": point.devices, "ideal_efficiency": 1.0})
+    row = storable_row(dataclasses.asdict(point) | {"ideal": point.devices, "ideal_efficiency": 1.0})
     return row if kind == "strong" else {name if name in _SHARED else f"{kind}/{name}": value for name, value in row.items()}
-
-
-def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not there, or is no number that JSON can hold."""
-    return {k: v for k, v in row.items() if v is not None and not (isinstance(v, float) and not math.isfinite(v))}
 
 
 def _laws(laws: Iterable[Law]) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def _laws(laws: Iterable[Law]) -> dict[str, Any]:
             told |= {f"{stem}/{part}": value, f"{stem}/{part}_low": low, f"{stem}/{part}_high": high}
         told |= {f"{stem}/limit": law.limit, f"{stem}/spread": law.spread}
         told |= {"law/best": law.name} if law.best else {}
-    return _known(told)
+    return storable_row(told)
 
 
 def _study_run(found: Findings, folder: Path, everything: Sequence[Record]) -> Run:
