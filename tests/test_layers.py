@@ -22,7 +22,7 @@ ORDER = [
     "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "cluster.steps", "seats", "launch",
     "supervise", "planning.cost", "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission",
     "cluster.task", "cluster.outcome", "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
-    "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.ways", "reading.curves",
+    "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.ways", "reading.certainty", "reading.curves",
     "reading.stages", "reading.crossover", "reading.standing", "reading.footprint", "reading.fronts", "reading.meshes",
     "reading.overlaps", "reading.colorings", "reading.roofline", "reading.laws", "reading.losses", "reading.growth",
     "reading.compare", "reading.score", "reading.forecast", "reading.findings", "reading.trends", "reading.answer",

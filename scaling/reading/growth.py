@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from scaling.reading.curves import Panel, Timing
 from scaling.reading.resampling import Estimate
-from scaling.reading.standing import near_floor
+from scaling.reading.certainty import near_floor
 from scaling.reading.ways import Way
 
 _LEAST = 3  # sizes: through two a line always goes

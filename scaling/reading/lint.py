@@ -15,7 +15,7 @@ from scaling.reading.curves import Curve, Timing, family_name, size_name
 from scaling.reading.findings import Findings, marks
 from scaling.reading.fronts import chosen
 from scaling.reading.meshes import padding
-from scaling.reading.standing import near_floor
+from scaling.reading.certainty import near_floor
 from scaling.record import REASONS, Record
 from scaling.words import counted, duration, share
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scaling.case import problem
 from scaling.reading.curves import Timing
-from scaling.reading.standing import near_floor
+from scaling.reading.certainty import near_floor
 from scaling.reading.ways import Way, way_of
 from scaling.record import Record
 

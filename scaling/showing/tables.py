@@ -19,7 +19,7 @@ from scaling.reading.laws import karp_flatt
 from scaling.reading.meshes import padding, shape
 from scaling.reading.resampling import Estimate
 from scaling.reading.stages import first_call, made, pays_after, stage
-from scaling.reading.standing import near_floor
+from scaling.reading.certainty import near_floor
 from scaling.reading.ways import call_of, way_of
 from scaling.showing import planned
 from scaling.showing.rows import around
