@@ -22,7 +22,7 @@ def record(devices=1, seconds=1.0, status="ok", digest="one", cores=None, sample
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
     timed = [seconds] * samples if isinstance(seconds, float) else list(seconds)
-    flops, compulsory_bytes = work
+    flops, compulsory_bytes = work[0], work[1] and int(work[1])
     return Record(
         case=Case(**case), status=status, environment=environment, seconds=timed if status == "ok" else [], flops=flops,
         **{"compulsory_bytes": compulsory_bytes} | fields,
@@ -255,7 +255,7 @@ def test_one_seed_at_a_time_is_one():
 @pytest.mark.parametrize("fields, name", [
     ({"seeds": "colored"}, "jacfwd (vmap), colored seeds"),
     ({"mode": "mixed", "forward": "a+b"}, "mixed (vmap), forward by a+b"),
-    ({"chunk": "auto", "memory_limit": 2 * 10**9}, "jacfwd (vmap), as many seeds as fit, within 2.00 GB"),
+    ({"chunk": "auto", "memory_limit": 2 * 10**9}, "jacfwd (vmap), chunk=auto, within 2.00 GB"),
     ({"block": 1, "storage": "host"}, "jacfwd (vmap), 1 point at a time, kept on the host"),
     ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
 ])  # fmt: skip

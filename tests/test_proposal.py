@@ -26,7 +26,7 @@ def series(work=1.0, weak=True, devices=(1, 2, 4), **fields):
     draw = np.random.default_rng(0)
     for at, count in enumerate(devices):
         one = made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, count, weak=weak), **fields)
-        yield made_up.record(draw, one.case, flops=1e6 * work**at, hbm_bytes=1e3, **fields)
+        yield made_up.record(draw, one.case, flops=1e6 * work**at, compulsory_bytes=1000, **fields)
 
 
 @pytest.fixture(scope="module")

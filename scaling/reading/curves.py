@@ -296,6 +296,11 @@ def derived(series: Iterable[Timing]) -> str:
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
+def derived_words(series: Iterable[Timing]) -> str:
+    """Return the same as a part of a sentence."""
+    return f"; compulsory bytes{derived(series)}" if derived(series) else ""
+
+
 def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
     """(environment, problem) -> the fastest plain jit program on one device. The hand-written derivative is no baseline."""
     best: dict[tuple, Timing] = {}

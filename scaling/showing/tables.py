@@ -264,7 +264,7 @@ def _mesh_rows(found: Findings) -> list[tuple[str, ...]]:
             rows.append((
                 f"{family_name(each.case)} {size_name(each.case)}", f"{way_of(each.case).name}, {each.case.api}",
                 str(each.case.devices), shape(timing.case), time_of(timing), "" if first else ratio(*times),
-                ("fastest" if each.sure else "ahead, not told apart") if first else "", share(vain) if vain else "",
+                ("fastest" if each.distinguished else "ahead, not told apart") if first else "", share(vain) if vain else "",
                 _sends(timing), marks(found, each.environment, each.honest).strip(" []"),
             ))  # fmt: skip
     return rows
