@@ -143,12 +143,12 @@ def meshes(found: Findings) -> list[str]:
     for group in _by_family(found.meshes, lambda one: (one.environment, one.honest, one.case)):
         of = max(group, key=lambda one: (one.case.devices, volume(one.case), -one.rows[0][0].median))
         (first, _), (second, second_ratio), *rest = of.rows
-        verb = "is fastest" if of.distinguished else "is ahead, but not told apart,"
+        doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
+        verb = f"is fastest{doubts}" if of.distinguished else "is ahead, but not told apart,"
         text = f"{shape(first.case)} (points x seeds) {verb} with {_time(first)}"
         text += f"; {shape(second.case)} takes {ratio(*second_ratio)}"
         text += f", the slowest, {shape(rest[-1][0].case)}, {ratio(*rest[-1][1])}" if rest else ""
         text += " as long"
-        text += f"; not sure: {', '.join(of.doubts)}" if of.distinguished and of.doubts else ""
         waste = f"; {share(padding(first))} of it is computed in vain" if padding(first) else ""
         told.append(f"{_program('Mesh', first, cut=False)}: {text}{waste}.{marks(found, of.environment, of.honest)}")
     return told
