@@ -169,9 +169,7 @@ def test_work_within_one_percent_is_constant():
 
 def processes(*rows, **fields):
     """The records of (mode, seconds) in three processes each."""
-    return [
-        record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields) for m, s in rows for i in range(3)
-    ]
+    return [record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields) for m, s in rows for i in range(3)]
 
 
 def test_the_fastest_way_is_sure_where_the_intervals_are_apart():

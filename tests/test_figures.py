@@ -252,9 +252,9 @@ def test_a_roofline_has_rates_under_measured_ceilings(found):
 
 
 def test_without_ceilings_or_counts_there_is_no_roofline():
-    counted = {"argument_bytes": 20, "output_bytes": 60}
+    counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
     assert roofline.rooflines(curves.pooled([record(**counted)])) == []
-    assert roofline._dot(curves.pooled([record()])[0]) is None
+    assert roofline._dot(curves.pooled([record(work=(1e6, None))])[0]) is None
     assert roofline._dot(curves.pooled([record(**counted)])[0]).intensity == 1e6 / 80
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scaling import memory
 from scaling.case import Case, problem
-from scaling.reading import curves as analysis
 from scaling.reading import certainty, forecast, trends
+from scaling.reading import curves as analysis
 from scaling.reading.curves import Curve, Fastest, Timing, baseline_name, family_name, ratio_of, size_name, volume
 from scaling.reading.findings import Findings, marks, read
 from scaling.reading.forecast import Forecast
@@ -231,8 +231,8 @@ def _scaling_sentences(found: Findings) -> list[str]:
     for curve in found.curves:
         last = curve.points[-1]
         if not last.is_baseline and curve.case.engine == "jax":
-            of = (curve.kind, curve.environment, curve.baseline_devices, *analysis.family(curve.case))
-            families.setdefault(of, []).append(curve)
+            kind = (curve.kind, curve.environment, curve.baseline_devices)
+            families.setdefault((*kind, *analysis.family(curve.case)), []).append(curve)
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in heads(found)}
     told = []
     for of in families.values():

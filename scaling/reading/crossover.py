@@ -87,9 +87,7 @@ def _flips(devices: int, row: Sequence[tuple[int, Fastest]], rivals: Mapping[tup
     return found
 
 
-def _flip(
-    devices: int, one: tuple[int, Timing], other: tuple[int, Timing], rivals: Mapping[tuple, Timing]
-) -> Flip | None:
+def _flip(devices: int, one: tuple[int, Timing], other: tuple[int, Timing], rivals: Mapping[tuple, Timing]) -> Flip | None:
     """Return the change between the fastest of two sizes; None unless both modes are there and distinguished at both."""
     (below, first), (above, last) = one, other
     before, after = way_of(first.case).plain, way_of(last.case).plain

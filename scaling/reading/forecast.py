@@ -196,7 +196,7 @@ def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float
     """What is the fastest, when efficiency falls under a half on the most devices, and which count is the cheapest."""
     largest = max(point.devices for curve in curves for point in curve.points)
     ends = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
-    best, last = min(ends, key=lambda end: end[1].seconds)
+    best, _ = min(ends, key=lambda end: end[1].seconds)
     case, size = best.case, size_name(_each(best))
     what = f"{family_name(case)} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
     lines = [f"{what}: {_fastest(curves, best)}; {_halved(best)}."]

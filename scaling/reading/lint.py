@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from scaling.case import ANALYTIC, Case, label, problem
 from scaling.environment import OF_THE_CASE
 from scaling.reading import series
+from scaling.reading.certainty import DISTURBED, disturbed_share, marks_of, near_floor
 from scaling.reading.curves import KINDS, Curve, Timing, family_name, size_name
 from scaling.reading.findings import Findings, marks
 from scaling.reading.fronts import TOO_MUCH, chosen
 from scaling.reading.meshes import padding
-from scaling.reading.certainty import DISTURBED, disturbed_share, marks_of, near_floor
 from scaling.record import REASONS, Record
 from scaling.words import counted, duration, share
 

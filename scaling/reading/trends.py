@@ -162,8 +162,10 @@ def overlaps(found: Findings) -> list[str]:
         value, low, high = of.ratio
         apart = low is not None and high is not None and not low <= 1 <= high
         end = "sending everything at the end"
-        text = f"it takes {ratio(value, low, high)} as long as {end}" if ratio_determined(low, high) else (
-            f"the ratio to {end} is {ratio(value, low, high)}"
+        text = (
+            f"it takes {ratio(value, low, high)} as long as {end}"
+            if ratio_determined(low, high)
+            else (f"the ratio to {end} is {ratio(value, low, high)}")
         )
         text += "" if apart else ", not told apart"
         where = marks(found, of.timing.environment, of.timing.honest)
