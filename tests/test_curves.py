@@ -22,7 +22,7 @@ def record(devices=1, seconds=1.0, status="ok", digest="one", cores=None, sample
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
     timed = [seconds] * samples if isinstance(seconds, float) else list(seconds)
-    flops, compulsory_bytes = work[0], work[1] and int(work[1])
+    flops, compulsory_bytes = work[0], int(work[1]) if work[1] and "argument_bytes" not in fields else None
     return Record(
         case=Case(**case), status=status, environment=environment, seconds=timed if status == "ok" else [], flops=flops,
         **{"compulsory_bytes": compulsory_bytes} | fields,

@@ -96,7 +96,7 @@ def _verdict(row: Fastest, size: str) -> str:
         floor = duration(certainty.dispatch_floor(row.first))
         return f"no mode is called the fastest; {mode} takes least, {at}, not distinguishable from an empty call ({floor})"
     if row.second is None:
-        return f"only {_listed([mode, *_beside_it(row)])} measured, {at}"
+        return f"{measured_alone(row)}, {at}"
     verdict = "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
     factor = takes(f"the next, {way_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
@@ -117,9 +117,10 @@ def saved(record: Record) -> str:
     return f", {in_bytes(used)} against {in_bytes(whole[0])} of all at once" if whole and whole[0] and used else ""
 
 
-def _beside_it(row: Fastest) -> list[str]:
-    """What else was measured of the same problem, and does not compete."""
-    return list(dict.fromkeys(way_of(timing.case).name for timing in row.others))
+def measured_alone(row: Fastest) -> str:
+    """Return in words that a mode has none to be compared with, and what else was measured of the same problem."""
+    others = dict.fromkeys(way_of(timing.case).name for timing in row.others)
+    return f"only {_listed([named(row.first), *others])} measured"
 
 
 def _listed(names: Sequence[str]) -> str:

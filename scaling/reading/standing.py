@@ -11,6 +11,7 @@ from typing import NamedTuple
 from scaling import ceilings
 from scaling.case import ANALYTIC, CEILING
 from scaling.environment import OF_THE_CASE
+from scaling.reading.certainty import near_floor as near_floor
 from scaling.reading.curves import Timing, problem, ratio_of
 from scaling.record import Record
 
