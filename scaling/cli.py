@@ -371,10 +371,14 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
         terminal.show(found, console)
         terminal.show_sentences(found, console)
     if elsewhere := len(whole.records) - len(found.records):
-        console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
+        text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
+        for line in summary.fold(text, indent="  ") if brief else [text]:
+            console.print(line)
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
+    joined = f"{told}; report: {index}"
+    for line in [told, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
+        console.print(escape(line), soft_wrap=True, highlight=False)
     return found
 
 
