@@ -1,10 +1,14 @@
 """What `scaling run` ends with: the answer, the warnings that gate it and what to do next, on one screen of 80 columns."""
 
+import io
 import re
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 from test_curves import STEADY, processes, record
 
+from scaling import cli
 from scaling.reading import findings
 from scaling.showing import summary
 from tests import made_up
@@ -61,3 +65,14 @@ def test_what_has_no_room_in_its_line_is_cut_with_a_mark(tmp_path):
     lines = told(read(tmp_path, [record(seconds=[1.0] * STEADY, floor_seconds=0.5)]), tmp_path, width=60)
     cut = [line for line in lines if line.startswith(("error:", "warning:"))]
     assert cut and all(len(line) <= 60 for line in cut) and any(line.endswith(" ...") for line in cut)
+
+
+@pytest.mark.parametrize("name", ["made", "a folder " + "of a long name " * 4])
+def test_a_run_ends_within_a_screen_of_80_columns_wherever_it_is_printed(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    made_up.write(Path(name), [*made_up.study(60), *processes(("jacfwd", 1.0), ("jacrev", 2.0), digest="another")])
+    told = io.StringIO()
+    cli._conclude(Path(name), Console(file=told, width=140), {"made up"}, brief=True)
+    lines = told.getvalue().splitlines()
+    assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
+    assert re.search(r"report: .*index\.html$", lines[-1]) and any("other environments" in line for line in lines)
