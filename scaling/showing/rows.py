@@ -19,7 +19,7 @@ Kind = Any  # bool, int, float, str, list[int] or list[float]
 # Fields that are many values; of some each has a column.
 _SEVERAL = (
     "case", "environment", "collectives", "compilations", "marked", "before", "after", "blocks", "colors", "kernels", "messages",
-    "predicted",
+    "predicted", "checked",
 )  # fmt: skip
 # Of a plan alone: what it keeps of a record and what it adds, and of a prediction what each part is called in the table.
 _PLANNED = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
@@ -35,6 +35,7 @@ _PREDICTED = {
 _APART: dict[str, dict[str, Kind]] = {
     "blocks": {"block": int, "chunk": int, "storage": str, "limit_bytes": int, "probes": int},
     "colors": {"columns": int, "rows": int},
+    "checked": {"entries": float, "points": float},
 }
 _COLUMNS = {f"{field}.{name}": kind for field, names in _APART.items() for name, kind in names.items()}
 _LARGEST = 2**63  # what a column of integers does not hold any more
