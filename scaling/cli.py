@@ -123,7 +123,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     ran = running.run(job, config["versus"], config["dry_run"], console, between)
     if ran is None or ran.left:
         return OK
-    found = _conclude(job.folder, console, ran.settings)
+    found = _conclude(job.folder, console, ran.settings, brief=True)
     if ran.beside:
         _print_comparison(ran.beside, job.folder, console)
     if tracking is not None:
@@ -356,23 +356,29 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
     return published.well
 
 
-def _conclude(folder: Path, console: Console, only: Collection[str] | None = None) -> "Findings":
-    """Write the report and print its short form, of these environments; what it says of them."""
-    from scaling.reading import answer, findings
+def _conclude(folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False) -> "Findings":
+    """Write the report and print its short form, of these environments: on one screen, or with the table and the curves."""
+    from scaling.reading import findings
     from scaling.showing import report as pages
-    from scaling.showing import terminal
-    from scaling.showing.wording import legible
+    from scaling.showing import summary, terminal
 
     whole = findings.read(folder)
     index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
-    terminal.show(found, console)
-    for sentence in answer.brief(found)[1]:
-        console.print(f"- {escape(legible(sentence))}", soft_wrap=True, highlight=False)
+    if brief:
+        for line in summary.lines(found, folder, console.width):
+            console.print(escape(line), soft_wrap=True, highlight=False)
+    else:
+        terminal.show(found, console)
+        terminal.show_sentences(found, console)
     if elsewhere := len(whole.records) - len(found.records):
-        console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
+        text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
+        for line in summary.fold(text, indent="  ") if brief else [text]:
+            console.print(line)
     counts = Counter(record.status for record in found.records)
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
+    joined = f"{told}; report: {index}"
+    for line in [told, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
+        console.print(escape(line), soft_wrap=True, highlight=False)
     return found
 
 

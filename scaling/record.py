@@ -93,8 +93,8 @@ class Record:
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
     colors: dict[str, int] | None = None  # how many seeds these took: columns, rows
     nonzeros: int | None = None  # entries of the pattern
-    # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
+    # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
     program_flops: float | None = None  # per device, of the optimised program
     program_transcendentals: float | None = None
     kernels: list[dict[str, Any]] | None = None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
@@ -119,6 +119,16 @@ class Record:
     def identity(self) -> tuple[str, str, int]:
         """What resume, de-duplication and curves mean by the same measurement: (key, environment digest, replicate)."""
         return self.key, self.environment["digest"], self.replicate
+
+    @property
+    def compulsory(self) -> int | None:
+        """Return the compulsory bytes of a device, or None where they are not known.
+
+        A record from before the field had a value has them as the inputs and the result of its program.
+        """
+        if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
+            return self.compulsory_bytes
+        return self.argument_bytes + self.output_bytes
 
     @property
     def good(self) -> bool:

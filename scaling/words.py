@@ -25,11 +25,60 @@ def in_bytes(value: float) -> str:
     return f"{number(value / size)} {unit}"
 
 
+UNDETERMINED = "not determined"
+_WIDEST_RATIO = 10.0  # the upper end of an interval over the lower one, beyond which a ratio is not determined
+_BOTH_WAYS = 2.0  # an interval from under 1 / 2 to over 2 does not even tell which of the two is larger
+_WIDEST_EXPONENT = 1.0  # of the interval of an exponent
+_WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 and 1
+
+
+def ratio_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of a ratio says anything; a ratio without an interval is taken as it is."""
+    if low is None or high is None:
+        return True
+    return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
+
+
+def exponent_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of an exponent says anything."""
+    return low is None or high is None or high - low <= _WIDEST_EXPONENT
+
+
+def part_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of a part of a law, such as the serial fraction, says anything."""
+    return low is None or high is None or high - low <= _WIDEST_PART
+
+
 def ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None."""
+    """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None.
+
+    Where the interval says nothing the value is not shown: 'not determined (0.59 to 37.2)'.
+    """
     if value is None:
         return ""
-    return f"{number(value)}{sign}" + ("" if low is None or high is None else f" ({number(low)} to {number(high)})")
+    around = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
+    return f"{number(value)}{sign}{around}" if ratio_determined(low, high) else f"{UNDETERMINED}{around}"
+
+
+def takes(name: str, value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """How many times as long something takes as what was named before, in words."""
+    told = ratio(value, low, high)
+    return f"{name} takes {told} as long" if ratio_determined(low, high) else f"the ratio to {name} is {told}"
+
+
+def exponent(value: float, low: float | None, high: float | None) -> str:
+    """An exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
+    return _estimated(value, low, high, exponent_determined(low, high))
+
+
+def part(value: float, low: float | None, high: float | None) -> str:
+    """A part of a law with its interval, likewise."""
+    return _estimated(value, low, high, part_determined(low, high))
+
+
+def _estimated(value: float, low: float | None, high: float | None, determined: bool) -> str:
+    around = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    return f"{value:.3g}{around}" if determined else f"{UNDETERMINED}{around}"
 
 
 def share(value: float) -> str:

@@ -14,13 +14,14 @@ def mapped(records):
 def timed(make_record):
     """Records of two modes over points and devices: forward takes `points` ms, reverse 64 ms whatever their number."""
 
-    def make(spread=0.001, points=(16, 32, 128, 256), devices=(1, 2), **fields):
+    def make(spread=0.001, points=(16, 32, 128, 256), devices=(1, 2), processes=2, **fields):
         records = []
         for count in devices:
             for n in points:
                 for mode, ms in (("jacfwd", n), ("jacrev", 64)):
                     seconds = [ms * 1e-3 / count * (1 + spread * i) for i in range(-6, 7)]
-                    records.append(make_record(mode=mode, points=n, devices=count, api="shard_map", seconds=seconds, **fields))
+                    where = {"mode": mode, "points": n, "devices": count, "api": "shard_map"}
+                    records += [make_record(seconds=seconds, replicate=i, **where, **fields) for i in range(processes)]
         return records
 
     return make
@@ -42,16 +43,26 @@ def test_the_line_flips_where_straight_lines_through_both_times_cross(timed):
         assert flip.at == pytest.approx(64) and flip.sure
 
 
-def test_a_flip_between_times_that_cannot_be_told_apart_is_not_sure(timed):
-    (found,) = mapped(timed(spread=0.1, points=(60, 68)))
-    (flip, _) = found.flips
-    assert 60 < flip.at < 68 and not flip.sure
+def test_no_crossover_is_claimed_between_times_that_cannot_be_told_apart(timed):
+    (found,) = mapped(timed(spread=0.1, points=(60, 68), processes=1))
+    assert found.flips == () and not any(cell.distinguished for cell in found.cells.values())
 
 
-def test_no_place_is_named_where_one_of_the_modes_is_missing_beside_the_flip(timed):
+def test_what_cannot_be_told_apart_lies_within_the_crossover_around_it(timed):
+    (found,) = mapped(timed(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
+    assert [(flip.below, flip.above, flip.doubts) for flip in found.flips] == [(16, 256, ("one process",))]
+
+
+def test_both_modes_were_measured_on_both_sides_of_a_crossover(timed):
     records = [r for r in timed(devices=(1,)) if (r.case.mode, r.case.points) != ("jacrev", 32)]
     (flip,) = mapped(records)[0].flips
-    assert (flip.below, flip.above, flip.at, flip.sure) == (32, 128, None, False)
+    assert (flip.below, flip.above, flip.at) == (16, 128, pytest.approx(64))
+    alone = [r for r in timed(devices=(1,)) if (r.case.mode == "jacfwd") is (r.case.points < 64)]
+    assert mapped(alone)[0].flips == ()
+
+
+def test_times_under_that_of_an_empty_call_cross_nowhere(timed):
+    assert mapped(timed(devices=(1,), points=(16, 128), floor_seconds=0.07))[0].flips == ()
 
 
 def test_maps_never_mix_environments_families_or_held_sizes(timed):

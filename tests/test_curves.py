@@ -22,10 +22,10 @@ def record(devices=1, seconds=1.0, status="ok", digest="one", cores=None, sample
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
     timed = [seconds] * samples if isinstance(seconds, float) else list(seconds)
-    flops, hbm_bytes = work
+    flops, compulsory_bytes = work[0], int(work[1]) if work[1] and "argument_bytes" not in fields else None
     return Record(
         case=Case(**case), status=status, environment=environment, seconds=timed if status == "ok" else [], flops=flops,
-        hbm_bytes=hbm_bytes, **fields,
+        **{"compulsory_bytes": compulsory_bytes} | fields,
     )  # fmt: skip
 
 
@@ -57,11 +57,19 @@ def test_too_few_samples_give_a_speedup_without_an_interval():
     assert (point.speedup, point.speedup_low, point.low, point.samples) == (2, None, None, 3)
 
 
-def test_without_the_same_program_on_one_device_there_is_no_speedup():
-    found = curves.curves([record(2, 4.0), record(4, 2.0), record(1, 8.0, api="pmap")])
+def test_a_series_that_does_not_begin_at_one_device_stands_against_the_fewest_devices_that_were_measured():
+    found = curves.curves([record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")])
     of = {curve.case.api: curve for curve in found}
-    assert [p.speedup for p in of["shard_map"].points] == [None, None]
-    assert [p.efficiency for p in of["shard_map"].points] == [None, None]
+    points = of["shard_map"].points
+    assert [(p.devices, p.speedup, p.ideal, p.efficiency) for p in points] == [(2, 1, 1, 1), (4, 2, 2, 1), (8, 2, 4, 0.5)]
+    assert {p.baseline_devices for p in points} == {2} and of["shard_map"].relative == " relative to 2 devices"
+    assert of["pmap"].points[0].baseline_devices == 1 and of["pmap"].relative == ""
+
+
+def test_a_weak_series_from_two_devices_scales_its_speedup_by_the_work_relative_to_two():
+    curve = only(curves.curves(weak()[1:], ("weak",)))
+    assert [(p.speedup, p.ideal, p.efficiency) for p in curve.points] == [(1, 1, 1), (1.25, 2, 0.625)]
+    assert curve.size.endswith("points=6 for each device")
 
 
 def test_speedup_also_stands_against_the_best_plain_jit_program_on_one_device():
@@ -129,9 +137,9 @@ def test_weak_curves_are_made_only_where_the_study_asks_for_them():
     "work, word",
     [
         (((1e6, 1e3), (1.005e6, 1e3), (1.02e6, 1e3)), "flops per device are 1e+06 on 1 and 1.02e+06 on 4 devices"),
-        (((1e6, 1e3), (1e6, 1e3), (1e6, 1.5e3)), "hbm_bytes per device are 1000 on 1 and 1500 on 4 devices"),
+        (((1e6, 1e3), (1e6, 1e3), (1e6, 1.5e3)), "compulsory_bytes per device are 1000 on 1 and 1500 on 4 devices"),
         (((1e6, 1e3), (None, 1e3), (1e6, 1e3)), "flops per device were not counted on 2 devices"),
-        (((1e6, 1e3), (1e6, None), (1e6, None)), "hbm_bytes per device were not counted on 2, 4 devices"),
+        (((1e6, 1e3), (1e6, None), (1e6, None)), "compulsory_bytes per device were not counted on 2, 4 devices"),
     ],
 )
 def test_work_that_is_not_shown_to_be_constant_is_refused_the_word_weak(work, word):
@@ -140,14 +148,56 @@ def test_work_that_is_not_shown_to_be_constant_is_refused_the_word_weak(work, wo
     assert word in sentence and "points/device=6" in sentence
 
 
+def test_weak_scaling_is_judged_by_compulsory_bytes_and_not_by_what_the_optimised_program_moves():
+    kernels = [dataclasses.replace(each, hbm_bytes=1e3 * each.case.devices) for each in weak()]
+    assert curves.curves(kernels, ("weak",))
+    of = (((1e6, 1e3), (1e6, 1e3), (1e6, 2e3)), {"hbm_bytes": 1e3})
+    assert curves.curves(weak(of[0], **of[1]), ("weak",)) == []
+
+
+def test_an_old_record_has_its_compulsory_bytes_from_its_arguments_and_its_result_and_says_so():
+    old = ((1e6, None),) * 3
+    assert curves.curves(weak(old, argument_bytes=400, output_bytes=600), ("weak",))
+    uneven = [dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(old)]
+    words = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
+    assert words in only(curves.weak_refusals(uneven))
+
+
 def test_work_within_one_percent_is_constant():
     assert curves.curves(weak(((1e6, 1e3), (1.009e6, 1e3), (1e6, 0.995e3))), ("weak",))
 
 
+def processes(*rows, **fields):
+    """The records of (mode, seconds) in three processes each."""
+    return [record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields) for m, s in rows for i in range(3)]
+
+
 def test_the_fastest_way_is_sure_where_the_intervals_are_apart():
-    found = only(curves.fastest([record(seconds=2.0), record(seconds=3.0, mode="jacrev"), record(seconds=1.0, mode="analytic")]))
-    assert (found.first.case.mode, found.second.case.mode, found.ratio, found.sure) == ("jacfwd", "jacrev", 1.5, True)
-    assert found.by_hand == 2
+    found = only(curves.fastest(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
+    assert (found.first.case.mode, found.second.case.mode, found.sure) == ("jacfwd", "jacrev", True)
+    assert found.ratio == pytest.approx(1.5) and found.doubts == ()
+    assert found.by_hand == 2 and [t.case.mode for t in found.others] == ["analytic"]
+
+
+@pytest.mark.parametrize("fields, words", [
+    ({"floor_seconds": 0.21}, "under ten empty calls"),
+    ({"floor_seconds": 0.11}, "they differ by less than ten empty calls"),
+    ({"marked": {"foreign_load": [0]}}, "foreign load"),
+    ({"marked": {"throttled": [0]}}, "throttled"),
+])  # fmt: skip
+def test_what_lint_doubts_is_never_sure(fields, words):
+    found = only(curves.fastest(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
+    assert found.distinguished and not found.sure and found.doubts == (words,)
+
+
+def test_one_process_is_never_sure():
+    found = only(curves.fastest([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
+    assert found.distinguished and not found.sure and found.doubts == ("one process",)
+
+
+def test_a_time_under_that_of_an_empty_call_makes_no_mode_the_fastest():
+    found = only(curves.fastest(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
+    assert found.empty and not found.distinguished and not found.sure
 
 
 def test_the_fastest_way_is_not_sure_where_they_overlap_or_where_samples_are_few():
@@ -203,7 +253,7 @@ def test_one_seed_at_a_time_is_one():
 @pytest.mark.parametrize("fields, name", [
     ({"seeds": "colored"}, "jacfwd (vmap), colored seeds"),
     ({"mode": "mixed", "forward": "a+b"}, "mixed (vmap), forward by a+b"),
-    ({"chunk": "auto", "memory_limit": 2 * 10**9}, "jacfwd (vmap), as many seeds as fit, within 2.00 GB"),
+    ({"chunk": "auto", "memory_limit": 2 * 10**9}, "jacfwd (vmap), chunk=auto, within 2.00 GB"),
     ({"block": 1, "storage": "host"}, "jacfwd (vmap), 1 point at a time, kept on the host"),
     ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
 ])  # fmt: skip

@@ -252,9 +252,9 @@ def test_a_roofline_has_rates_under_measured_ceilings(found):
 
 
 def test_without_ceilings_or_counts_there_is_no_roofline():
-    counted = {"argument_bytes": 20, "output_bytes": 60}
+    counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
     assert roofline.rooflines(curves.pooled([record(**counted)])) == []
-    assert roofline._dot(curves.pooled([record()])[0]) is None
+    assert roofline._dot(curves.pooled([record(work=(1e6, None))])[0]) is None
     assert roofline._dot(curves.pooled([record(**counted)])[0]).intensity == 1e6 / 80
 
 
@@ -306,3 +306,35 @@ def test_equal_times_have_an_axis_and_no_complaint(tmp_path):
 def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
     made = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
     assert "size" in {one.name for one in figures.draw(findings.read(made_up.write(tmp_path / "made", made)))}
+
+
+def several(*rows, workload="rbf", kind=False):
+    """Findings' curves of made-up records of (mode, size, devices)."""
+    draw = np.random.default_rng(0)
+    records = [made_up.record(draw, made_up.case_of(workload, m, s, d, weak=kind)) for m, s, counts in rows for d in counts]
+    return curves.curves(records, ("weak" if kind else "strong",))
+
+
+def test_a_series_that_does_not_begin_at_one_device_is_drawn_with_its_baseline_at_the_axis():
+    drawn = scaling.draw("strong", several(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))), [], False)
+    words = [">speed-up<", ">speed-up relative to 2 devices<", ">efficiency relative to 2 devices<"]
+    assert len(drawn.panels) == 4 and [sum(word in panel for panel in drawn.panels) for word in words] == [1, 1, 1]
+    assert "Against the same program on 2 devices or one device;" in drawn.caption
+    assert "names it at its axis" in drawn.caption
+    weak = scaling.draw("weak", several(("jacfwd", 1, (2, 4, 8)), kind=True), [], False)
+    assert "points=64 for each device" in texts(weak) and "(scaled) relative to 2 devices" in texts(weak)
+
+
+def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn():
+    drawn = scaling.draw("strong", several(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))), [], False)
+    assert "m=256" in texts(drawn) and "m=4096" not in texts(drawn)
+    assert "The largest problem of each workload is drawn." not in drawn.caption
+    assert "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer" in drawn.caption
+    drawn = scaling.draw("strong", several(("jacfwd", 0, (1, 2)), ("jacfwd", 2, (1, 2))), [], False)
+    assert "m=4096" in texts(drawn) and "The largest problem of each workload is drawn." in drawn.caption
+
+
+def test_the_caption_of_the_memory_figure_does_not_call_the_fullest_problem_the_largest():
+    both = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
+    drawn = memory.draw(curves.pooled([*both, record(points=24, peak_bytes=20)]), False)
+    assert "the problem with the most modes is drawn" in drawn.caption and "the largest problem of each" not in drawn.caption

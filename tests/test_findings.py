@@ -15,7 +15,7 @@ def read_back(tmp_path, make_record):
     def call(rows, scaling=("strong",)):
         writer = Writer(tmp_path)
         for row in rows:
-            writer.append(make_record(**{"flops": 1e6, "hbm_bytes": 1e3} | row | {"seconds": [row["seconds"]] * STEADY}))
+            writer.append(make_record(**{"flops": 1e6, "compulsory_bytes": 1000} | row | {"seconds": [row["seconds"]] * STEADY}))
         write_json(tmp_path / "study.json", {"study": "made up", "scaling": list(scaling)})
         return read(tmp_path)
 

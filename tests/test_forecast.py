@@ -128,9 +128,29 @@ def test_one_count_is_compared_with_nothing():
     assert said(*strong(8.0))[0].endswith("planned on no other number of devices.")
 
 
-def test_the_fastest_way_is_that_on_the_most_devices():
+def test_the_fastest_way_is_that_of_all_counts_and_the_one_on_the_most_devices_stands_beside_it():
     slow_then_fast = [*strong(8.0, 4.0, 2.0), *strong(1.0, 2.5, 3.0, mode="jacrev"), *strong(0.1, mode="analytic")]
-    assert "jacfwd (vmap) 2.00 s" in said(*slow_then_fast)[0]
+    first, cheap = said(*slow_then_fast)[:2]
+    assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned way;" in first
+    assert "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on so many;" in first
+    assert "the cheapest is jacrev (vmap) on 1 device" in cheap
+
+
+def test_no_count_is_called_the_fastest_where_another_one_is_cheaper_and_faster():
+    first, cheap = said(*strong(5.0, 6.0))[:2]
+    assert "5.00 s (2.50 to 10.0) on 1 device, the fastest planned way" in first
+    assert "the cheapest is jacfwd (vmap) on 1 device" in cheap
+
+
+def test_counts_that_the_same_machines_do_not_tell_apart_are_a_tie():
+    def drawn(seconds, devices, draws):
+        record = plan(seconds, devices)
+        return dataclasses.replace(record, predicted=record.predicted | {"draws": draws})
+
+    tied = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [1.1, 1.9, 2.8])]
+    assert "on 2 devices, the fastest planned way, not distinguished from jacfwd (vmap) 2.00 s" in said(*tied)[0]
+    apart = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [0.9, 1.9, 2.8])]
+    assert "not distinguished" not in said(*apart)[0]
 
 
 def test_within_twice_the_least_time_the_cheapest_count_is_told_with_its_price():

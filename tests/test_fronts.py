@@ -119,7 +119,7 @@ def test_the_answer_says_what_less_memory_costs(read):
         "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device; 6 points at a time: 80 % of the memory for" in told
     )
     assert "6 seeds at a time: 10 % of the memory for 6.00x (6.00 to 6.00) the time" in told
-    assert "as many seeds as fit, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory for 1.20x" in told
+    assert "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory for 1.20x" in told
     assert told.endswith("; 1 setting did not fit.")
 
 

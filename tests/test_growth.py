@@ -1,10 +1,15 @@
 """The exponents that growth.py finds of times that grow by a known power."""
 
+import re
+
 import numpy as np
 import pytest
 
-from scaling.reading import curves
+from scaling.reading import curves, findings, trends
 from scaling.reading.growth import growths
+from scaling.showing import tables
+from scaling.showing.drawing import sizes
+from tests import made_up
 
 
 @pytest.fixture
@@ -72,3 +77,18 @@ def test_what_does_not_grow_has_the_exponent_0_without_a_rounding_error(grown):
 def test_sizes_of_more_than_64_bits_have_an_exponent(grown):
     (growth,) = grown({p: 1e-3 * p**0.1 for p in (1, 10**19, 10**40)})
     assert growth.exponent.value == pytest.approx(0.1)
+
+
+def test_an_exponent_whose_interval_says_nothing_is_not_determined(make_record, tmp_path):
+    records = [
+        make_record(mode=mode, points=n, seconds=[ms * 1e-3 * (1 + 1e-4 * i) for i in range(9)])
+        for mode, times in (("jacfwd", (16, 32, 64)), ("jacrev", (10, 200, 90)))
+        for n, ms in zip((16, 32, 64), times, strict=True)
+    ]
+    found = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
+    (told,) = trends.growth(found)
+    assert "to the power of 1 (" in told and re.search(r"; not determined in jacrev \(vmap\) \(-[\d.]+ to [\d.]+\)", told)
+    rows = next(table for table in tables.every(found) if table.anchor == "growth").rows
+    assert [row[3].startswith("not determined (") for row in rows] == [False, True]
+    drawn = sizes.draw(found.panels, found.growths, False)
+    assert drawn.svg.count(">1.00<") == 1 and len(re.findall(r">-?\d\.\d\d<", drawn.svg)) == 1

@@ -34,7 +34,7 @@ def curve_of(make_record):
             off = (0.0 if noise is None else noise[i]) + (np.zeros(SAMPLES) if jitter is None else jitter[i])
             times = level * np.exp(off)
             points = 840 * 128 * (count if weak else 1)
-            records.append(make_record(devices=count, points=points, seconds=times.tolist(), flops=1e6, hbm_bytes=1e3))
+            records.append(make_record(devices=count, points=points, seconds=times.tolist(), flops=1e6, compulsory_bytes=1000))
         (curve,) = curves.curves(records, ["weak" if weak else "strong"])
         return curve
 

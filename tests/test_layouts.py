@@ -19,7 +19,7 @@ import numpy as np
 
 from scaling import workload
 from scaling.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
-from scaling.measuring import attempt, shape, unfit
+from scaling.measuring import attempt, compiling, measure, shape, streaming, unfit
 from scaling.record import Record
 from scaling.sampling import Sampling
 
@@ -354,3 +354,30 @@ def test_what_cannot_be_coloured_says_why(fields):
     case = workload.complete(Case(**fields | {"seeds": "colored", "points": 4}))
     reason, words = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
     assert reason == "not_defined" and words
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("reduce", [None, "outputs", "inputs", "norm", "gram"])
+@pytest.mark.parametrize("split", [{"devices": 1}, {"devices": 2, "split": "seeds"}])
+def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce, split):
+    fields = {"workload": "linear", "points": 4, "sizes": {"p": 4, "o": 6}, "api": "shard_map", "storage": "host", "block": 2}
+    case = workload.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
+    built = workload.build(case)
+    sizes = shape.shape(case, built)
+    one = compiling.compiled(case, built, sizes, jax.devices()[: case.devices], lambda program: _stages(program))
+    ask, _ = compiling.runner(one, built)
+    assert streaming.result_bytes(case, built, sizes) == ask().nbytes
+
+
+def _stages(program):
+    return measure.stages(program.function, list(program.arguments.values()))
+
+
+@pytest.mark.parametrize("more", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_record_says_the_compulsory_bytes_of_a_device(more, devices):
+    """The inputs read once and the result written once, however often a program runs for it."""
+    fields = {"workload": "rbf", "variant": "squared", "points": 12, "sizes": {"d": 3, "m": 11}, "api": "shard_map"}
+    record = run(fields | {"devices": devices} | more)
+    numbers = 12 * 3 // devices + 11 * 3 + 12 * 3 // devices  # the points, what they share, and the gradients
+    assert record.status == "ok" and record.compulsory_bytes == numbers * (4 if more.get("dtype") else 8)

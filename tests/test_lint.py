@@ -120,6 +120,14 @@ def test_on_one_device_there_is_no_speed_up_and_no_baseline_to_miss(study, told)
     assert told([r for r in study() if r.case.devices == 1 and (r.case.api == "shard_map" or r.case.mode != "jacfwd")]) == {}
 
 
+@pytest.mark.parametrize("reason, missed", [("too_large", False), ("out_of_memory", False), ("not_defined", True)])
+def test_what_does_not_fit_on_one_device_misses_no_baseline_there(study, good, told, reason, missed):
+    more = [r for r in study() if r.case.devices == 2 or r.case.api == "jit"]
+    gone = dataclasses.replace(next(r for r in more if r.case.devices == 2), status="skipped", reason=reason, seconds=[])
+    gone = dataclasses.replace(gone, case=dataclasses.replace(gone.case, devices=1))
+    assert any(rule.startswith("no baseline: the same") for rule in told([*more, gone])) is missed
+
+
 def test_compilations_of_too_few_samples_each_leave_no_interval(study, told):
     alone = [record for record in study() if not record.replicate]
     found = told(swap(alone, 0, compilations=[{"samples": 5}] * 5))

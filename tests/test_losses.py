@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.reading import curves
-from scaling.reading.losses import Loss, losses
+from scaling.reading.losses import Loss, losses, refused
 
 STEADY = 9  # samples
 
@@ -18,7 +18,7 @@ def lost(make_record):
             share = points * devices if kind == "weak" else points
             least = fields.pop("least", seconds)
             made.append(make_record(devices=devices, points=share, seconds=[seconds] * STEADY, seconds_min=[least] * STEADY,
-                                    **{"flops": 1e6, "hbm_bytes": 1e3} | fields))  # fmt: skip
+                                    **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
         (curve,) = curves.curves(made, [kind])
         return losses(curve, curves.pooled([*made, *ceilings]))
 
@@ -75,6 +75,16 @@ def test_the_same_asking_on_ever_shorter_work_is_dispatch_and_nothing_serial(los
 def test_devices_that_gain_have_less_than_no_serial_part(lost):
     (loss,) = lost([(1, 1.0, {}), (2, 0.4, {})])
     assert loss.serial == pytest.approx(-0.25)
+
+
+def test_a_breakdown_is_refused_where_an_empty_call_takes_longer_than_the_case(lost, make_record):
+    """Its share would be 460 % of the time."""
+    assert lost([(1, 1.0, {"floor_seconds": 0.1}), (2, 0.1, {"floor_seconds": 0.46})]) == ()
+    assert lost([(1, 1.0, {"floor_seconds": 1.1}), (2, 0.75, {"floor_seconds": 0.1})]) == ()
+    times = [(1, 1.0, {"floor_seconds": 0.1}), (2, 0.75, {"floor_seconds": 0.2}), (4, 0.1, {"floor_seconds": 0.2})]
+    assert [loss.devices for loss in lost(times)] == [2]
+    made = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
+    assert [refused(curve) for curve in curves.curves(made)] == [1]
 
 
 def test_without_the_same_program_on_one_device_nothing_is_told(lost):

@@ -53,7 +53,7 @@ def test_meshes_of_as_many_devices_are_compared_and_a_single_one_is_not(found):
 def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     apart, alike = ([laid_out("2x1", 1.0), laid_out("1x2", 2.0)], [laid_out("2x1", 1.0), laid_out("1x2", noisy)])
-    assert [only(meshes.meshes(curves.pooled(each))).sure for each in (apart, alike)] == [True, False]
+    assert [only(meshes.meshes(curves.pooled(each))).distinguished for each in (apart, alike)] == [True, False]
 
 
 @pytest.mark.parametrize(

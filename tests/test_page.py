@@ -148,11 +148,25 @@ def test_where_a_program_was_also_run_without_compiling_it_is_said_when_compilin
 
 def test_a_card_says_which_mode_how_many_devices_what_it_costs_and_how_sure(tmp_path):
     times = {("jacfwd", 1): 4.0, ("jacfwd", 2): 2.0, ("jacrev", 1): 9.0, ("jacrev", 2): 5.0}
-    records = [record(devices, seconds, mode=mode) for (mode, devices), seconds in times.items()]
+    records = [record(devices, s, mode=mode, replicate=i) for (mode, devices), s in times.items() for i in range(2)]
     (card,) = cards.cards(findings.read(made_up.write(tmp_path / "made", records)))
     assert (card.mode, card.where, card.time) == ("jacfwd (vmap)", "2 devices, shard_map, points split", "2.00 s (2.00 to 2.00)")
     assert card.sure and card.verdict == "sure: jacrev (vmap) takes 2.50x (2.50 to 2.50) as long"
     assert card.scaling == "2.00x (2.00 to 2.00) as fast as one device, efficiency 1.00"
+
+
+def test_a_card_says_why_it_is_not_sure_and_over_what_its_speedup_is(tmp_path):
+    times = {("jacfwd", 2): 4.0, ("jacfwd", 4): 2.0, ("jacrev", 4): 5.0}
+    records = [record(devices, seconds, mode=mode) for (mode, devices), seconds in times.items()]
+    (card,) = cards.cards(findings.read(made_up.write(tmp_path / "made", records)))
+    assert not card.sure and card.verdict == "not sure (one process): jacrev (vmap) takes 2.50x (2.50 to 2.50) as long"
+    assert card.scaling == "2.00x (2.00 to 2.00) as fast as 2 devices, efficiency 1.00"
+
+
+def test_a_card_under_the_time_of_an_empty_call_calls_no_mode_the_fastest(tmp_path):
+    records = [record(seconds=6e-6, floor_seconds=9e-6), record(seconds=1.0, mode="jacrev", floor_seconds=9e-6)]
+    (card,) = cards.cards(findings.read(made_up.write(tmp_path / "made", records)))
+    assert not card.sure and "not distinguishable from an empty call (9.00 µs)" in card.verdict
 
 
 def test_a_card_of_two_that_are_not_told_apart_is_not_sure(tmp_path):

@@ -26,7 +26,7 @@ def series(work=1.0, weak=True, devices=(1, 2, 4), **fields):
     draw = np.random.default_rng(0)
     for at, count in enumerate(devices):
         one = made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, count, weak=weak), **fields)
-        yield made_up.record(draw, one.case, flops=1e6 * work**at, hbm_bytes=1e3, **fields)
+        yield made_up.record(draw, one.case, flops=1e6 * work**at, compulsory_bytes=1000, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_methods_say_how_it_was_measured(whole):
     for told in (
         "in float32 at highest precision", "Ways to the derivative: jacfwd (vmap)", "15 samples",
         "1 to 64 devices", "bootstrapped by level", "the largest error is 3 % of its tolerance", "a reference in float64",
-        "commit " + "c" * 40, "An accelerator", "jax 0.10.2", "node1, node2", "Environment made up", "scaling lint): 1 error",
+        "commit " + "c" * 40, "An accelerator", "jax 0.10.2", "node1, node2", "Environment made up", "scaling lint): 0 errors",
         "from 2026-01-01T00:00:00Z", "out\\_of\\_memory",
     ):  # fmt: skip
         assert told in text, told

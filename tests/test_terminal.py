@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from scaling.reading import findings
+from scaling.reading import answer, findings
 from scaling.showing import plot, terminal
 from tests import made_up
 
@@ -76,7 +76,7 @@ def test_the_curves_of_any_study_fit_a_screen(many, width):
 
 
 def test_what_has_no_room_is_counted(many):
-    assert lines_of(many, 80)[-1].endswith("In the report: 1 more plot and all intervals.")
+    assert lines_of(many, 80)[-1].endswith("In the report: 2 more plots and all intervals.")
 
 
 def test_a_terminal_that_knows_ascii_gets_ascii(many, few):
@@ -133,3 +133,23 @@ def test_equal_points_and_a_slowdown_can_be_drawn():
     assert "a" in rows[5].plain and "b" in rows[0].plain
     flat = plot.draw([plot.Series([(4, 2)], "a")], [(4, "4")], [(2, "2x")], 20, 6)
     assert sum("a" in row.plain for row in flat) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+def test_numbers_in_the_table_are_never_broken(few, many, width):
+    for found in (few, many):
+        text = " ".join(" ".join(printed(found, width).split("\u2502")).split())
+        for row in answer.brief(found)[0]:
+            assert row[3] in text and re.search(r"\d+\.?\d*x", row[5])[0] in text
+
+
+def test_a_legend_that_is_cut_says_so(few):
+    lines = terminal.curves(few, 24)
+    assert any(line.plain.endswith("…") for line in lines) and max(len(line.plain) for line in lines[:-1]) <= 24
+
+
+def test_speedup_from_two_devices_is_drawn_relative_to_two(tmp_path, make_record):
+    made = [make_record(devices=d, seconds=[4e-3 / d] * 7) for d in (2, 4, 8)]
+    lines = lines_of(findings.read(made_up.write(tmp_path, made, scaling=["strong"])))
+    assert any("relative to 2 devices" in line for line in lines) and any("4.00x on 8" in line for line in lines)
+    assert any(line.startswith("4x") for line in lines) and not any(line.startswith("8x") for line in lines)

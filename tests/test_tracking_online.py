@@ -77,7 +77,7 @@ def test_a_curve_that_is_refused_since_is_superseded_as_well(server, tmp_path):
     folder = wandb_study.weak(tmp_path / "grown", (1, 2))
     publish(folder, SETTINGS)
     assert [run.values["kind"] for run in server.of("curve")] == ["weak"]
-    store.Writer(folder).append(record("jacfwd", 4, points=128, flops=2e6, hbm_bytes=2e5))
+    store.Writer(folder).append(record("jacfwd", 4, points=128, flops=2e6, compulsory_bytes=200000))
     assert publish(folder, SETTINGS).well
     assert [run for run in server.of("curve") if run.values["kind"] == "weak"] == [] and brought(server, folder)
 

@@ -34,7 +34,7 @@ def test_the_rows_of_a_curve_are_its_points_with_the_ideal_beside_them(folder):
     for run in made:
         for row, point in zip(run.rows, drawn[run.name].points, strict=True):
             told = {name: value for name, value in dataclasses.asdict(point).items() if value is not None}
-            assert row == told | {"ideal": point.devices, "ideal_efficiency": 1.0}
+            assert row == told | {"ideal": point.devices / point.baseline_devices, "ideal_efficiency": 1.0}
             assert {"seconds", "low", "high", "speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low"} <= set(
                 row
             )
@@ -46,6 +46,7 @@ def test_a_run_can_be_filtered_by_every_field_of_its_case_and_by_where_it_was_ma
     assert fields | {"study", "study_digest", "kind", "environment", "device_kind", "versions", "rows", "series"} <= set(config)
     assert config["mode"] == "jacrev" and config["sizes"] == {"m": 48} and config["size_m"] == 48
     assert config["study"] == "made-up" and config["environment"] == "e1" and config["versions"]["jax"] == "0.10.2"
+    assert config["baseline_devices"] == 1
     assert config["device_kind"] == "A Processor" and config["host"] == "node-7" and config["kind"] == "strong"
 
 

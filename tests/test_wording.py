@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pandas
 import pytest
 
+from scaling import words
 from scaling.reading import findings
 from scaling.showing import export, figures, proposal, report
 from scaling.showing.wording import legible
@@ -69,3 +70,25 @@ def test_a_name_in_signs_that_the_font_has_not_is_drawn_without_complaint(tmp_pa
         warnings.simplefilter("error")
         (drawing, *_) = figures.draw(findings.read(made_up.write(tmp_path / "made", made)))
     assert "日本" in drawing.svg
+
+
+@pytest.mark.parametrize("value, low, high, told", [
+    (1.72, 0.59, 37.2, "not determined (0.59 to 37.2)"), (1.0, 0.4, 2.4, "not determined (0.40 to 2.40)"),
+    (30.0, 2.0, 40.0, "not determined (2.00 to 40.0)"), (1.72, 1.7, 1.8, "1.72x (1.70 to 1.80)"),
+    (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
+])  # fmt: skip
+def test_a_ratio_whose_interval_says_nothing_is_not_determined(value, low, high, told):
+    assert words.ratio(value, low, high) == told
+    assert words.takes("b", value, low, high) == (f"the ratio to b is {told}" if "not" in told else f"b takes {told} as long")
+
+
+@pytest.mark.parametrize("value, low, high, told", [
+    (2.91, -2.65, 8.48, "not determined (-2.65 to 8.48)"), (1.0, 0.4, 1.41, "not determined (0.4 to 1.41)"),
+    (1.02, 0.98, 1.05, "1.02 (0.98 to 1.05)"), (-0.5, -0.9, 0.0, "-0.5 (-0.9 to 0)"), (2.0, None, None, "2"),
+])  # fmt: skip
+def test_an_exponent_whose_interval_says_nothing_is_not_determined(value, low, high, told):
+    assert words.exponent(value, low, high) == told
+
+
+def test_a_part_of_a_law_that_may_be_anything_is_not_determined():
+    assert words.part(0.3, 0.0, 1.0) == "not determined (0 to 1)" and words.part(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"

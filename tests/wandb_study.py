@@ -48,7 +48,7 @@ def weak(folder: Path, counts: tuple[int, ...], flops: float = 1e6, more: float 
     store.write_json(folder / "study.json", {"study": "made-up", "scaling": ["weak"]})
     writer = store.Writer(folder)
     for devices in counts:
-        work = {"flops": flops + more * devices, "hbm_bytes": 2e5}
+        work = {"flops": flops + more * devices, "compulsory_bytes": 200000}
         writer.append(record("jacfwd", devices, points=32 * devices, **work))
     return folder
 

@@ -227,6 +227,7 @@ def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tup
     found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | counted.colors(colors)
     one = _fitting(case, built, place, sizes, found)
     found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
+    found["compulsory_bytes"] = compiling.compulsory_bytes(one, built)
     read = kernels.read(one.stages.compiled.as_text()) if one.stages.compiled is not None else None
     found |= counted.work(one, built, place.devices, read)
     if read and (words := counted.sent(case, read.collectives)):

@@ -93,7 +93,7 @@ def _part(case: Case, workload: Workload, sizes: Shape, part: Part, slices: Any)
     arrays = [np.asarray(a) for a in jax.tree.leaves(slices)]
     a, b = case.axes
     here, reduce, name = share(part.seeds, b), workload.reduce, part.names[0]
-    if part.along or reduce in (_ADDED if part.columns else _ADDED_BACK):
+    if part.along or adds_up(workload, part):
         arrays = [x[:, 0] if part.along or b == 1 else x.astype(np.float64).sum(axis=1) for x in arrays]
         if part.along or part.columns or reduce != "outputs":
             return {name: _points(case, arrays[0]).reshape(case.points, -1, 1)}
@@ -112,6 +112,11 @@ def _part(case: Case, workload: Workload, sizes: Shape, part: Part, slices: Any)
     if part.columns and reduce in (None, "outputs") and part.names != workload.names:
         joined = _by_input(workload, part, joined[0])
     return dict(zip(part.names, joined, strict=False))
+
+
+def adds_up(workload: Workload, part: Part) -> bool:
+    """Return whether the slices of a part that several devices hold are added up on the host."""
+    return not part.along and workload.reduce in (_ADDED if part.columns else _ADDED_BACK)
 
 
 def _points(case: Case, array: np.ndarray) -> np.ndarray:

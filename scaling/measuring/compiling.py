@@ -7,7 +7,7 @@ beyond those of the stages.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,8 +142,26 @@ def waiting(one: Compiled, workload: Workload) -> int:
     if one.plan is None:
         return 0
     points, _ = spmd.inputs(one.case, workload)
-    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in points.values())
-    return size + streaming.result_bytes(one.case, workload, one.sizes)
+    return _size(points) + streaming.result_bytes(one.case, workload, one.sizes)
+
+
+def _size(arrays: Mapping[str, Any]) -> int:
+    """Return the bytes of abstract arrays."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values())
+
+
+def compulsory_bytes(one: Compiled, workload: Workload) -> int | None:
+    """Return the bytes that each device must move: its inputs read once and its result written once.
+
+    Return None where the compiler does not tell. With storage=host the per-point inputs and the result are those of the
+    whole case; what the points share stays on the device and counts once, not once for each step.
+    """
+    inside = one.needs.get("argument_bytes")
+    if one.plan is None or inside is None:
+        return memory.taken(one.needs | {"temp_bytes": 0}) if one.needs else None
+    (whole, _), (step, _) = (spmd.inputs(case, workload) for case in (one.case, one.plan.case))
+    result = streaming.result_bytes(one.case, workload, one.sizes) // one.case.devices
+    return inside + (_size(whole) - _size(step)) // one.case.axes[0] + result
 
 
 def runner(one: Compiled, workload: Workload) -> tuple[Callable[[], Any], Callable[[Any], Any]]:

@@ -6,13 +6,16 @@ share with the step before them is computed twice. One result is fetched while t
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from scaling.case import Case
 from scaling.measuring import inputs
+from scaling.measuring.collect import adds_up
 from scaling.measuring.shape import Shape, due
 from scaling.measuring.spmd import START, Program
 from scaling.workload import Workload
@@ -74,8 +77,14 @@ def _starts(count: int, some: int) -> Iterator[int]:
 
 
 def result_bytes(case: Case, workload: Workload, sizes: Shape) -> int:
-    """What the whole result takes on the host."""
-    return int(np.prod(due(case, workload, sizes), dtype=np.int64)) * np.dtype(np.float32).itemsize
+    """Return the bytes of the host array that holds the whole result."""
+    return math.prod(due(case, workload, sizes)) * result_dtype(case, workload, sizes).itemsize
+
+
+def result_dtype(case: Case, workload: Workload, sizes: Shape) -> np.dtype:
+    """Return the dtype of that array: float64 where sums of several devices are added up, otherwise that of the case."""
+    added = case.axes[1] > 1 and any(adds_up(workload, part) for part in sizes.parts)
+    return np.dtype(np.float64) if added else jnp.dtype(case.dtype)
 
 
 def stream(

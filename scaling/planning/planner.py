@@ -140,7 +140,7 @@ class _Traced:
             "padding": shape.padding(self.case, self.sizes),
         }
         self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
-        compulsory = memory.taken(one.needs | {"temp_bytes": 0})
+        compulsory = compiling.compulsory_bytes(one, self.built)
         self.found |= {"blocks": blocks, "peak_bytes": compiling.taken(one), "compulsory_bytes": compulsory}
         self.found |= _optimised(read, one.steps) | {"messages": [kernels.as_work(message) for message in read.messages]}
         if words := counted.sent(self.case, read.collectives):

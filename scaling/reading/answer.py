@@ -8,17 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaling import memory
 from scaling.case import Case, problem
+from scaling.reading import certainty, forecast, trends
 from scaling.reading import curves as analysis
-from scaling.reading import forecast, trends
-from scaling.reading.curves import Curve, Fastest, Timing, family_name, ratio_of, size_name, volume
+from scaling.reading.curves import Curve, Fastest, Timing, baseline_name, family_name, ratio_of, size_name, volume
 from scaling.reading.findings import Findings, marks, read
 from scaling.reading.forecast import Forecast
+from scaling.reading.fronts import chosen
 from scaling.reading.score import APART, Scores
 from scaling.reading.standing import Standing
 from scaling.reading.ways import call_of, way_of
-from scaling.record import REASONS
-from scaling.words import counted, duration, number, ratio, share
+from scaling.record import REASONS, Record
+from scaling.words import counted, duration, in_bytes, number, ratio, ratio_determined, share, takes
 
 _MOST_ROWS = 20  # at a glance
 _BOUGHT = (trends.fronts, trends.meshes, trends.overlaps, trends.colorings)  # what there is to choose beside the mode
@@ -88,29 +90,67 @@ def _what(case: Case) -> str:
 
 
 def _verdict(row: Fastest, size: str) -> str:
-    case, mode = row.first.case, way_of(row.first.case).name
+    case, mode = row.first.case, named(row.first)
     at = f"on {counted(case.devices, 'device')} {size} ({size_name(case)}): {time_of(row.first)}, {call_of(case)}"
+    if row.empty:
+        floor = duration(certainty.dispatch_floor(row.first))
+        return f"no mode is called the fastest; {mode} takes least, {at}, not distinguishable from an empty call ({floor})"
     if row.second is None:
-        return f"only {mode} was measured, {at}"
-    verdict = "is fastest" if row.sure else "is ahead of the next, but the two are not distinguished,"
-    factor = ratio(row.ratio, row.ratio_low, row.ratio_high)
-    return f"{mode} {verdict} {at}; the next, {way_of(row.second.case).name}, takes {factor} as long"
+        return f"{measured_alone(row)}, {at}"
+    verdict = "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
+    factor = takes(f"the next, {way_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high)
+    doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
+    return f"{mode} {verdict} {at}; {factor}{doubts}"
+
+
+def named(timing: Timing) -> str:
+    """Return how a derivative is taken, with what chunk=auto came to and the memory that it takes, in words."""
+    name, auto = way_of(timing.case).name, chosen(timing.records[0])
+    return f"{name} ({auto}{saved(timing.records[0])})" if auto else name
+
+
+def saved(record: Record) -> str:
+    """Return the memory of a device that chunk=auto takes beside that of all at once, in words; nothing where it is not told."""
+    probes = (record.blocks or {}).get("probes")
+    whole = [p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))] if isinstance(probes, list) else []
+    used = memory.taken(vars(record))
+    return f", {in_bytes(used)} against {in_bytes(whole[0])} of all at once" if whole and whole[0] and used else ""
+
+
+def measured_alone(row: Fastest) -> str:
+    """Return in words that a mode has none to be compared with, and what else was measured of the same problem."""
+    others = dict.fromkeys(way_of(timing.case).name for timing in row.others)
+    return f"only {_listed([named(row.first), *others])} measured"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as the subject of a sentence: 'a was', 'a and b were', 'a, b and c were'."""
+    *others, last = names
+    return f"{', '.join(others)} and {last} were" if others else f"{last} was"
 
 
 def _what_devices_buy(found: Findings, first: Timing, others: Sequence[Fastest]) -> str:
-    """The speed-up of the fastest way over one device, or that one device is best."""
+    """The speed-up of the fastest way over its baseline, or that one device is best."""
     point = found.places(first).get("strong")
-    if point and point.devices > 1 and point.speedup is not None:
-        speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)
-        text = f". That is {speedup} as fast as the same program on one device, efficiency {number(point.efficiency or 0.0)}"
-        if point.against_jit is not None:
+    if point and not point.is_baseline:
+        speedup, base = ratio(point.speedup, point.speedup_low, point.speedup_high), baseline_name(point.baseline_devices)
+        same = f"the same program on {base}"
+        known = ratio_determined(point.speedup_low, point.speedup_high)
+        text = f". That is {speedup} as fast as {same}" if known else f". Its speed-up over {same} is {speedup}"
+        text += f", efficiency {number(point.efficiency)}" if known else ""
+        if point.against_jit is not None and ratio_determined(point.against_jit_low, point.against_jit_high):
             plain = ratio(point.against_jit, point.against_jit_low, point.against_jit_high)
-            text += f", and {plain} as fast as the best plain jit program there"
+            where = "there" if point.baseline_devices == 1 else "on one device"
+            text += f", and {plain} as fast as the best plain jit program {where}"
         return text
     more = [row.first for row in others if row.first.case.devices > first.case.devices]
     if not more or not first.honest:
         return ""
-    return f". More devices do not pay: {counted(more[0].case.devices, 'device')} take {ratio(*ratio_of(more[0], first))} as long"
+    value, low, high = ratio_of(more[0], first)
+    told = takes(counted(more[0].case.devices, "device"), value, low, high).replace(" takes ", " take ")
+    if low is not None and high is not None and low <= 1 <= high:
+        return f". More devices are not distinguished: {told}"
+    return f". More devices do not pay: {told}"
 
 
 def _beside_by_hand(found: Findings, row: Fastest) -> str:
@@ -122,11 +162,12 @@ def _beside_by_hand(found: Findings, row: Fastest) -> str:
 
 
 def _winners(rows: Sequence[Fastest]) -> str:
-    wins = Counter(way_of(row.first.case).plain.name for row in rows if row.sure)
+    wins = Counter(way_of(row.first.case).plain.name for row in rows if row.distinguished)
     if len(rows) < 2 or not wins:
         return ""
     counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
-    return f". Clear winners over {len(rows)} problems and device counts: {counts}"
+    clear = "Clear winners" if all(row.sure for row in rows if row.distinguished) else "Distinguished from the next"
+    return f". {clear} over {len(rows)} problems and device counts: {counts}"
 
 
 def _beside(standing: Standing, row: Fastest) -> bool:
@@ -190,8 +231,9 @@ def _scaling_sentences(found: Findings) -> list[str]:
     families: dict[tuple, list[Curve]] = {}
     for curve in found.curves:
         last = curve.points[-1]
-        if last.devices > 1 and last.speedup is not None and curve.case.engine == "jax":
-            families.setdefault((curve.kind, curve.environment, *analysis.family(curve.case)), []).append(curve)
+        if not last.is_baseline and curve.case.engine == "jax":
+            kind = (curve.kind, curve.environment, curve.baseline_devices)
+            families.setdefault((*kind, *analysis.family(curve.case)), []).append(curve)
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in heads(found)}
     told = []
     for of in families.values():
@@ -213,16 +255,18 @@ def _scaling_sentences(found: Findings) -> list[str]:
 def _speedup(curve: Curve) -> str:
     last, weak = curve.points[-1], curve.kind == "weak"
     return (
-        f"{'scaled speed-up' if weak else 'speed-up'} {ratio(last.speedup, last.speedup_low, last.speedup_high)}, "
-        f"efficiency {ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, "
-        f"with {way_of(curve.case).name}, {call_of(curve.case)}, the fastest there at {size_name(curve.case)}"
-    ) + (" for each device" if weak else "")
+        f"{'scaled speed-up' if weak else 'speed-up'} {ratio(last.speedup, last.speedup_low, last.speedup_high)}"
+        f"{curve.relative}, efficiency {ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, "
+        f"with {way_of(curve.case).name}, {call_of(curve.case)}, the fastest there at {curve.size}"
+        + (analysis.derived_words(curve.timings) if weak else "")
+    )
 
 
 def _spread(rivals: Sequence[Curve]) -> str:
-    each = sorted(curve.points[-1].speedup or 0.0 for curve in rivals)
+    each = sorted(curve.points[-1].speedup for curve in rivals)
     middle = ratio(statistics.median(each))
-    return f"the median speed-up of {len(rivals)} curves is {middle}, from {ratio(each[0])} to {ratio(each[-1])}"
+    where = rivals[0].relative
+    return f"the median speed-up of {len(rivals)} curves{where} is {middle}, from {ratio(each[0])} to {ratio(each[-1])}"
 
 
 def basis(forecast: Forecast) -> str:
@@ -322,19 +366,26 @@ def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     return table_rows(found, list(largest.values())), said
 
 
+def _certainty(row: Fastest, factor: str) -> str:
+    """Return a ratio with what is to be known of it."""
+    if row.empty:
+        return f"no more than an empty call ({duration(certainty.dispatch_floor(row.first))})"
+    return factor if row.distinguished or row.second is None else f"not distinguished: {factor}"
+
+
 def table_rows(source: Path | Findings, some: list[Fastest] | None = None) -> list[tuple[str, ...]]:
     """The fastest mode of each problem on each number of devices, or of some of them, under COLUMNS."""
     found = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []
     for row in found.fastest if some is None else some:
         case, second = row.first.case, row.second
-        factor = ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other mode"
+        factor = ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other automatic mode"
         rows.append((
             f"{family_name(case)} {size_name(case)}{marks(found, row.first.environment, row.first.honest)}",
             str(case.devices),
             way_of(case).name,
             time_of(row.first),
             f"{way_of(second.case).name}, {duration(second.median)}" if second else "",
-            factor if row.sure or second is None else f"not distinguished: {factor}",
+            _certainty(row, factor),
         ))  # fmt: skip
     return rows

@@ -4,30 +4,36 @@ Takes what curves.py found and gives values. Every cell compares modes on one pr
 nothing between the sizes that were measured but where a line through the neighbours would cross.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.case import Case
-from scaling.reading.curves import Fastest, Timing, family, volume
+from scaling.reading import certainty
+from scaling.reading.curves import Fastest, Timing, family, ratio_of, volume
 from scaling.reading.sweeps import numbers, sweeps
 from scaling.reading.ways import Way, way_of
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Between two neighbouring sizes the fastest mode changes, whatever the setting of its memory."""
+    """Between two sizes the faster of two modes changes, whatever the setting of its memory.
+
+    Both modes were measured at both sizes and are distinguished there; between the two sizes nothing is claimed.
+    """
 
     devices: int
     before: Way
     after: Way
-    below: int  # the last size at which `before` is fastest
+    below: int  # the last size at which `before` is known to be fastest
     above: int  # the first at which `after` is
-    at: (
-        float | None
-    )  # where straight lines through both modes' times cross, both axes logarithmic; None if not both were measured
-    sure: bool  # whether at both sizes the two can be told apart
+    at: float  # where straight lines through both modes' times cross, both axes logarithmic
+    doubts: tuple[str, ...]  # what speaks against calling it sure, in words
+
+    @property
+    def sure(self) -> bool:
+        """Return whether nothing speaks against it."""
+        return not self.doubts
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,35 @@ def _maps(group: Sequence[Fastest], rivals: Mapping[tuple, Timing]) -> list[Map]
 
 
 def _flips(devices: int, row: Sequence[tuple[int, Fastest]], rivals: Mapping[tuple, Timing]) -> list[Flip]:
-    found = []
-    for (below, one), (above, other) in itertools.pairwise(row):
-        before, after = way_of(one.first.case).plain, way_of(other.first.case).plain
-        if before != after:
-            lagging, leading = rivals.get(_place(one.first, after)), rivals.get(_place(other.first, before))
-            at = _crossing(below, one.first, lagging, above, leading, other.first) if lagging and leading else None
-            found.append(Flip(devices, before, after, below, above, at, one.sure and other.sure))
+    """Return the changes of the fastest mode along the sizes, each between the nearest sizes that show it."""
+    found: list[Flip] = []
+    start = 0
+    for index, (above, other) in enumerate(row):
+        for below, one in reversed(row[start:index]):
+            if flip := _flip(devices, (below, one.first), (above, other.first), rivals):
+                found.append(flip)
+                start = index
+                break
     return found
+
+
+def _flip(devices: int, one: tuple[int, Timing], other: tuple[int, Timing], rivals: Mapping[tuple, Timing]) -> Flip | None:
+    """Return the change between the fastest of two sizes; None unless both modes are there and distinguished at both."""
+    (below, first), (above, last) = one, other
+    before, after = way_of(first.case).plain, way_of(last.case).plain
+    lagging, leading = rivals.get(_place(first, after)), rivals.get(_place(last, before))
+    if before == after or lagging is None or leading is None:
+        return None
+    if not (_distinguished(first, lagging) and _distinguished(last, leading)):
+        return None
+    doubts = dict.fromkeys([*certainty.doubts(first, lagging), *certainty.doubts(last, leading)])
+    return Flip(devices, before, after, below, above, _crossing(below, first, lagging, above, leading, last), tuple(doubts))
+
+
+def _distinguished(fast: Timing, slow: Timing) -> bool:
+    """Return whether one timing is known to be faster than another, and more than an empty call."""
+    _, low, _ = ratio_of(slow, fast)
+    return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
 def _crossing(below: int, a: Timing, b: Timing, above: int, a_after: Timing, b_after: Timing) -> float:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.case import ANALYTIC, Case, label, problem
-from scaling.reading import ratios, resampling
+from scaling.reading import certainty, ratios, resampling
 from scaling.reading.sweeps import numbers, sweeps
 from scaling.reading.ways import SETTINGS, Way, way_of
 from scaling.record import Record
 from scaling.store import latest
+from scaling.words import counted, ratio_determined
 
 KINDS = ("strong", "weak")
 _WORK_SPREAD = 0.01  # law 8: how much the work per device may differ within a weak series
@@ -68,15 +69,26 @@ class Point:
     low: float | None
     high: float | None
     samples: int
-    speedup: float | None  # over the same program on one device; None if that was not measured
+    baseline_devices: int  # the smallest number of devices of the curve
+    speedup: float  # over the same program on that many devices: 1 there, ideally devices / baseline_devices
     speedup_low: float | None
     speedup_high: float | None
-    efficiency: float | None
+    efficiency: float
     efficiency_low: float | None
     efficiency_high: float | None
     against_jit: float | None  # speed-up over the best plain jit program, not written by hand, on one device
     against_jit_low: float | None
     against_jit_high: float | None
+
+    @property
+    def ideal(self) -> float:
+        """Return the speed-up without any loss."""
+        return self.devices / self.baseline_devices
+
+    @property
+    def is_baseline(self) -> bool:
+        """Return whether this is what the others of its curve are compared with."""
+        return self.devices == self.baseline_devices
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,29 @@ class Curve:
     points: tuple[Point, ...]
     timings: tuple[Timing, ...]  # what each point rests on; of several meshes on as many devices the fastest
 
+    @property
+    def baseline_devices(self) -> int:
+        """Return the smallest number of devices that was measured, against which speed-up and efficiency stand."""
+        return self.points[0].devices
+
+    @property
+    def baseline(self) -> str:
+        """Return the baseline in words, such as '2 devices'."""
+        return baseline_name(self.baseline_devices)
+
+    @property
+    def relative(self) -> str:
+        """Return what must stand beside a speed-up that is not over one device: ' relative to 2 devices'."""
+        return relative_to(self.baseline_devices)
+
+    @property
+    def size(self) -> str:
+        """Return the size of the problem in words; of a weak curve that of each device."""
+        if self.kind == "strong":
+            return size_name(self.case)
+        share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
+        return f"{size_name(share)} for each device"
+
 
 @dataclass(frozen=True)
 class Fastest:
@@ -102,10 +137,30 @@ class Fastest:
     ratio_high: float | None
     by_hand: float | None  # first over the hand-written derivative, where that was measured
 
+    others: tuple[Timing, ...] = ()  # of the same problem, but no rivals: written by hand, or by another system
+
+    @property
+    def empty(self) -> bool:
+        """Return whether the first is not distinguishable from an empty call, so that no mode is the fastest."""
+        return certainty.is_empty_call(self.first)
+
+    @property
+    def distinguished(self) -> bool:
+        """Return whether the interval of the ratio excludes 1, and the first is more than an empty call."""
+        return self.ratio_low is not None and self.ratio_low > 1 and not self.empty
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return what speaks against calling the first surely the fastest, in words."""
+        if self.second is None:
+            return ()
+        wide = () if ratio_determined(self.ratio_low, self.ratio_high) else ("the ratio is not determined",)
+        return (*certainty.doubts(self.first, self.second), *wide)
+
     @property
     def sure(self) -> bool:
-        """Whether the two can be told apart: the interval of their ratio excludes 1."""
-        return self.ratio_low is not None and self.ratio_low > 1
+        """Return whether the two are distinguished and nothing speaks against calling it so."""
+        return self.distinguished and not self.doubts
 
 
 @dataclass(frozen=True)
@@ -163,6 +218,16 @@ def size_name(case: Case) -> str:
     return " ".join([*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed])
 
 
+def baseline_name(devices: int) -> str:
+    """Return what a speed-up stands against, in words."""
+    return "one device" if devices == 1 else counted(devices, "device")
+
+
+def relative_to(devices: int) -> str:
+    """Return what must stand beside a speed-up that is not over one device; nothing where it is."""
+    return "" if devices == 1 else f" relative to {baseline_name(devices)}"
+
+
 def curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """The curves of these kinds, each within one environment; dishonest records and refused weak series are left out."""
     timings = [timing for timing in pooled(records) if timing.honest]
@@ -208,11 +273,11 @@ def fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _unequal_work(series: Sequence[Timing]) -> str | None:
-    """Why a series may not be called weak; None if operations and bytes per device are counted and constant (law 8)."""
+    """Why a series may not be called weak; None if operations and compulsory bytes per device are constant (law 8)."""
     if len(series) < 2:
         return None
-    for name in ("flops", "hbm_bytes"):
-        counts = [(t.case.devices, getattr(record, name)) for t in series for record in t.records]
+    for name, of in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
+        counts = [(t.case.devices, getattr(record, of)) for t in series for record in t.records]
         if unknown := sorted({devices for devices, count in counts if count is None}):
             return (
                 f"{name} per device were not counted on {', '.join(map(str, unknown))} devices, so constant work cannot be shown"
@@ -220,8 +285,20 @@ def _unequal_work(series: Sequence[Timing]) -> str | None:
         (least_on, least), (most_on, most) = min(counts, key=lambda c: c[1]), max(counts, key=lambda c: c[1])
         if most > least * (1 + _WORK_SPREAD):
             more = f", {most / least - 1:.1%} more" if least else ""
+            name += derived(series) if of == "compulsory" else ""
             return f"{name} per device are {least:.6g} on {least_on} and {most:.6g} on {most_on} devices{more}; 1 % is allowed"
     return None
+
+
+def derived(series: Iterable[Timing]) -> str:
+    """Return in words whether compulsory bytes are derived, because a record was written before they were kept."""
+    old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
+    return " (derived: argument_bytes + output_bytes)" if old else ""
+
+
+def derived_words(series: Iterable[Timing]) -> str:
+    """Return the same as a part of a sentence."""
+    return f"; compulsory bytes{derived(series)}" if derived(series) else ""
 
 
 def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
@@ -237,8 +314,7 @@ def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
 
 def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
     case = dataclasses.replace(series[0].case, mesh=None)
-    base = series[0] if case.devices == 1 else None
-    points = [_point(t, base, kind == "weak", plain.get((t.environment, problem(t.case)))) for t in series]
+    points = [_point(t, series[0], kind == "weak", plain.get((t.environment, problem(t.case)))) for t in series]
     return Curve(_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
 
 
@@ -249,12 +325,14 @@ def _name(kind: str, case: Case) -> str:
     return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
 
 
-def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None) -> Point:
+def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> Point:
     devices = timing.case.devices
-    ratio, jit = _against(base, timing), _against(plain, timing)
-    work = devices if weak else 1  # that many times the work of the baseline was done
-    speedup, speedup_low, speedup_high = (None if value is None else value * work for value in ratio)
-    efficiency, efficiency_low, efficiency_high = (None if value is None else value * work / devices for value in ratio)
+    more = devices / base.case.devices
+    ratio, low, high = _against(base, timing)
+    jit = _against(plain, timing) if plain else (None, None, None)
+    work = more if weak else 1.0  # that many times the work of the baseline was done
+    speedup_low, speedup_high = (None if value is None else value * work for value in (low, high))
+    efficiency_low, efficiency_high = (None if value is None else value * work / more for value in (low, high))
     return Point(
         devices=devices,
         points=timing.case.points,
@@ -262,10 +340,11 @@ def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None
         low=timing.interval[0] if timing.interval else None,
         high=timing.interval[1] if timing.interval else None,
         samples=len(timing.seconds),
-        speedup=speedup,
+        baseline_devices=base.case.devices,
+        speedup=ratio * work,
         speedup_low=speedup_low,
         speedup_high=speedup_high,
-        efficiency=efficiency,
+        efficiency=ratio * work / more,
         efficiency_low=efficiency_low,
         efficiency_high=efficiency_high,
         against_jit=jit[0],
@@ -274,9 +353,9 @@ def _point(timing: Timing, base: Timing | None, weak: bool, plain: Timing | None
     )
 
 
-def _against(base: Timing | None, timing: Timing) -> tuple[float | None, float | None, float | None]:
+def _against(base: Timing, timing: Timing) -> tuple[float, float | None, float | None]:
     """How many times as fast as a baseline, with its interval; a program is its own baseline: 1 by definition, known exactly."""
-    return (1.0, 1.0, 1.0) if base is timing else resampling.ratio(base.records, timing.records) if base else (None, None, None)
+    return (1.0, 1.0, 1.0) if base is timing else resampling.ratio(base.records, timing.records)
 
 
 def ratio_of(top: Timing, bottom: Timing) -> tuple[float, float | None, float | None]:
@@ -289,10 +368,15 @@ def fastest(records: Iterable[Record]) -> list[Fastest]:
     """JAX's fastest way to each problem on each number of devices, in each environment; the hand-written one does not compete."""
     groups: dict[tuple, list[Timing]] = {}
     for timing in pooled(records):
-        if timing.case.mode != "value" and timing.case.engine == "jax":
+        if timing.case.mode != "value":
             where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
             groups.setdefault(where, []).append(timing)
-    return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if t.case.mode not in ANALYTIC])]
+    return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if _competes(t.case)])]
+
+
+def _competes(case: Case) -> bool:
+    """Return whether a case may be the fastest: JAX's modes, less what is written by hand."""
+    return case.engine == "jax" and case.mode not in ANALYTIC
 
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
@@ -301,10 +385,17 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
     others = [t for t in rivals if way_of(t.case).plain != own.plain] or [t for t in rivals if way_of(t.case) != own]
     second = min(others, key=lambda t: t.median, default=None)
     # Written by hand it may give the entries of a sparse derivative alone, or all of it: never one for the other.
-    by_hand = (t for t in group if t.case.mode in ANALYTIC and t.case.seeds == first.case.seeds)
+    by_hand = (t for t in group if _by_hand(t.case) and t.case.seeds == first.case.seeds)
     hand = min((t.median for t in by_hand), default=None)
     ratio, low, high = ratio_of(second, first) if second else (None, None, None)
-    return Fastest(first, second, ratio, low, high, by_hand=first.median / hand if hand else None)
+    return Fastest(
+        first, second, ratio, low, high,
+        by_hand=first.median / hand if hand else None, others=tuple(t for t in group if not _competes(t.case)),
+    )  # fmt: skip
+
+
+def _by_hand(case: Case) -> bool:
+    return case.engine == "jax" and case.mode in ANALYTIC
 
 
 def panels(records: Iterable[Record]) -> list[Panel]:

@@ -193,16 +193,13 @@ def _each(curve: Predicted) -> Case:
 
 
 def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float | None) -> list[str]:
-    """When efficiency falls under a half on the way that is fastest on most devices, and which count is the cheapest."""
+    """What is the fastest, when efficiency falls under a half on the most devices, and which count is the cheapest."""
     largest = max(point.devices for curve in curves for point in curve.points)
     ends = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
-    best, last = min(ends, key=lambda end: end[1].seconds)
+    best, _ = min(ends, key=lambda end: end[1].seconds)
     case, size = best.case, size_name(_each(best))
     what = f"{family_name(case)} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
-    fastest = (
-        f"{way_of(case).name} {duration(last.seconds, *last.interval)} on {counted(largest, 'device')}, the fastest planned way"
-    )
-    lines = [f"{what}: {fastest}; {_halved(best)}."]
+    lines = [f"{what}: {_fastest(curves, best)}; {_halved(best)}."]
     least = min(point.seconds for curve in curves for point in curve.points)
     within = deadline or _PATIENCE * least
     # What must be in time is so by the upper end of its interval.
@@ -218,6 +215,40 @@ def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float
         *lines,
         f"{what}: within {under} the cheapest is {way_of(cheap.case).name} on {counted(point.devices, 'device')}: {cost}.",
     ]
+
+
+def _fastest(curves: Sequence[Predicted], most: Predicted) -> str:
+    """The fastest of all counts, the fewest devices that are not distinguished from it, and the fastest on the most devices.
+
+    With as many points for each device the counts do different work: then it is the fastest on the most devices alone.
+    """
+    if most.kind == "weak":
+        return f"{_named(most, most.points[-1])}, the fastest planned way"
+    rows = [(curve, point) for curve in curves for point in curve.points]
+    first = min(rows, key=lambda row: row[1].seconds)
+    ties = [row for row in rows if row[1].devices < first[1].devices and _tied(first[1], row[1])]
+    text = f"{_named(*first)}, the fastest planned way"
+    if ties:
+        text += f", not distinguished from {_named(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
+    if first[1].devices < most.points[-1].devices:
+        text += f"; {_named(most, most.points[-1])}, the fastest on so many"
+    return text
+
+
+def _named(curve: Predicted, point: Expected) -> str:
+    """A way with its time and its devices, in words."""
+    return f"{way_of(curve.case).name} {duration(point.seconds, *point.interval)} on {counted(point.devices, 'device')}"
+
+
+def _tied(one: Expected, other: Expected) -> bool:
+    """Return whether two predictions are not distinguished: the interval of their ratio holds 1.
+
+    The ratio is that of the same drawn machines. Without draws, each time must lie in the interval of the other.
+    """
+    if around := _around(one.record, other.record, 1.0):
+        return around[0] <= 1 <= around[1]
+    (low, high), (least, most) = one.interval, other.interval
+    return low <= other.seconds <= high and least <= one.seconds <= most
 
 
 def sure(point: Expected) -> str:

@@ -17,7 +17,7 @@ from scaling.record import Record
 from scaling.store import latest
 from scaling.words import counted
 
-_TOO_MUCH = ("too_large", "dominated", "out_of_memory")  # reasons for which a setting has no time
+TOO_MUCH = ("too_large", "dominated", "out_of_memory")  # reasons for which a setting has no time
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def fronts(records: Iterable[Record]) -> list[Front]:
             families.setdefault(_family(timing.environment, timing.case), []).append(Place(bytes_of, timing.median, timing))
     unfit: dict[tuple[str, Case], dict[str, Record]] = {}
     for record in several:
-        if record.reason in _TOO_MUCH:
+        if record.reason in TOO_MUCH:
             unfit.setdefault(_family(record.setting, record.case), {}).setdefault(record.key, record)
     return [_front(of, some, tuple(unfit.get(of, {}).values())) for of, some in families.items() if len(some) > 1]
 

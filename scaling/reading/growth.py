@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from scaling.reading.certainty import near_floor
 from scaling.reading.curves import Panel, Timing
 from scaling.reading.resampling import Estimate
-from scaling.reading.standing import near_floor
 from scaling.reading.ways import Way
 
 _LEAST = 3  # sizes: through two a line always goes

@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 from scaling.reading.curves import Curve, Point
 from scaling.reading.ratios import LEAST_VARIANCE
 from scaling.reading.resampling import Estimate
+from scaling.words import part_determined
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
 _HALVINGS, _ROUNDS, _STEPS = 20, 3, 32  # of the search for the other part, and for the ends of an interval
@@ -45,6 +46,11 @@ class Law:
         if self.peak:
             return self.speedup(self.peak)
         return 1 / first if first and self.name != GUSTAFSON else None
+
+    @property
+    def determined(self) -> bool:
+        """Return whether the interval of every part says anything."""
+        return all(part_determined(part.low, part.high) for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
@@ -100,11 +106,11 @@ def _unrejected(found: Sequence[Law], count: int) -> Law | None:
 
 
 def karp_flatt(point: Point) -> Estimate | None:
-    """The experimentally determined serial fraction of a point of a strong curve; None on one device or without a speed-up.
+    """The experimentally determined serial fraction of a point of a strong curve; None where its speed-up is not over one device.
 
     Source: Karp and Flatt 1990, Measuring parallel processor performance. Below 0 where the speed-up is more than ideal.
     """
-    if point.devices == 1 or point.speedup is None:
+    if point.devices == 1 or point.baseline_devices > 1:
         return None
     value, low, high = (
         None if speedup is None else (1 / speedup - 1 / point.devices) / (1 - 1 / point.devices)

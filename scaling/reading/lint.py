@@ -6,16 +6,16 @@ not how remarks are printed.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaling.case import ANALYTIC, Case, label, problem
 from scaling.environment import OF_THE_CASE
 from scaling.reading import series
-from scaling.reading.curves import Curve, Timing, family_name, size_name
+from scaling.reading.certainty import DISTURBED, disturbed_share, marks_of, near_floor
+from scaling.reading.curves import KINDS, Curve, Timing, family_name, size_name
 from scaling.reading.findings import Findings, marks
-from scaling.reading.fronts import chosen
+from scaling.reading.fronts import TOO_MUCH, chosen
 from scaling.reading.meshes import padding
-from scaling.reading.standing import near_floor
 from scaling.record import REASONS, Record
 from scaling.words import counted, duration, share
 
@@ -24,7 +24,6 @@ Places = Callable[[Findings], list[str]]  # where a rule is broken, in words
 COLUMNS = ("severity", "what", "how many", "which", "what mends it")
 _LEAST = 7  # samples
 _WIDE = 0.05  # of the median, either side
-_DISTURBED = 0.2  # of a case's samples
 _DRIFT = 0.02  # of the median, within a process
 _NARROW = 0.01  # of the median, either side, by which an interval falls short
 _PADDED = 0.1  # of points times seeds, computed in vain
@@ -137,11 +136,8 @@ def _wide(timing: Timing) -> str:
 
 
 def _disturbed(timing: Timing) -> str:
-    turns = ((count, place, record.marked.values()) for record in timing.records for place, count in enumerate(record.turns))
-    marked = sum(count for count, place, kinds in turns if any(place in places for places in kinds))
-    why = " and ".join(sorted({mark for record in timing.records for mark in record.marked})).replace("_", " ")
-    part = marked / len(timing.seconds)
-    return f"{share(part)} of its samples, {why}" if part > _DISTURBED else ""
+    part = disturbed_share(timing)
+    return f"{share(part)} of its samples, {' and '.join(marks_of(timing))}" if part > DISTURBED else ""
 
 
 def _drift(timing: Timing) -> str:
@@ -194,6 +190,26 @@ def _not_weak(found: Findings) -> list[str]:
     return found.refusals or ["nothing was measured on several numbers of devices"] * (max(lengths, default=2) == 1)
 
 
+def _without_one(found: Findings) -> list[str]:
+    """Curves that were not measured on fewer devices, though no record says that the problem does not fit there."""
+    unfit: dict[tuple, int] = {}  # the fewest devices on which a problem was too large
+    for record in found.records:
+        for kind in KINDS if record.reason in TOO_MUCH else ():
+            of = (kind, record.setting, _stem(record.case, kind))
+            unfit[of] = min(unfit.get(of, record.case.devices), record.case.devices)
+    curves = [(curve, (curve.kind, curve.environment, _stem(curve.timings[0].case, curve.kind))) for curve in _scaled(found)]
+    return [
+        curve.name
+        for curve, of in curves
+        if curve.baseline_devices > 1 and unfit.get(of, curve.baseline_devices) >= curve.baseline_devices
+    ]
+
+
+def _stem(case: Case, kind: str) -> Case:
+    """What the cases of a curve have in common."""
+    return replace(case, devices=1, mesh=None, points=case.points if kind == "strong" else case.points // case.devices)
+
+
 def _problems(cases: Sequence[Case]) -> list[str]:
     return list(dict.fromkeys(f"{family_name(case)} {size_name(case)}" for case in cases))
 
@@ -220,8 +236,7 @@ RULES: tuple[tuple[str, str, str, Places], ...] = (  # what must not be, how bad
     ("mixed environments", ERROR, f"{_FRESH}, the whole study at once", _mixed),
     ("weak scaling that is not weak", ERROR, "scaling=strong, or work that grows with the points alone", _not_weak),
     ("oversubscribed or unbound devices", ERROR, f"fewer devices, bind=true; {_FRESH}", _each(_oversubscribed)),
-    ("no baseline: the same program on one device", ERROR, "add 1 to devices: 'devices=[1,2]'",
-     lambda found: [curve.name for curve in _scaled(found) if curve.case.devices > 1]),
+    ("no baseline: the same program on one device", ERROR, "add 1 to devices: 'devices=[1,2]'", _without_one),
     (f"too few samples: under {_LEAST}, or no interval", ERROR, f"sampling.least={_LEAST}; {_FRESH}", _each(_few)),
     ("failed cases", WARNING, "mend the cause, and the same command runs them again", _failed(wrong=False)),
     ("cases without a record", WARNING, "the same command runs them", lambda found: found.missing),

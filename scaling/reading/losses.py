@@ -26,12 +26,30 @@ class Loss:
 
 
 def losses(curve: Curve, timings: Sequence[Timing]) -> tuple[Loss, ...]:
-    """The losses of each point beyond one device; none without the same program on it. Timings: where ceilings are among them."""
+    """The losses of each point beyond one device; none without the same program on it. Timings: where ceilings are among them.
+
+    A point is left out where an empty call took as long as the case or longer, there or on one device: see `refused`.
+    """
     if curve.timings[0].case.devices > 1:
         return ()
     measured = speeds(timings)
-    rows = zip(curve.points[1:], curve.timings[1:], strict=True)
-    return tuple(_loss(timing, curve.timings[0], point.efficiency or 0.0, measured) for point, timing in rows)
+    base, *rest = zip(curve.points, curve.timings, strict=True)
+    kept = [] if _exceeded(base[1]) else [each for each in rest if not _exceeded(each[1])]
+    return tuple(_loss(timing, base[1], point.efficiency, measured) for point, timing in kept)
+
+
+def refused(curve: Curve) -> int:
+    """Return how many points have no losses because an empty call took as long as the case or longer."""
+    base, *rest = curve.timings
+    if base.case.devices > 1:
+        return 0
+    return len(rest) if _exceeded(base) else sum(map(_exceeded, rest))
+
+
+def _exceeded(timing: Timing) -> bool:
+    """Return whether an empty call took as long as the timing or longer, so that its share would be 100 % and more."""
+    asked = _asking(timing)
+    return asked is not None and asked >= timing.median
 
 
 def _loss(timing: Timing, base: Timing, efficiency: float, measured: Mapping[tuple, list[tuple[int, float]]]) -> Loss:

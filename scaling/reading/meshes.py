@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scaling.case import Case
+from scaling.reading import certainty
 from scaling.reading.curves import Timing, ratio_of
 
 Ratio = tuple[float, float | None, float | None]  # with its 95 % interval
@@ -23,10 +24,15 @@ class Meshes:
     rows: tuple[tuple[Timing, Ratio], ...]  # each with how many times as long it takes as the fastest, which comes first
 
     @property
-    def sure(self) -> bool:
-        """Whether the fastest can be told apart from the next: the interval of their ratio excludes 1."""
+    def distinguished(self) -> bool:
+        """Return whether the interval of the ratio of the next to the fastest excludes 1."""
         low = self.rows[1][1][1]
         return low is not None and low > 1
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return what speaks against calling the first surely the fastest, in words."""
+        return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 
 def meshes(timings: Iterable[Timing]) -> list[Meshes]:

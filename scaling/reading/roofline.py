@@ -74,6 +74,5 @@ def _fastest(speeds_of: Iterable[tuple[int, float]]) -> float | None:
 def _dot(timing: Timing) -> Dot | None:
     """None where operations or bytes are not counted, or there are none."""
     record = timing.records[0]
-    moved = (record.argument_bytes or 0) + (record.output_bytes or 0)
-    known = record.flops and record.argument_bytes is not None and record.output_bytes is not None and moved
-    return Dot(timing, record.flops / moved, record.flops / timing.median) if known and record.flops else None
+    moved = record.compulsory
+    return Dot(timing, record.flops / moved, record.flops / timing.median) if moved and record.flops else None

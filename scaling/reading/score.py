@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.case import problem
+from scaling.reading.certainty import near_floor
 from scaling.reading.curves import Timing
-from scaling.reading.standing import near_floor
 from scaling.reading.ways import Way, way_of
 from scaling.record import Record
 

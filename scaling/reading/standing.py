@@ -11,11 +11,11 @@ from typing import NamedTuple
 from scaling import ceilings
 from scaling.case import ANALYTIC, CEILING
 from scaling.environment import OF_THE_CASE
+from scaling.reading.certainty import near_floor as near_floor
 from scaling.reading.curves import Timing, problem, ratio_of
 from scaling.record import Record
 
 Ratio = tuple[float, float | None, float | None]  # with its 95 % interval
-_FLOORS = 10  # a time under so many of them says more about asking than about what was asked
 _NAMES = {"copy": "memory", "matmul": "arithmetic", "transcendental": "transcendentals", "all_reduce": "communication"}
 
 
@@ -49,12 +49,6 @@ def standings(timings: Sequence[Timing]) -> list[Standing]:
             groups.setdefault((*_place(timing), problem(timing.case)), []).append(timing)
     measured = speeds(timings)
     return [_standing(timing, group, measured) for group in groups.values() for timing in group]
-
-
-def near_floor(timing: Timing) -> float | None:
-    """Seconds of the empty call that a timing is less than ten of; None where it is longer, or no floor was measured."""
-    floor = max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
-    return floor if timing.median < _FLOORS * floor else None
 
 
 def _place(timing: Timing) -> tuple:
@@ -104,9 +98,8 @@ def speed_of(amount: float, measured: Sequence[tuple[int, float]]) -> float:
 
 def _work(record: Record) -> dict[str, float | None]:
     """What one device must do whatever the program: bytes of the inputs that it reads and of the result, operations, messages."""
-    known = record.argument_bytes is not None and record.output_bytes is not None
     return {
-        "copy": (record.argument_bytes or 0) + (record.output_bytes or 0) if known else None,
+        "copy": record.compulsory,
         "matmul": record.flops,
         "transcendental": record.transcendentals,
         "all_reduce": record.collective_bytes,

@@ -5,7 +5,6 @@ Beside answer.py, which says what holds at the largest problem; knows no tables,
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from scaling.case import problem
@@ -15,11 +14,24 @@ from scaling.reading.crossover import Flip, Map
 from scaling.reading.curves import Curve, Timing, family_name, size_name, volume
 from scaling.reading.findings import Findings, marks
 from scaling.reading.fronts import Front, Setting, chosen
+from scaling.reading.growth import Growth
 from scaling.reading.laws import Law
 from scaling.reading.meshes import padding, shape
-from scaling.reading.resampling import Estimate
 from scaling.reading.ways import call_of, way_of
-from scaling.words import counted, duration, in_bytes, number, ratio, share
+from scaling.words import (
+    UNDETERMINED,
+    counted,
+    duration,
+    exponent,
+    exponent_determined,
+    in_bytes,
+    number,
+    part,
+    ratio,
+    ratio_determined,
+    share,
+    takes,
+)
 
 T = TypeVar("T")
 FAR = 0.1  # of the times: a law that is off by more describes little
@@ -45,14 +57,13 @@ def crossovers(found: Findings) -> list[str]:
 def _flip(flips: Sequence[Flip], of: Map) -> str:
     first, name = flips[0], of.swept.partition(" = ")[0].partition(" (")[0]
     devices = ", ".join(str(flip.devices) for flip in flips)
-    where = sorted(flip.at for flip in flips if flip.at is not None)
-    verb = "is fastest" if all(flip.sure for flip in flips) else "is ahead"
-    text = f"{first.before.name} {verb} up to {name} = {first.below:,}, {first.after.name} from {first.above:,}"
+    where = sorted(flip.at for flip in flips)
+    text = f"{first.before.name} is fastest up to {name} = {first.below:,}, {first.after.name} from {first.above:,}"
     text += f" on {devices} {'device' if devices == '1' else 'devices'}"
-    if where:
-        between = number(where[0]) if number(where[0]) == number(where[-1]) else f"{number(where[0])} to {number(where[-1])}"
-        text += f" (their times meet at about {between})"
-    return text if all(flip.sure for flip in flips) else f"{text}, not told apart everywhere"
+    between = number(where[0]) if number(where[0]) == number(where[-1]) else f"{number(where[0])} to {number(where[-1])}"
+    text += f" (their times meet at about {between})"
+    doubts = dict.fromkeys(doubt for flip in flips for doubt in flip.doubts)
+    return f"{text}; not sure: {', '.join(doubts)}" if doubts else text
 
 
 def growth(found: Findings) -> list[str]:
@@ -63,17 +74,19 @@ def growth(found: Findings) -> list[str]:
         panel = max((one.panel for one in group if one.panel.case.devices == fewest), key=lambda panel: volume(panel.case))
         rows = sorted((one for one in group if one.panel is panel), key=lambda one: one.exponent.value)
         shown = rows if len(rows) <= _MOST_WAYS else [*rows[: _MOST_WAYS // 2], *rows[-_MOST_WAYS // 2 :]]
-        each = ", ".join(f"{_with_interval(one.exponent)} in {one.way.name}" for one in shown)
         on = counted(panel.case.devices, "device")
         where = marks(found, panel.environment, panel.honest)
-        told.append(f"Time of {family_name(panel.case)} grows with {panel.swept} on {on} to the power of {each}.{where}")
+        told.append(f"Time of {family_name(panel.case)} grows with {panel.swept} on {on} {_powers(shown)}.{where}")
     return told
 
 
-def _with_interval(estimate: Estimate) -> str:
-    low, high = estimate.low, estimate.high
-    around = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-    return f"{estimate.value:.3g}{around}"
+def _powers(rows: Sequence[Growth]) -> str:
+    """The exponents in words, and those that are not determined apart."""
+    known = [one for one in rows if exponent_determined(*one.exponent[1:])]
+    told = ", ".join(f"{exponent(*one.exponent)} in {one.way.name}" for one in known)
+    left = ", ".join(f"{one.way.name} ({one.exponent.low:.3g} to {one.exponent.high:.3g})" for one in rows if one not in known)
+    parts = [f"to the power of {told}"] if told else []
+    return "; ".join([*parts, *([f"{'' if told else 'to a power '}{UNDETERMINED} in {left}"] if left else [])])
 
 
 def laws(found: Findings) -> list[str]:
@@ -88,21 +101,15 @@ def laws(found: Findings) -> list[str]:
 
 
 def _law(curve: Curve, law: Law) -> str:
-    parts = ", ".join(f"{name} {_with_interval(estimate)}" for name, estimate in law.parts.items())
-    what = f"{family_name(curve.case)} at {_size(curve)}, {way_of(curve.case).name}"
+    parts = ", ".join(f"{name} {part(*estimate)}" for name, estimate in law.parts.items())
+    what = f"{family_name(curve.case)} at {curve.size}, {way_of(curve.case).name}"
     off = f", though off by {share(law.spread)}" if law.spread > FAR else ""
     text = f"{what}: of the laws of {curve.kind} scaling, {law.name} describes it best{off}: {parts}"
-    if law.limit is None:
+    if law.limit is None or not law.determined:
         return text
     where = counted(round(law.peak), "device") if law.peak else "any number of devices"
-    return f"{text}; no more than {number(law.limit)}x as fast on {where}{law.doubt}"
-
-
-def _size(curve: Curve) -> str:
-    """The size of a curve's problem; of a weak one the share of each device."""
-    if curve.kind == "strong":
-        return size_name(curve.case)
-    return f"{size_name(replace(curve.case, devices=1, points=curve.case.points // curve.case.devices))} for each device"
+    than = "" if curve.baseline_devices == 1 else " as one device by this law"
+    return f"{text}; no more than {number(law.limit)}x as fast{than} on {where}{law.doubt}"
 
 
 def fronts(found: Findings) -> list[str]:
@@ -125,8 +132,9 @@ def _cost(front: Front, setting: Setting) -> str:
     """What another setting than the fastest takes, beside that."""
     auto, first = chosen(setting.timing.records[0]), front.fastest
     name = f"{setting.name} ({auto})" if auto else setting.name
-    times = ratio(*analysis.ratio_of(setting.timing, first.timing))
-    return f"{name}: {share(setting.memory / first.memory)} of the memory for {times} the time"
+    times = analysis.ratio_of(setting.timing, first.timing)
+    told = ratio(*times) + (" the time" if ratio_determined(*times[1:]) else ": its time beside that of the fastest")
+    return f"{name}: {share(setting.memory / first.memory)} of the memory for {told}"
 
 
 def meshes(found: Findings) -> list[str]:
@@ -135,12 +143,14 @@ def meshes(found: Findings) -> list[str]:
     for group in _by_family(found.meshes, lambda one: (one.environment, one.honest, one.case)):
         of = max(group, key=lambda one: (one.case.devices, volume(one.case), -one.rows[0][0].median))
         (first, _), (second, second_ratio), *rest = of.rows
-        verb = "is fastest" if of.sure else "is ahead, but not told apart,"
+        doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
+        verb = f"is fastest{doubts}" if of.distinguished else "is ahead, but not told apart,"
         text = f"{shape(first.case)} (points x seeds) {verb} with {_time(first)}"
         text += f"; {shape(second.case)} takes {ratio(*second_ratio)}"
         text += f", the slowest, {shape(rest[-1][0].case)}, {ratio(*rest[-1][1])}" if rest else ""
+        text += " as long"
         waste = f"; {share(padding(first))} of it is computed in vain" if padding(first) else ""
-        told.append(f"{_program('Mesh', first, cut=False)}: {text} as long{waste}.{marks(found, of.environment, of.honest)}")
+        told.append(f"{_program('Mesh', first, cut=False)}: {text}{waste}.{marks(found, of.environment, of.honest)}")
     return told
 
 
@@ -150,8 +160,14 @@ def overlaps(found: Findings) -> list[str]:
     for group in _by_family(found.overlaps, lambda one: (one.timing.environment, one.timing.honest, one.timing.case)):
         of = max(group, key=lambda one: (one.timing.case.devices, volume(one.timing.case), -one.timing.median))
         value, low, high = of.ratio
-        sure = low is not None and high is not None and not low <= 1 <= high
-        text = f"it takes {ratio(value, low, high)} as long as sending everything at the end{'' if sure else ', not told apart'}"
+        apart = low is not None and high is not None and not low <= 1 <= high
+        end = "sending everything at the end"
+        text = (
+            f"it takes {ratio(value, low, high)} as long as {end}"
+            if ratio_determined(low, high)
+            else (f"the ratio to {end} is {ratio(value, low, high)}")
+        )
+        text += "" if apart else ", not told apart"
         where = marks(found, of.timing.environment, of.timing.honest)
         told.append(f"{_program('Overlapped sending', of.timing)}: {text}.{where}")
     return told
@@ -168,7 +184,7 @@ def colorings(found: Findings) -> list[str]:
         text += f", found in {duration(before)}" if before else ""
         if of.rival and of.ratio:
             pays = f"pays after {counted(of.pays, 'evaluation')}" if of.pays else "never pays"
-            text += f"; {way_of(of.rival.case).name} with all seeds takes {ratio(*of.ratio)} as long, so that it {pays}"
+            text += f"; {takes(f'{way_of(of.rival.case).name} with all seeds', *of.ratio)}, so that it {pays}"
         where = marks(found, of.timing.environment, of.timing.honest)
         told.append(f"{_program('Sparsity', of.timing)}: {text}.{where}")
     return told

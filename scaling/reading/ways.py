@@ -42,7 +42,7 @@ class Way(NamedTuple):
     @property
     def setting(self) -> str:
         """What trades memory for time, in words; nothing where all is taken at once."""
-        seeds = "as many seeds as fit" if isinstance(self.chunk, str) else f"{counted(self.chunk or 0, 'seed')} at a time"
+        seeds = f"chunk={self.chunk}" if isinstance(self.chunk, str) else f"{counted(self.chunk or 0, 'seed')} at a time"
         words = {
             "chunk": self.chunk and seeds,
             "block": self.block and f"{counted(self.block, 'point')} at a time",

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaling.case import ANALYTIC, problem
-from scaling.reading.answer import heads, time_of
-from scaling.reading.curves import Fastest, family, family_name, size_name, volume
+from scaling.reading.answer import heads, named, time_of
+from scaling.reading.certainty import dispatch_floor
+from scaling.reading.curves import Fastest, baseline_name, family, family_name, size_name, volume
 from scaling.reading.findings import Findings, marks
 from scaling.reading.forecast import Forecast, Predicted
 from scaling.reading.ways import call_of, way_of
-from scaling.words import counted, duration, number, ratio, share
+from scaling.words import counted, duration, number, ratio, ratio_determined, share, takes
 
 _MOST = 12
 
@@ -74,7 +75,7 @@ def _card(found: Findings, row: Fastest) -> Card:
     return Card(
         family_name(first.case) + marks(found, first.environment, first.honest),
         size_name(first.case),
-        way_of(first.case).name,
+        named(first),
         f"{counted(first.case.devices, 'device')}, {call_of(first.case)}",
         time_of(first),
         row.sure,
@@ -84,17 +85,23 @@ def _card(found: Findings, row: Fastest) -> Card:
 
 
 def _verdict(row: Fastest) -> str:
+    if row.empty:
+        return f"not distinguishable from an empty call ({duration(dispatch_floor(row.first))}): no mode is called the fastest"
     if row.second is None:
-        return "no other mode was measured"
+        return "no other automatic mode was measured" if row.others else "no other mode was measured"
     factor, second = ratio(row.ratio, row.ratio_low, row.ratio_high), way_of(row.second.case).name
-    return f"sure: {second} takes {factor} as long" if row.sure else f"not sure: {second} is not told apart, {factor} as long"
+    if not row.distinguished:
+        return f"not sure: {second} is not told apart, {factor} as long"
+    sure = "sure" if row.sure else f"not sure ({', '.join(row.doubts)})"
+    return f"{sure}: {takes(second, row.ratio, row.ratio_low, row.ratio_high)}"
 
 
 def _scaling(found: Findings, row: Fastest) -> str:
-    """The speed-up over one device with the same program, where there is one."""
-    first = row.first
-    point = found.places(first).get("strong")
-    if point is None or point.devices == 1 or point.speedup is None:
+    """The speed-up over the same program on its baseline, where it is not the baseline itself."""
+    point = found.places(row.first).get("strong")
+    if point is None or point.is_baseline:
         return ""
-    speedup = ratio(point.speedup, point.speedup_low, point.speedup_high)
-    return f"{speedup} as fast as one device, efficiency {number(point.efficiency or 0)}"
+    speedup, base = ratio(point.speedup, point.speedup_low, point.speedup_high), baseline_name(point.baseline_devices)
+    if not ratio_determined(point.speedup_low, point.speedup_high):
+        return f"speed-up over {base} {speedup}"
+    return f"{speedup} as fast as {base}, efficiency {number(point.efficiency)}"

@@ -4,6 +4,7 @@ Knows which there are; each is drawn in a file of its own, in drawing/.
 """
 
 from scaling.reading.findings import Findings
+from scaling.reading.losses import refused
 from scaling.reading.roofline import rooflines
 from scaling.showing.drawing import compiling, crossover, front, losses, memory, mesh, plans, roofline, scaling, scores, sizes
 from scaling.showing.drawing.sheet import Drawing
@@ -29,7 +30,7 @@ def draw(found: Findings) -> list[Drawing]:
         mesh.draw(found.meshes, several),
         crossover.draw(found.maps, several),
         sizes.draw(found.panels, found.growths, several),
-        losses.draw(found.losses, several),
+        losses.draw(found.losses, several, sum(map(refused, found.curves))),
         roofline.draw(rooflines(found.timings), several),
         memory.draw(timings, several),
         front.draw(found.fronts, several),

@@ -96,9 +96,10 @@ def _statistics(found: Findings, ok: Sequence[Record]) -> list[str]:
         "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of those medians where "
         "there are six or more, Student's on their logarithms where there are two to five, and that of the samples within it "
         "where there is one.",
-        "A speed-up is the time of the same program on one device over that on several; an efficiency is that over the number of "
-        "devices. Their 95 % intervals are bootstrapped by level (samples within processes within allocations), in pairs where "
-        "turns of sampling alternated.",
+        "A speed-up is the time of the same program on its baseline over that on more devices; the baseline is one device, or "
+        f"the smallest number that was measured{_baselines(found)}. An efficiency is the speed-up over the ideal one, the number "
+        "of devices over that of the baseline. Their 95 % intervals are bootstrapped by level (samples within processes within "
+        "allocations), in pairs where turns of sampling alternated.",
     ]
     if found.meshes:
         told.append(
@@ -107,10 +108,16 @@ def _statistics(found: Findings, ok: Sequence[Record]) -> list[str]:
         )
     if any(curve.kind == "weak" and len(curve.points) > 1 for curve in found.curves):
         told.append(
-            "Weak scaling grows the points with the devices; it is called so only where counted operations and bytes for each "
-            "device stay within 1 %, and its speed-up is scaled by the work."
+            "Weak scaling grows the points with the devices; it is called so only where counted operations and compulsory bytes "
+            "(inputs read once, the result written once) for each device stay within 1 %, and its speed-up is scaled by the work."
         )
     return told
+
+
+def _baselines(found: Findings) -> str:
+    """The baselines that are not one device, in words."""
+    others = sorted({curve.baseline_devices for curve in found.curves if len(curve.points) > 1} - {1})
+    return f" (here also {', '.join(map(str, others))} devices)" if others else ""
 
 
 def _check(ok: Sequence[Record]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scaling.reading.answer import unmeasured
-from scaling.reading.curves import Curve, Point, family_name, size_name
+from scaling.reading.curves import Curve, Point, family_name
 from scaling.reading.findings import Findings, marks
 from scaling.reading.laws import Law
 from scaling.reading.lint import ERROR, WARNING, remarks
@@ -31,17 +31,19 @@ from scaling.showing.document import (
 )
 from scaling.showing.files import replace
 from scaling.store import load
-from scaling.words import counted, duration, number, ratio, share
+from scaling.words import counted, duration, number, part, part_determined, ratio, ratio_determined, share
 
 FOLDER = "proposal"  # within the report
 _COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
 _NOT_WEAK = "Not weak scaling: "  # how a refusal of curves.py begins
 _FIGURES = {
-    "scaling-strong": "Speed-up and efficiency: the same problem on more devices. Bars are 95 % intervals.",
-    "scaling-weak": "Scaled speed-up and efficiency: as many points for each device. Bars are 95 % intervals.",
+    "scaling-strong": "Speed-up and efficiency: the same problem on more devices. The baseline is one device, or the fewest that "
+    "were measured, which the axis then names. Bars are 95 % intervals.",
+    "scaling-weak": "Scaled speed-up and efficiency: as many points for each device. The baseline is one device, or the fewest "
+    "that were measured, which the axis then names. Bars are 95 % intervals.",
 }
 _NOTHING = (
-    "No curve of the scaling of a derivative came of this study: that takes the same program on one device and on several, "
+    "No curve of the scaling of a derivative came of this study: that takes the same program on several numbers of devices, "
     "for the same problem or at constant work for each."
 )
 _SHOWN, _PRINTED = ("png", "svg"), ("pdf", "png")  # endings, the best first
@@ -108,20 +110,19 @@ def _blocks(found: Findings, figures: Iterable[Figure], used: str) -> list[Block
 
 
 def _how(curve: Curve) -> str:
-    each = " for each device" if curve.kind == "weak" else ""
-    return f"{size_name(curve.case)}{each}, with {way_of(curve.case).name}, {call_of(curve.case)}"
+    return f"{curve.size}, with {way_of(curve.case).name}, {call_of(curve.case)}"
 
 
 def _sentence(found: Findings, curve: Curve, fitted: Iterable[Law]) -> str:
     """The best curve of a family in words: how far it was measured, what came of it, and what a law makes of it."""
-    last = [point for point in curve.points if point.speedup is not None][-1]
+    last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     speedup, efficiency = _speedup(last), _efficiency(last)
     text = (
         f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_how(curve)}): the {word} on "
-        f"{counted(last.devices, 'device')} is {speedup}, the efficiency {efficiency}"
+        f"{counted(last.devices, 'device')} is {speedup}{curve.relative}, the efficiency {efficiency}"
     )
-    if last.against_jit:
+    if last.against_jit and ratio_determined(last.against_jit_low, last.against_jit_high):
         jit = ratio(last.against_jit, last.against_jit_low, last.against_jit_high)
         text += f"; {jit} the speed of the best plain program on one device"
     return f"{text}.{''.join(f' {_law(law)}' for law in fitted if law.best)}{marks(found, curve.environment)}"
@@ -129,31 +130,32 @@ def _sentence(found: Findings, curve: Curve, fitted: Iterable[Law]) -> str:
 
 def _law(law: Law) -> str:
     parts = " and ".join(
-        f"a {name} part of {part.value:.3g}" + ("" if part.low is None else f" ({part.low:.3g} to {part.high:.3g})")
-        for name, part in law.parts.items()
+        f"a {name} part {'of ' if part_determined(estimate.low, estimate.high) else ''}{part(*estimate)}"
+        for name, estimate in law.parts.items()
     )
     name = f"{law.name}'s law" if law.name[0].isupper() else f"The {law.name} law"
     where = f" on {number(law.peak)} devices" if law.peak else ""
-    end = f", so that the speed-up would be {number(law.limit)} at most{where}{law.doubt}" if law.limit else ""
+    known = law.limit if law.determined else None
+    end = f", so that the speed-up over one device would be {number(known)} at most{where}{law.doubt}" if known else ""
     off = f", though off by {share(law.spread)}" if law.spread > FAR else ""
     return f"{name} describes it best{off}, with {parts}{end}."
 
 
 def _table(found: Findings, curve: Curve) -> Table:
     rows = [
-        (str(p.devices), duration(p.seconds, p.low, p.high), _speedup(p), f"{p.devices}x", _efficiency(p)) for p in curve.points
+        (str(p.devices), duration(p.seconds, p.low, p.high), _speedup(p), f"{p.ideal:g}x", _efficiency(p)) for p in curve.points
     ]
-    title = f"{curve.kind.capitalize()} scaling of {family_name(curve.case)}, {_how(curve)}"
+    title = f"{curve.kind.capitalize()} scaling of {family_name(curve.case)}, {_how(curve)}; speed-up over {curve.baseline}"
     return Table(f"{title}; 95 % intervals in brackets.{marks(found, curve.environment)}", _COLUMNS, rows)
 
 
 def _speedup(point: Point) -> str:
-    known = point.devices == 1  # its own baseline
+    known = point.is_baseline
     return ratio(point.speedup) if known else ratio(point.speedup, point.speedup_low, point.speedup_high)
 
 
 def _efficiency(point: Point) -> str:
-    known = point.devices == 1
+    known = point.is_baseline
     low, high = (None, None) if known else (point.efficiency_low, point.efficiency_high)
     return ratio(point.efficiency, low, high, sign="")
 

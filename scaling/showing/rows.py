@@ -19,13 +19,14 @@ Kind = Any  # bool, int, float, str, list[int] or list[float]
 # Fields that are many values; of some each has a column.
 _SEVERAL = (
     "case", "environment", "collectives", "compilations", "marked", "before", "after", "blocks", "colors", "kernels", "messages",
-    "predicted",
+    "predicted", "checked",
 )  # fmt: skip
 # Of a plan alone: what it keeps of a record and what it adds, and of a prediction what each part is called in the table.
-_PLANNED = ("compulsory_bytes", "program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
+_PLANNED = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
 _OF_PLAN = (
     "status", "reason", "text", "started_at", "trace_seconds", "lower_seconds", "compile_seconds", "passes", "flops",
-    "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "collective_bytes", *_PLANNED,
+    "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "collective_bytes",
+    "compulsory_bytes", *_PLANNED,
 )  # fmt: skip
 _PREDICTED = {
     "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds", "compute": "compute_seconds",
@@ -34,11 +35,16 @@ _PREDICTED = {
 _APART: dict[str, dict[str, Kind]] = {
     "blocks": {"block": int, "chunk": int, "storage": str, "limit_bytes": int, "probes": int},
     "colors": {"columns": int, "rows": int},
+    "checked": {"entries": float, "points": float},
 }
 _COLUMNS = {f"{field}.{name}": kind for field, names in _APART.items() for name, kind in names.items()}
 _LARGEST = 2**63  # what a column of integers does not hold any more
 _SUMMARY = {"samples": int, "seconds_median": float, "seconds_low": float, "seconds_high": float}
-_SCALED = {f"{kind}_{name}": float for kind in ("strong", "weak") for name in ("speedup", "efficiency")} | {"against_jit": float}
+_SCALED = {
+    f"{kind}_{name}": of
+    for kind in ("strong", "weak")
+    for name, of in (("speedup", float), ("efficiency", float), ("baseline_devices", int))
+} | {"against_jit": float}
 _LAW = {
     "name": str, "kind": str, "environment": str, "law": str, "part": str, "value": float, "low": float, "high": float,
     "seconds": float, "spread": float, "best": bool, "limit": float, "peak": float,
@@ -91,7 +97,7 @@ def record_rows(found: Findings) -> list[dict[str, Any]]:
             low, high = ratios.interval([record]) or (None, None)
             row |= zip(_SUMMARY, (len(record.seconds), ratios.median([record]), low, high), strict=True)
             for kind, point in found.placed.get((record.setting, record.case), {}).items() if record.honest else ():
-                row |= {f"{kind}_speedup": point.speedup, f"{kind}_efficiency": point.efficiency}
+                row |= {f"{kind}_{name}": getattr(point, name) for name in ("speedup", "efficiency", "baseline_devices")}
                 row["against_jit"] = point.against_jit
         rows.append(row | {"honest": record.honest} | {f"environment.{k}": v for k, v in around(record.environment)})
     return rows

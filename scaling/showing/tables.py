@@ -11,7 +11,8 @@ from scaling import ceilings
 from scaling.case import Case
 from scaling.reading import lint, published
 from scaling.reading.answer import COLUMNS, PEER_COLUMNS, peer_rows, table_rows, time_of
-from scaling.reading.curves import Timing, family_name, ratio_of, size_name
+from scaling.reading.certainty import near_floor
+from scaling.reading.curves import Timing, family_name, ratio_of, relative_to, size_name
 from scaling.reading.findings import Findings, marks
 from scaling.reading.footprint import memory
 from scaling.reading.fronts import chosen, setting_name
@@ -19,12 +20,11 @@ from scaling.reading.laws import karp_flatt
 from scaling.reading.meshes import padding, shape
 from scaling.reading.resampling import Estimate
 from scaling.reading.stages import first_call, made, pays_after, stage
-from scaling.reading.standing import near_floor
 from scaling.reading.ways import call_of, way_of
 from scaling.showing import planned
 from scaling.showing.rows import around
 from scaling.showing.wording import place, stems
-from scaling.words import counted, duration, number, ratio, share
+from scaling.words import counted, duration, exponent, number, part, part_determined, ratio, share
 
 _MEASURED = (
     "workload", "problem", "mode", "split", "api", "devices", "time", "samples", "stopped by", "first call", "in later calls",
@@ -57,11 +57,12 @@ def every(found: Findings) -> list[Table]:
     roof = (
         "The roof of a case is the longest of the least times that the machine's measured ceilings allow: for the bytes of its "
         "inputs and its result, its operations, its transcendental functions and what it sends. What stays in a cache, or reads "
-        "more than it writes, can pass 100 %. In later calls: how many of them take as long as the first one did."
+        "more than it writes, can pass 100 %. In later calls: how many of them take as long as the first one did. A speed-up is "
+        "over one device, or over the fewest that were measured, which it then names."
     )
     law = (
         "Fitted to the logarithms of the times, the time on one device among the parameters; intervals are 95 %. Karp-Flatt: the "
-        "serial fraction that the speed-up on the most devices stands for by itself."
+        "serial fraction that the speed-up on the most devices stands for by itself, where it is over one device."
     )
     front = (
         "One program under several settings of memory. Memory: inputs, result and temporaries of a device; of the fastest: as a "
@@ -117,7 +118,8 @@ def _machine_rows(found: Findings) -> list[tuple[str, ...]]:
         case, what, rates = timing.case, str(timing.case.target), ("", "")
         if case.kind == "ceiling":
             giga, unit, (low, high) = ceilings.work(case) / 1e9, ceilings.UNITS[what], timing.interval or (None, None)
-            rate = ratio(giga / timing.median, high and giga / high, low and giga / low, sign=f" G{unit}/s")
+            around = f" ({number(giga / high)} to {number(giga / low)})" if low and high else ""
+            rate = f"{number(giga / timing.median)} G{unit}/s{around}"
             rates = (f"{number(1e3 * giga)} M{unit}", rate)
         dtype = case.dtype if what != "matmul" else f"{case.dtype}, {case.precision} precision"
         rows.append((
@@ -189,7 +191,9 @@ def _sends(timing: Timing) -> str:
 def _speedups(found: Findings, timing: Timing) -> list[str]:
     """Those of a case by the kinds of the curves that it is on; a weak one that was refused is on none."""
     points = found.places(timing)
-    return [f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}" for kind, p in points.items() if p.speedup is not None]
+    return [
+        f"{kind} {ratio(p.speedup, p.speedup_low, p.speedup_high)}{relative_to(p.baseline_devices)}" for kind, p in points.items()
+    ]
 
 
 def _known(timing: Timing, name: str) -> list[Any]:
@@ -202,9 +206,10 @@ def _law_rows(found: Findings) -> list[tuple[str, ...]]:
         karp = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = (_estimate(law.parts.get(name)) for name in ("serial", "contention", "coherency"))
+            ends = (ratio(law.limit), number(law.peak) if law.peak else "") if law.determined else ("", "")
             rows.append((
                 f"{curve.kind}: {curve.name}{marks(found, curve.environment)}", law.name, "best" if law.best else "", *parts,
-                ratio(law.limit), number(law.peak) if law.peak else "", f"{law.spread:.1%}", _estimate(karp),
+                *ends, f"{law.spread:.1%}", _estimate(karp),
             ))  # fmt: skip
     return rows
 
@@ -214,6 +219,8 @@ def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     value, low, high = estimate
+    if not part_determined(low, high):
+        return part(value, low, high)
     digits = 3 if abs(value) >= 0.001 or not value else 6
     around = "" if low is None or high is None else f" ({low:.{digits}f} to {high:.{digits}f})"
     return f"{value:.{digits}f}{around}"
@@ -225,7 +232,7 @@ def _growth_rows(found: Findings) -> list[tuple[str, ...]]:
             f"{family_name(growth.panel.case)}, {place(growth.panel.case, growth.panel.held, growth.panel.honest)}"
             + marks(found, growth.panel.environment),
             growth.panel.swept, growth.way.name,
-            ratio(*growth.exponent, sign=""), str(growth.sizes), str(growth.left_out or ""),
+            exponent(*growth.exponent), str(growth.sizes), str(growth.left_out or ""),
         )
         for growth in found.growths
     ]  # fmt: skip
@@ -264,7 +271,7 @@ def _mesh_rows(found: Findings) -> list[tuple[str, ...]]:
             rows.append((
                 f"{family_name(each.case)} {size_name(each.case)}", f"{way_of(each.case).name}, {each.case.api}",
                 str(each.case.devices), shape(timing.case), time_of(timing), "" if first else ratio(*times),
-                ("fastest" if each.sure else "ahead, not told apart") if first else "", share(vain) if vain else "",
+                ("fastest" if each.distinguished else "ahead, not told apart") if first else "", share(vain) if vain else "",
                 _sends(timing), marks(found, each.environment, each.honest).strip(" []"),
             ))  # fmt: skip
     return rows

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.reading import answer
-from scaling.reading.curves import Curve, Panel, Timing, family, family_name, size_name, volume
+from scaling.reading.curves import Curve, Panel, Timing, family, family_name, volume
 from scaling.reading.findings import Findings, marks
 from scaling.reading.ways import call_of, way_of
 from scaling.showing.choice import largest
 from scaling.showing.plot import COLOURS, LETTERS, Axis, Series, draw
+from scaling.showing.summary import fold
 from scaling.showing.wording import legible
 from scaling.words import counted, duration, number
 
@@ -29,6 +30,9 @@ _ROWS = 2  # of plots
 _MOST = 4  # lines in a plot; one less where plots stand in two rows
 _TALLEST = 14  # lines of a plot with its axes
 _GAP = "  "
+_TEXT = (0, 2, 4)  # columns whose cells may be broken between words
+_RUNNER_UP, _RATIO = 4, 5
+_BORDERS = 3  # characters of a column beside its cell
 Say = Callable[[str], str]
 
 
@@ -46,17 +50,58 @@ class _Block:
 def show(found: Findings, console: Console) -> None:
     """Print the table of the fastest modes and the curves."""
     say = _plain if (console.encoding or "").lower().startswith("utf") else _ascii
-    table, rows = Table(), answer.brief(found)[0]
-    for name in answer.COLUMNS:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(say(cell)) for cell in row))
+    rows = answer.brief(found)[0]
     if rows:
-        console.print(table)
+        _show_table([[_cell(say(cell), column) for column, cell in enumerate(row)] for row in rows], console)
     if len(rows) < len(found.fastest):
         console.print(f"- The largest problem of each kind; the report has all {len(found.fastest)}.", highlight=False)
     for line in curves(found, min(console.width, _WIDEST), say):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def show_sentences(found: Findings, console: Console) -> None:
+    """Print the sentences; on a terminal no line is broken within a number."""
+    for sentence in answer.brief(found)[1]:
+        text = f"- {legible(sentence)}"
+        for line in fold(text, console.width, "  ") if console.is_terminal else [text]:
+            console.print(Text(line), soft_wrap=True, highlight=False)
+
+
+def _cell(text: str, column: int) -> str:
+    """A cell, its numbers on a line of their own: after the name of the runner-up, and after what is said of a ratio."""
+    if column == _RUNNER_UP:
+        return ",\n".join(part for part in text.rpartition(", ")[::2] if part)
+    return text.replace("distinguished: ", "distinguished:\n").replace("call (", "call\n(") if column == _RATIO else text
+
+
+def _show_table(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print the table, no word of it broken; where there is no room for that, a paragraph for each row."""
+    columns = list(zip(answer.COLUMNS, *rows, strict=True))
+    whole = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    words = [max(len(word) for cell in column for word in cell.split()) for column in columns]
+    least = [words[at] if at in _TEXT else whole[at] for at in range(len(columns))]
+    room = console.width - _BORDERS * len(columns) - 1 - sum(least)
+    if room < 0:
+        for row in rows:
+            first, *rest = fold(", ".join(_sentence(row)), console.width, "  ")
+            for line in (first, *rest):
+                console.print(Text(line), soft_wrap=True, highlight=False)
+        return
+    wanted = sum(full - some for full, some in zip(whole, least, strict=True))
+    share = min(1.0, room / wanted) if wanted else 0.0
+    table = Table()
+    for name, full, some in zip(answer.COLUMNS, whole, least, strict=True):
+        table.add_column(name, width=some + int(share * (full - some)), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _sentence(row: Sequence[str]) -> list[str]:
+    """A row in words."""
+    problem, devices, fastest, time, second, factor = (" ".join(cell.split()) for cell in row)
+    told = [f"{problem} on {counted(int(devices), 'device')}: {fastest} {time}"]
+    return [*told, *([f"next {second}"] if second else []), *([factor] if factor else [])]
 
 
 def _plain(text: str) -> str:
@@ -104,15 +149,20 @@ def _beside(columns: Sequence[Sequence[Text]], width: int) -> list[Text]:
 
 def _drawn(block: _Block, width: int, height: int, say: Say) -> list[Text]:
     """A block in so many columns and, at most, lines."""
+
+    def fit(words: str) -> str:
+        told, mark = say(words), "…" if say is _plain else "..."
+        return told if len(told) <= width else told[: width - len(mark)] + mark
+
     titles = block.title if height > _LINES // _ROWS else [", ".join(word for word in block.title if word)]
     legend = [
-        Text().append(letter, COLOURS[at % len(COLOURS)]).append(f" {say(words)}")
+        Text().append(letter, COLOURS[at % len(COLOURS)]).append(fit(f"{letter} {words}")[len(letter) :])
         for at, (letter, words) in enumerate(zip(LETTERS, block.legend, strict=False))
     ]
     tall = min(_TALLEST, height - len(titles) - len(legend))
     x, y = ([(value, say(name)) for value, name in axis] for axis in (block.x, block.y))
     plot = draw(block.series, x, y, width, tall, braille=say is _plain)
-    return [*(Text(say(words), "bold") for words in titles if words), *plot, *legend]
+    return [*(Text(fit(words), "bold") for words in titles if words), *plot, *legend]
 
 
 def _lettered(lines: Sequence[Sequence[tuple[float, float]]]) -> list[Series]:
@@ -132,17 +182,17 @@ def _fewer(names: Sequence[str], most: int) -> list[str]:
 
 def _scaling(found: Findings, same: Sequence[Curve], most: int) -> _Block:
     """The curves of one problem, the fastest first, and the ideal."""
-    lines = [[(p.devices, p.speedup) for p in curve.points if p.speedup is not None] for curve in same[:most]]
+    lines = [[(p.devices, p.speedup) for p in curve.points] for curve in same[:most]]
     calls = {call_of(curve.case) for curve in same}
     names = [way_of(curve.case).name + (f", {call_of(curve.case)}" if len(calls) > 1 else "") for curve in same]
     ends = [f"{number(line[-1][1])}x on {line[-1][0]:g}" for line in lines]
     told = [f"{end}: {name}" for end, name in zip(ends, _fewer(names, most), strict=True)]
     devices = sorted({point.devices for curve in same for point in curve.points})
-    case, each = same[0].case, " each" if same[0].kind == "weak" else ""
-    title = f"{same[0].kind} scaling: {family_name(case)}{marks(found, same[0].environment)}"
-    what = ", ".join([f"{size_name(case)}{each}", *(calls if len(calls) == 1 else ())])
-    ideal = Series([(devices[0], devices[0]), (devices[-1], devices[-1])])
-    powers = [2.0**power for power in range(math.floor(math.log2(devices[-1])) + 1)]
+    case, base = same[0].case, same[0].baseline_devices
+    title = f"{same[0].kind} scaling{same[0].relative}: {family_name(case)}{marks(found, same[0].environment)}"
+    what = ", ".join([same[0].size.replace("for each device", "each"), *(calls if len(calls) == 1 else ())])
+    ideal = Series([(count, count / base) for count in (devices[0], devices[-1])])
+    powers = [2.0**power for power in range(math.floor(math.log2(devices[-1] / base)) + 1)]
     return _Block(
         title=(title, what),
         series=(*_lettered(lines), ideal),

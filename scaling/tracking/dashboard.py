@@ -15,7 +15,7 @@ _MEANING = {
     "strong": "Strong scaling: the same work on more devices.",
     "weak": "Weak scaling: as many points for each device; the counted work per device is constant within 1 %.",
 }
-_COLUMNS = ("size", "way", "split", "api", "kind", "host")  # of the config, beside a run's name
+_COLUMNS = ("size", "way", "split", "api", "kind", "baseline_devices", "host")  # of the config, beside a run's name
 Fields = Mapping[str, Any]
 
 
@@ -49,8 +49,8 @@ def _panels(kind: str) -> list[Any]:
     stem = "weak/" if kind == "weak" else ""
     word = "Scaled speed-up" if kind == "weak" else "Speed-up"
     lines = [
-        (f"{word} over devices, and the ideal", ["speedup", "ideal"], word.lower(), False),
-        ("Efficiency over devices, and the ideal", ["efficiency", "ideal_efficiency"], "efficiency", False),
+        (f"{word} relative to baseline_devices, and the ideal", ["speedup", "ideal"], word.lower(), False),
+        ("Efficiency relative to baseline_devices, and the ideal", ["efficiency", "ideal_efficiency"], "efficiency", False),
         ("Time over devices", ["seconds"], "seconds", True),
     ]
     return [

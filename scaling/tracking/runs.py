@@ -116,6 +116,7 @@ def _curve_run(study: str, curve: Curve, environment: Mapping[str, Any], laws: I
         "study": study,
         "study_digest": study_series(study),
         "kind": curve.kind,
+        "baseline_devices": curve.baseline_devices,
         "environment": curve.environment,
         "series": series,
         "rows": _digest(rows),
@@ -131,11 +132,11 @@ def _told(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(point: Point, kind: str) -> dict[str, Any]:
-    """What is drawn over devices. The ideal speed-up is the number of devices, of strong and weak curves alike.
+    """What is drawn over devices. The ideal speed-up is devices / baseline_devices, of strong and weak curves alike.
 
     The names of weak ones say so: W&B draws what has one name into one panel, and the two kinds are never to be mixed.
     """
-    row = storable_row(dataclasses.asdict(point) | {"ideal": point.devices, "ideal_efficiency": 1.0})
+    row = storable_row(dataclasses.asdict(point) | {"ideal": point.ideal, "ideal_efficiency": 1.0})
     return row if kind == "strong" else {name if name in _SHARED else f"{kind}/{name}": value for name, value in row.items()}
 
 

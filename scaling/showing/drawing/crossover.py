@@ -1,4 +1,4 @@
-"""Crossover: sizes by devices, the colour that of the fastest mode, pale where it is not told apart, a line where it flips."""
+"""Crossover: sizes by devices, the colour that of the fastest mode, pale where it is not distinguished, a line where it flips."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -25,8 +25,8 @@ def draw(maps: Sequence[Map], several: bool) -> Drawing | None:
         return None
     shown = ranked[:MOST_PANELS]
     told = "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: not distinguished"
-    told += " from the next. A thick line stands where the fastest mode changes, dashed where the two are not told apart on both"
-    told += " sides."
+    told += " from the next. A thick line stands where the fastest mode changes, between sizes at which both modes were measured"
+    told += " and are distinguished; dashed where that is not sure."
     if len(ranked) > len(shown):
         told += f" {len(shown)} of {len(ranked)} maps are drawn; the others stand in the table of the fastest modes."
     height = max(1.2 + 0.34 * len(each.sizes) for each in shown)
@@ -53,7 +53,7 @@ def _draw(axis: Axes, of: Map, marks: Mapping[Way, str], several: bool) -> None:
         way, at = way_of(cell.first.case), (column[devices], row[size])
         label = "_" if way.name in named else way.name
         named.add(way.name)
-        sure = cell.sure or cell.second is None
+        sure = cell.distinguished or (cell.second is None and not cell.empty)
         axis.add_patch(Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, facecolor=colour(way), alpha=_SURE if sure else _PALE))
         if label != "_":
             axis.add_patch(Rectangle((-9, -9), 0, 0, facecolor=colour(way), label=label))  # for the legend, in full colour

@@ -10,27 +10,29 @@ from scaling.case import ANALYTIC
 from scaling.reading.curves import Curve, size_name
 from scaling.reading.losses import Loss
 from scaling.reading.ways import call_of, way_of
+from scaling.showing import choice
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import BLUE, GREY, OCHRE, ON, PURPLE, VERMILION
-from scaling.showing.drawing.scaling import largest
 from scaling.showing.drawing.sheet import Drawing, compose
-from scaling.words import share
+from scaling.words import counted, share
 
 MOST_PANELS = 6
 _PARTS = (("communication", VERMILION), ("imbalance", PURPLE), ("dispatch", OCHRE), ("serial", GREY))
 _NAMES = {"serial": "serial work, contention and all else", "imbalance": "imbalance between processes"}
 
 
-def draw(losses: Sequence[tuple[Curve, tuple[Loss, ...]]], several: bool) -> Drawing | None:
+def draw(losses: Sequence[tuple[Curve, tuple[Loss, ...]]], several: bool, refused: int = 0) -> Drawing | None:
     """A panel for the fastest curve of the largest problem of each family."""
     of = {id(curve): parts for curve, parts in losses if any(part.devices > 1 for part in parts)}
-    rows = largest([curve for curve, _ in losses if id(curve) in of])[:MOST_PANELS]
+    rows = choice.rows([curve for curve, _ in losses if id(curve) in of])[:MOST_PANELS]
     best = [max(row, key=_rank) for row in rows]
     if not best:
         return None
     told = "Of the device-seconds of the way that is fastest on the most devices: what does the work of the program on one"
     told += " device, and where the rest goes. Dispatch is the cost of an empty call; communication and imbalance stand where"
     told += " they could be told, else they are within the rest. Super-linear points pass the top."
+    if refused:
+        told += f" {counted(refused, 'point')} left out, where an empty call took as long as the case or longer."
     painters = [partial(_draw, curve=curve, parts=of[id(curve)], several=several) for curve in best]
     return compose("losses", "Where the efficiency goes", told, painters)
 

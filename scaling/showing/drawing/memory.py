@@ -1,4 +1,4 @@
-"""Memory: time against the memory of a device, for the largest problem of each family, with the front of what nothing beats."""
+"""Memory: time against the memory of a device, for the fullest problem of each family, with the front of what nothing beats."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -21,8 +21,9 @@ def draw(timings: Iterable[Timing], several: bool) -> Drawing | None:
     if not panels:
         return None
     told = "Memory of one device: the peak of the program where the compiler or the device tells it, else inputs, results and"
-    told += " temporaries. Each mark is a mode, under one setting of memory, on so many devices, of the largest problem of each"
-    told += " workload; the more devices, the larger the mark. The dotted front: nothing else is both faster and smaller."
+    told += " temporaries. Each mark is a mode, under one setting of memory, on so many devices; the more devices, the larger the"
+    told += " mark. Of each workload the problem with the most modes is drawn; of several the one on the most numbers of devices,"
+    told += " then the largest. The dotted front: nothing else is both faster and smaller."
     if len(panels) > MOST_PANELS:
         told += f" {MOST_PANELS} of {len(panels)} are drawn."
     painters = [partial(_draw, places=places, several=several) for places in panels[:MOST_PANELS]]

@@ -64,7 +64,7 @@ def _draw(axis: Axes, some: Sequence[Meshes], space: tuple[float, float], severa
         mark = cut(each.case)
         lines.bars(axis, [at[shape(t.case)] for t in timings], rows, "_" if name in named else name, way, mark)
         named.add(name)
-        if each.sure:
+        if each.distinguished:
             best = each.rows[0][0]
             axis.plot(at[shape(best.case)], best.median, marker=mark, markersize=7, color=colour(way), linestyle="none", zorder=4)
     for index, (one, other) in enumerate(itertools.pairwise(counts)):

@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from scaling.reading.curves import Curve, family, family_name, problem, size_name, volume
+from scaling.reading.curves import Curve, family, family_name, volume
 from scaling.reading.forecast import Predicted
 from scaling.reading.laws import Law
 from scaling.reading.ways import Way, call_of, way_of
+from scaling.showing import choice
 from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import colour, cut
 from scaling.showing.drawing.sheet import Drawing, Painter, compose
@@ -26,9 +27,9 @@ Laws = Sequence[tuple[Curve, tuple[Law, ...]]]
 
 
 def draw(kind: str, curves: Sequence[Curve], laws: Laws, several: bool) -> Drawing | None:
-    """A row of two panels for the largest problem of each family."""
-    drawable = [c for c in curves if c.kind == kind and len([p for p in c.points if p.speedup is not None]) > 1]
-    rows = largest(drawable)
+    """A row of two panels for the largest problem of each family and baseline."""
+    drawable = choice.drawable(curve for curve in curves if curve.kind == kind)
+    rows = choice.rows(drawable)
     if not rows:
         return None
     best = {id(curve): next((law for law in fitted if law.best), None) for curve, fitted in laws}
@@ -37,21 +38,6 @@ def draw(kind: str, curves: Sequence[Curve], laws: Laws, several: bool) -> Drawi
         painters += [partial(_speedups, row=row, laws=best, several=several), partial(_efficiencies, row=row, laws=best)]
     caption = _caption(kind, curves, drawable, rows, any(best.values()))
     return compose(f"scaling-{kind}", TITLES[kind], caption, painters)
-
-
-def largest(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """The curves of the largest problem of each family in each environment; those of a value alone come last."""
-    families: dict[tuple, dict[tuple, list[Curve]]] = {}
-    for curve in curves:
-        problems = families.setdefault((curve.environment, *family(curve.case)), {})
-        problems.setdefault(problem(curve.case), []).append(curve)
-    rows = [max(problems.values(), key=lambda same: (_reach(same), volume(same[0].case))) for problems in families.values()]
-    return sorted(rows, key=lambda row: row[0].case.mode == "value")
-
-
-def _reach(curves: Iterable[Curve]) -> bool:
-    """Whether any of these has more than two points: a problem that was only tried on two numbers of devices is no curve."""
-    return max(len(curve.points) for curve in curves) > 2
 
 
 def fewer(curves: Sequence[Line]) -> list[Line]:
@@ -67,9 +53,9 @@ def fewer(curves: Sequence[Line]) -> list[Line]:
 def _speedups(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], several: bool) -> None:
     case, weak = row[0].case, row[0].kind == "weak"
     devices = _curves(axis, row, laws, efficiency=False)
-    axis.plot(devices, devices, label="ideal", **lines.GUIDE)
-    lines.title(axis, case, size_name(case) + (" for each device" if weak else ""), row[0].environment if several else "")
-    axis.set_ylabel("speed-up (scaled)" if weak else "speed-up")
+    axis.plot(devices, [count / row[0].baseline_devices for count in devices], label="ideal", **lines.GUIDE)
+    lines.title(axis, case, row[0].size, row[0].environment if several else "")
+    axis.set_ylabel(("speed-up (scaled)" if weak else "speed-up") + row[0].relative)
     if devices[-1] > 16:
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -80,17 +66,17 @@ def _speedups(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], 
 def _efficiencies(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None]) -> None:
     devices = _curves(axis, row, laws, efficiency=True)
     axis.plot(devices, [1] * len(devices), label="ideal", **lines.GUIDE)
-    axis.set_ylabel("efficiency")
+    axis.set_ylabel("efficiency" + row[0].relative)
     axis.set_ylim(bottom=0, top=max(1.1, axis.get_ylim()[1]))
 
 
 def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], efficiency: bool) -> list[int]:
     """Every curve of a problem with its law; the numbers of devices."""
-    devices = sorted({p.devices for curve in row for p in curve.points if p.speedup is not None})
+    devices = sorted({p.devices for curve in row for p in curve.points})
     if devices[-1] > 16:
         axis.set_xscale("log", base=2)
     for above, curve in enumerate(reversed(row)):
-        known, case, way = [p for p in curve.points if p.speedup is not None], curve.case, way_of(curve.case)
+        known, case, way = curve.points, curve.case, way_of(curve.case)
         rows: list[Any] = [
             (p.efficiency, p.efficiency_low, p.efficiency_high) if efficiency else (p.speedup, p.speedup_low, p.speedup_high)
             for p in known
@@ -98,10 +84,11 @@ def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], ef
         name = f"{way.name}, {call_of(case)}"
         lines.bars(axis, [p.devices for p in known], rows, name, way, cut(case), above)
         base = curve.points[0]
-        if (law := laws.get(id(curve))) and base.devices == 1:
+        if law := laws.get(id(curve)):
             at = np.geomspace(known[0].devices, known[-1].devices, 40)
             own = base.seconds / law.seconds  # a law's speed-up stands against its own time on one device
-            fitted = [own * law.speedup(d) / (d if efficiency else 1) for d in at]
+            own /= base.devices if curve.kind == "weak" else 1
+            fitted = [own * law.speedup(d) / (d / base.devices if efficiency else 1) for d in at]
             axis.plot(at, fitted, color=colour(way), linewidth=3.5, alpha=0.22, zorder=1, solid_capstyle="round")
     lines.ticks(axis, devices, logarithmic=devices[-1] > 16)
     axis.set_xlabel("devices")
@@ -110,8 +97,11 @@ def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, Law | None], ef
 
 
 def _caption(kind: str, curves: Sequence[Curve], drawable: Sequence[Curve], rows: Sequence[Sequence[Curve]], fitted: bool) -> str:
-    of = "one device, as many points for each device" if kind == "weak" else "one device"
-    told = [f"Against the same program on {of}; bars are 95 % intervals. The largest problem of each workload is drawn."]
+    bases = list(dict.fromkeys(row[0].baseline for row in rows[:MOST_ROWS]))
+    of = " or ".join(bases) + (", as many points for each device" if kind == "weak" else "")
+    told = [f"Against the same program on {of}; bars are 95 % intervals. {_which(drawable, rows[:MOST_ROWS])}"]
+    if len(bases) > 1:
+        told.append("A panel whose baseline is not one device names it at its axis.")
     if fitted:
         told.append("The broad pale line behind is the law that fits best (its numbers are in the table of laws).")
     if any(curve.case.split == "both" for row in rows[:MOST_ROWS] for curve in row):
@@ -125,8 +115,26 @@ def _caption(kind: str, curves: Sequence[Curve], drawable: Sequence[Curve], rows
     left = [c for c in curves if c.kind == kind and id(c) not in drawn and c.case.api != "jit"]
     if count := len([c for c in left if not _is_point(c, [other for other in curves if other.kind != kind])]):
         are = "is" if count == 1 else "are"
-        told.append(f"{counted(count, 'curve')} {are} not drawn: no second device count, or no baseline.")
+        told.append(f"{counted(count, 'curve')} {are} not drawn: no second device count.")
     return " ".join(told)
+
+
+def _which(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]]) -> str:
+    """Which problems are drawn, in words that are true of all of them."""
+    most: dict[tuple, int] = {}
+    for curve in drawable:
+        of = _group(curve)
+        most[of] = max(most.get(of, 0), volume(curve.case))
+    if all(volume(row[0].case) == most[_group(row[0])] for row in rows):
+        return "The largest problem of each workload is drawn."
+    return (
+        f"The largest problem of each workload that was measured on {choice.FULL} numbers of devices or more is drawn; "
+        "larger ones were measured on fewer."
+    )
+
+
+def _group(curve: Curve) -> tuple:
+    return curve.environment, curve.baseline_devices, *family(curve.case)
 
 
 def _is_point(curve: Curve, others: Iterable[Curve]) -> bool:

@@ -12,6 +12,7 @@ from scaling.showing.drawing import lines
 from scaling.showing.drawing.palette import colour, shape
 from scaling.showing.drawing.sheet import Drawing, compose
 from scaling.showing.wording import place
+from scaling.words import exponent_determined
 
 MOST_PANELS = 6
 _MOST_EXPONENTS = 8  # written at the ends of lines, so far as they do not cover each other
@@ -77,11 +78,16 @@ def _draw(axis: Axes, panel: Panel, growths: Mapping[Way, Growth], several: bool
     _exponents(axis, panel, growths)
 
 
+def _known(growth: Growth | None) -> bool:
+    """Return whether there is an exponent, and its interval says anything."""
+    return growth is not None and exponent_determined(*growth.exponent[1:])
+
+
 def _exponents(axis: Axes, panel: Panel, growths: Mapping[Way, Growth]) -> None:
     """At the end of each line, from the fastest up, what would not be written over another left out."""
     axis.autoscale_view()  # so that the places are known
     taken: list[float] = []
-    ends = sorted((line[-1][1].median, float(line[-1][0]), way) for way, line in panel.lines.items() if way in growths)
+    ends = sorted((line[-1][1].median, float(line[-1][0]), way) for way, line in panel.lines.items() if _known(growths.get(way)))
     for seconds, size, way in ends[:_MOST_EXPONENTS]:
         _, height = axis.transAxes.inverted().transform(axis.transData.transform((size, seconds)))
         if all(abs(height - other) > _ROOM for other in taken):
