@@ -19,6 +19,14 @@ from scaling.workload import Workload
 Named = Mapping[str, Any]
 
 
+class TooLarge(Exception):
+    """A case that needs more than there is, in words; needs: the bytes of a device, as a record has them."""
+
+    def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
+        super().__init__(words)
+        self.needs = dict(needs or {})
+
+
 @dataclass(frozen=True)
 class Part:
     """One linear map of a derivative: by which inputs, and of how many seeds.
@@ -215,6 +223,9 @@ def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStr
         out = jax.eval_shape(lambda named: function(**named), dict(named))
     except Refusal:
         raise
+    except (MemoryError, OverflowError) as error:
+        words = " ".join(str(error).split()) or "no memory left"
+        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise Refusal(f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}") from None
