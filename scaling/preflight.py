@@ -58,12 +58,18 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
 
 def _answer(cell: Cell) -> dict[str, Any]:
     from scaling import peer, workload
-    from scaling.measuring.shape import shape, unchunked  # JAX
+    from scaling.measuring.shape import TooLarge, shape, unchunked  # JAX
     from scaling.measuring.unfit import unfit as why_unfit
 
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
     built = workload.build(completed)
-    sizes = shape(completed, built)
+    engine = list(peer.versions(completed.engine).items())
+    digest = workload.digest(completed.workload)
+    try:
+        sizes = shape(completed, built)
+    except TooLarge as error:
+        words = "too_large", scrub(str(error))[:300]
+        return {"case": to_dict(completed), "unfit": words, "workload_digest": digest, "engine": engine}
     completed = unchunked(completed, sizes)
     unfit = why_unfit(completed, built, sizes)
     jax = completed.engine == peer.JAX
@@ -76,8 +82,7 @@ def _answer(cell: Cell) -> dict[str, Any]:
                 f"or fill up with split=both mesh={completed.axes[0]}x1"
             )
         unfit = "indivisible", f"{completed.target} of {completed.workload} has one point, which is not cut; split=seeds may be"
-    engine = list(peer.versions(completed.engine).items())
-    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": workload.digest(completed.workload), "engine": engine}
+    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": digest, "engine": engine}
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling import peer
+from scaling import peer, pytrees
 from scaling.case import AUTO, DTYPES, HESSIAN, MIXED, REDUCTIONS, REVERSE, SECOND, WHOLE, Case, Refusal, unknown
 from scaling.draws import Draw, normal, poisson, uniform
 
@@ -55,16 +56,20 @@ class Reference(NamedTuple):
 class Workload:
     """The function of a case, its inputs, and what its derivative is checked against.
 
-    function: one point, in JAX: takes every input by name, returns an array.
-    points: inputs that each point has its own of; shared: inputs that all points share. Both by name.
-    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise.
+    function: one point, in JAX: takes every input by name, returns an array, or a pytree of arrays, which are raveled and
+        concatenated in the order of `jax.tree.leaves`.
+    points: inputs that each point has its own of; shared: inputs that all points share. Both by name: a `Draw`, or a pytree of
+        them. `build` makes each leaf of a pytree an input of its own, named by its path, such as `params.w`.
+    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` stands for all real leaves of
+        that input in the order of the tree, `params.w` for one of them.
     reduce: what is made of each point's Jacobian, one of case.REDUCTIONS; None asks for all of it. "outputs": summed over the
         outputs of each point.
-    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs), or one number,
-        the sum over points. None where differentiating the batch at once is not offered.
+    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs), a pytree of
+        such arrays, or one number, the sum over points. None where differentiating the batch at once is not offered.
     whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
-        (points, outputs, inputs), each flattened as one likes.
-    reference: NumPy float64 of a block of points; None asks for finite differences instead.
+        (points, outputs, inputs), each flattened as one likes; or a pytree of arrays as `jax.vmap(jax.jacrev(...))` returns it.
+    reference: NumPy float64 of a block of points; None asks for finite differences instead. It takes pytrees as `points` and
+        `shared` have them, and returns plain arrays: outputs and inputs each flat, in the order of the leaves.
     second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's target is `hessian`
         or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the answer; scales the tolerance.
@@ -92,8 +97,9 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs to differentiate by."""
-        return tuple(self.wrt.split("+"))
+        """The inputs to differentiate by, leaves of pytrees one by one."""
+        draws = {**self.points, **self.shared}
+        return tuple(leaf for name in self.wrt.split("+") for leaf in pytrees.names_under(name, draws) or [name])
 
 
 @functools.cache
@@ -105,8 +111,11 @@ def built_in() -> list[str]:
 def module(name: str) -> ModuleType:
     """The module of a workload: one of ours by its short name, or any import path."""
     path = f"scaling.workloads.{name}" if name in built_in() else name
+    _refuse_file(name)
     try:
         found = importlib.import_module(path)
+    except Refusal as error:
+        raise Refusal(f"workload {name!r}: {error}") from None
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
             raise Refusal(f"{unknown('workload', name, built_in())}, or give the import path of a module of your own") from None
@@ -116,6 +125,20 @@ def module(name: str) -> ModuleType:
     if not callable(getattr(found, "workload", None)):
         raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; see README.md, 'A function of your own'")
     return found
+
+
+def _refuse_file(name: str) -> None:
+    """Refuse a path of a file in the place of an import path, with the import path to write."""
+    if not (name.endswith(".py") or "/" in name or "\\" in name):
+        return
+    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    stem = file.removesuffix(".py") or "NAME"
+    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
+        fix = f"write workload={'.'.join([*folders, stem])}"
+    else:
+        folder = name[: name.rindex(file)].rstrip("/") or "/"
+        fix = f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
+    raise Refusal(f"workload {name!r} is a file, and a module is named by its import path: {fix}")
 
 
 def digest(name: str) -> str | None:
@@ -209,18 +232,12 @@ def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] =
 
 
 def build(case: Case) -> Workload:
-    """The workload of a case, with `wrt` settled and checked."""
+    """The workload of a case, with `wrt` settled and checked, and pytrees flattened: leaves are inputs, a result is one array."""
     own = dataclasses.replace(case, formulation=None) if case.formulation in peer.formulations(case) else case
     made = module(case.workload).workload(own)
     if not isinstance(made, Workload):
         raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
-    if twice := set(made.points) & set(made.shared):
-        raise Refusal(f"inputs of {case.workload!r} are both per point and shared: {', '.join(sorted(twice))}")
-    if not made.points:
-        raise Refusal(f"workload {case.workload!r} has no input that each point has its own of")
-    if made.reduce not in (None, *REDUCTIONS[1:]):
-        raise unknown("reduce", made.reduce, REDUCTIONS[1:])
-    made = dataclasses.replace(made, wrt=_by(case, made))
+    made = _flattened(case, made)
     if case.target in SECOND:
         by_hand = made.whole_modes if made.second else {}  # of the first derivative, where nobody speaks of a second
         return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None, own=None)
@@ -231,18 +248,76 @@ def build(case: Case) -> Workload:
     return dataclasses.replace(made, reduce=asked, own=made.reduce, left=left, whole_modes=by_hand)
 
 
+def _flattened(case: Case, made: Workload) -> Workload:
+    """Return a user's workload, checked, with flat inputs and with functions that take these and return one array."""
+    name = case.workload
+    points, trees_of_points = pytrees.flatten_inputs(name, "points", made.points)
+    shared, trees_of_shared = pytrees.flatten_inputs(name, "shared", made.shared)
+    if twice := set(pytrees.top_level(points)) & set(pytrees.top_level(shared)):
+        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(twice))}")
+    if not points:
+        raise Refusal(f"workload {name!r} has no input that each point has its own of")
+    _check_functions(name, made)
+    made = dataclasses.replace(made, points=points, shared=shared)
+    made = dataclasses.replace(made, wrt=_by(case, made))
+    trees = trees_of_points + trees_of_shared
+    columns = tuple(math.prod({**points, **shared}[leaf].shape) for leaf in made.names)
+    per_point = made.reduce != "points"
+    by_hand = {
+        mode: pytrees.ReturnsDerivative(function, trees, f"{mode} of {name!r}", columns, per_point)
+        for mode, function in made.whole_modes.items()
+    }
+    references = {
+        field: pytrees.TakesBlocks(function, trees)
+        for field in ("reference", "second", "nonzeros")
+        if trees and (function := getattr(made, field)) is not None
+    }
+    whole = None if made.whole is None else pytrees.ReturnsArray(made.whole, trees, f"whole of {name!r}", 1)
+    function = pytrees.ReturnsArray(made.function, trees, f"the function of {name!r}")
+    return dataclasses.replace(made, function=function, whole=whole, whole_modes=by_hand, **references)  # type: ignore[arg-type]
+
+
+def _check_functions(name: str, made: Workload) -> None:
+    """Refuse a workload whose other fields are not what they should be."""
+    if made.reduce not in (None, *REDUCTIONS[1:]):
+        raise unknown("reduce", made.reduce, REDUCTIONS[1:])
+    if not isinstance(made.wrt, str):
+        raise Refusal(f"wrt of {name!r} must be names joined by '+', such as 'x+params', not {pytrees.describe(made.wrt)}")
+    if not isinstance(made.whole_modes, Mapping):
+        words = "a mapping from modes to functions, such as {'analytic': derivative}"
+        raise Refusal(f"whole_modes of {name!r} must be {words}, not {pytrees.describe(made.whole_modes)}")
+    for mode in made.whole_modes:
+        if mode not in WHOLE:
+            raise unknown(f"mode in whole_modes of {name!r}", mode, WHOLE)
+    functions = {field: getattr(made, field) for field in ("whole", "reference", "second", "pattern", "nonzeros")}
+    given = {field: value for field, value in functions.items() if value is not None} | {"function": made.function}
+    for what, value in {**given, **made.whole_modes}.items():
+        if not callable(value):
+            raise Refusal(f"{what} of {name!r} must be a function, not {pytrees.describe(value)}")
+
+
 def _by(case: Case, made: Workload) -> str:
-    """The inputs to differentiate by, checked: the case's, the workload's own, or the first."""
-    inputs = [*made.points, *made.shared]
+    """The inputs to differentiate by, as the user names them, checked: the case's, the workload's own, or the first."""
     draws = {**made.points, **made.shared}
-    wrt = case.wrt or made.wrt or inputs[0]
-    real = [name for name in made.shared if not draws[name].integer]
-    if case.wrt is None and case.reduce == "points" and real and not set(wrt.split("+")) <= set(made.shared):
-        wrt = "+".join(real)  # of a sum over points, by what these share
-    for name in wrt.split("+"):
-        if name not in inputs or draws[name].integer:
-            raise unknown(f"input to differentiate {case.workload} by (wrt)", name, [k for k in inputs if not draws[k].integer])
-    names = wrt.split("+")
-    if len(set(names)) != len(names):
-        raise Refusal(f"wrt={wrt!r} names an input twice")
+    real = [leaf for leaf in draws if not draws[leaf].integer]
+    wrt = case.wrt or made.wrt or pytrees.top_level(draws)[0]
+    shared = pytrees.top_level(leaf for leaf in made.shared if leaf in real)
+    if case.wrt is None and case.reduce == "points" and shared and not _leaves(case, wrt, draws) <= set(made.shared):
+        wrt = "+".join(shared)  # of a sum over points, by what these share
+    _leaves(case, wrt, draws)
     return wrt
+
+
+def _leaves(case: Case, wrt: str, draws: Mapping[str, Draw]) -> set[str]:
+    """Return the flat names that wrt stands for; an unknown name, or an input that is named twice, is a `Refusal`."""
+    found: list[str] = []
+    for name in wrt.split("+"):
+        leaves = [leaf for leaf in pytrees.names_under(name, draws) if not draws[leaf].integer]
+        if not leaves:
+            real = [leaf for leaf in draws if not draws[leaf].integer]
+            known = dict.fromkeys([*pytrees.top_level(real), *real])
+            raise unknown(f"input to differentiate {case.workload} by (wrt)", name, known)
+        found += leaves
+    if len(set(found)) != len(found):
+        raise Refusal(f"wrt={wrt!r} names an input twice")
+    return set(found)

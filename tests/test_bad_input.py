@@ -224,7 +224,8 @@ def test_a_module_that_is_no_workload_is_told_in_one_line(name, here, write_stud
 
 FUNCTIONS = {
     "returns integers": {"body": "return jnp.arange(3)"},
-    "returns a tuple": {"body": "return x, x"},
+    "returns integers beside real numbers": {"body": "return x, jnp.arange(3)"},
+    "returns an empty tuple": {"body": "return ()"},
     "returns nothing": {"body": "pass"},
     "returns a complex number": {"body": "return x[0] + 1j"},
     "raises": {"body": "raise ValueError('not\\nthis')"},

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
-    "words", "case", "intervals", "sampling", "draws", "peer", "workload", "formulas", "measuring.modes",
+    "words", "case", "intervals", "sampling", "draws", "peer", "pytrees", "workload", "formulas", "measuring.modes",
     "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
     "measuring.reduced", "measuring.places", "measuring.counts", "measuring.rounding", "measuring.reference",

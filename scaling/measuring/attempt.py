@@ -142,6 +142,7 @@ def _told(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        attempt.found |= error.needs if isinstance(error, shape.TooLarge) else {}
         attempt.found |= zip(("status", "reason", "text"), _why(error), strict=True)
     if attempt.ended:
         attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
@@ -222,6 +223,9 @@ def _together(place: Place) -> Iterator[None]:
 
 def _program(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
     """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
+    if case.seeds == "colored":  # the pattern is detected at inputs that are there
+        bound = compiling.lower_bound(case, built, shape.shape(case, built))
+        compiling.require_room(bound, _too_much(case, built, place))
     colors = compiling.coloring(case, built)
     sizes = shape.shape(case, built, colors)
     found |= {"passes": sizes.passes or None, "padding": shape.padding(case, sizes)} | counted.colors(colors)
@@ -249,22 +253,25 @@ def _fitting(case: Case, built: Any, place: Place, sizes: Any, found: dict[str, 
         with _compilation_cache(case, place, program, given):
             return measure.stages(program.function, given)
 
+    stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
+    too_much = _too_much(case, built, place)
+    one, blocks = compiling.fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
+    if blocks is not None:
+        found |= {"blocks": blocks, "passes": shape.passes(one.case, built, sizes)}
+        _KNOWN[case] = Blocks(blocks["block"], blocks["chunk"], blocks["storage"])
+    return one
+
+
+def _too_much(case: Case, built: Any, place: Place) -> compiling.TooMuch:
+    """Return the function that says what a program of a case lacks here, in words."""
+
     def too_much(one: compiling.Compiled) -> str | None:
         beside = compiling.waiting(one, built)
         words = memory.lacking(one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside)
         # Where one process has too little, all have.
         return next((words for words in measure.words(place.gather, words or "") if words), None)
 
-    stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    try:
-        one, blocks = compiling.fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
-    except compiling.TooLarge as error:
-        found |= error.needs
-        raise Unfit("skipped", "too_large", str(error)) from None
-    if blocks is not None:
-        found |= {"blocks": blocks, "passes": shape.passes(one.case, built, sizes)}
-        _KNOWN[case] = Blocks(blocks["block"], blocks["chunk"], blocks["storage"])
-    return one
+    return too_much
 
 
 _KNOWN: dict[Case, Blocks] = {}  # the blocks that a case was found to fit in
@@ -315,6 +322,9 @@ def _cache_hits() -> list[str]:
 def _peer(case: Case, built: Any, place: Place, found: dict[str, Any]) -> tuple:
     """A peer's case made ready, likewise."""
     sizes = shape.shape(case, built)
+    alone = dataclasses.replace(case, devices=1)  # its threads share one copy of everything
+    too_much = _too_much(alone, built, place._replace(devices=place.devices[:1]))
+    compiling.require_room(compiling.lower_bound(alone, built, sizes), too_much)
     due = shape.due(case, built, sizes)
     prepared = peer.module(case.engine).prepare(case, built, sizes, inputs.arrays(case, built), case.devices)
     found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
@@ -418,5 +428,7 @@ def _why(error: Exception) -> tuple[str, str, str]:
     """What an exception makes of a case: status, reason, and at most 500 characters without paths."""
     if isinstance(error, Unfit):
         return error.status, error.reason, str(error)
+    if isinstance(error, shape.TooLarge):
+        return "skipped", "too_large", str(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return "failed", "out_of_memory" if memory.ran_out(text) else "error", environment.scrub(text)[:500]

@@ -7,7 +7,7 @@ beyond those of the stages.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,34 +19,44 @@ from scaling.case import AUTO, FORWARD, HESSIAN, MIXED, WHOLE, Case
 from scaling.measuring import blocks, inputs, measure, sparsity, spmd, streaming
 from scaling.measuring.blocks import HOST, Blocks
 from scaling.measuring.modes import ravel
-from scaling.measuring.shape import Shape, of_one
+from scaling.measuring.shape import Shape, TooLarge, due, of_one, share
 from scaling.words import counted, in_bytes
 from scaling.workload import Workload
+
+_MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
+_MOST_SEEDS = 2**31 - 1  # that are counted in int32, as JAX does without float64
+_SUSPECT = 2**31  # numbers at a time in the seeds of a program that cannot be traced apart, from which it is looked through
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A case as it runs, with what it left open filled in, and its compiled program. plan: its steps, with storage=host."""
+    """A case as it runs, with what it left open filled in, and its compiled program. plan: its steps, with storage=host.
+
+    overflow: why there is no program, in words; `needs` is then what any program of the case needs at least.
+    """
 
     case: Case
     sizes: Shape
-    program: spmd.Program
+    program: spmd.Program | None
     stages: measure.Stages
     needs: dict[str, int | None]
     plan: streaming.Plan | None = None
+    overflow: str | None = None
 
     @property
     def steps(self) -> int:
         """How often the program runs for one result."""
         return len(self.plan.steps) if self.plan else 1
 
+    @property
+    def recorded_needs(self) -> dict[str, int | None]:
+        """Return `needs` as a record has them: without a program only the inputs, and maybe the result, are known."""
+        if self.program is not None:
+            return self.needs
+        return self.needs | {"temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
-class TooLarge(Exception):
-    """What a case needs and what there is, in words; needs: of the last program that was tried, as a record has it."""
 
-    def __init__(self, words: str, needs: dict[str, int | None]) -> None:
-        super().__init__(words)
-        self.needs = needs
+TooMuch = Callable[[Compiled], str | None]  # what a program lacks, in words
 
 
 def coloring(case: Case, workload: Workload) -> sparsity.Coloring | None:
@@ -83,15 +93,82 @@ def coloring(case: Case, workload: Workload) -> sparsity.Coloring | None:
 def compiled(
     case: Case, workload: Workload, sizes: Shape, devices: list[Any], stages: Callable[[spmd.Program], measure.Stages]
 ) -> Compiled:
-    """The program of a case whose blocks are known. stages: compiles a program."""
-    plan = streaming.plan(case, workload, sizes) if case.storage == HOST else None
-    if plan is None:
-        program = spmd.program(case, workload, devices, sizes)
-    else:
-        program = spmd.program(plan.case, workload, devices, plan.sizes, stepped=plan.seeds is not None)
-    made = stages(program)
+    """The program of a case whose blocks are known, or why it has none. stages: compiles a program."""
+    bound = lower_bound(case, workload, sizes)
+    if bound.overflow:
+        return bound
+    plan = bound.plan
+    try:
+        if plan is None:
+            program = spmd.program(case, workload, devices, sizes)
+        else:
+            program = spmd.program(plan.case, workload, devices, plan.sizes, stepped=plan.seeds is not None)
+        if not hasattr(program.function, "trace") and _seed_numbers(case, sizes) > _SUSPECT:
+            measure.require_addressable(traced(bound, workload, devices))
+        made = stages(program)
+    except OverflowError as error:
+        return dataclasses.replace(bound, overflow=f"XLA cannot run it: {' '.join(str(error).split())}")
     needs = memory.needs(made.compiled) if made.compiled is not None else {}
     return Compiled(case, sizes, program, made, needs, plan)
+
+
+def traced(one: Compiled, built: Workload, devices: Sequence[Any]) -> Any:
+    """Return the jaxpr of what has no stage of tracing.
+
+    pmap cannot be traced at all over several processes; a device does the same under shard_map.
+    """
+    twin = one.plan.case if one.plan else one.case
+    sizes = one.plan.sizes if one.plan else one.sizes
+    twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
+    program = spmd.program(twin, built, devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
+    return jax.make_jaxpr(program.function)(*program.arguments.values())
+
+
+def lower_bound(case: Case, workload: Workload, sizes: Shape) -> Compiled:
+    """Return a case without its program, with the bytes of a device that any program of it needs: its inputs and result.
+
+    `overflow` says whether an array, or the number of a seed, is beyond what XLA and JAX can count.
+    """
+    plan = streaming.plan(case, workload, sizes) if case.storage == HOST and sizes.parts else None
+    step, of_step = (case, sizes) if plan is None else (plan.case, plan.sizes)
+    points, shared = spmd.inputs(step, workload)
+    size = lambda x, first: math.prod(x.shape[first:]) * x.dtype.itemsize  # noqa: E731
+    inside = share(step.points, step.axes[0]) * sum(size(x, 1) for x in points.values())
+    inside += sum(size(x, 0) for x in shared.values())
+    known = case.seeds != "colored" or sizes.coloring is not None  # a pattern known by hand is as large as the result
+    itemsize = jnp.dtype(case.dtype).itemsize
+    out = math.prod(due(step, workload, of_step)) * itemsize // case.devices if known else 0
+    needs: dict[str, int | None] = {"argument_bytes": inside, "temp_bytes": 0, "output_bytes": out}
+    seeds = max((part.seeds for part in sizes.parts), default=0)
+    largest = max(inside, out, _seed_numbers(step, of_step) * itemsize)
+    overflow = None
+    if largest > _MOST_BYTES:
+        overflow = f"an array takes {in_bytes(largest)}: XLA addresses less than 2**63 bytes"
+    elif seeds > _MOST_SEEDS and case.dtype != "float64":
+        overflow = f"{seeds:,} seeds: JAX counts them in int32, up to {_MOST_SEEDS:,}, and in int64 with dtype=float64 only"
+    return Compiled(case, sizes, None, measure.Stages(_no_program, None), needs, plan, overflow)
+
+
+def _no_program(*_: Any) -> Any:
+    raise AssertionError("a case without a program is not run")
+
+
+def _seed_numbers(case: Case, sizes: Shape) -> int:
+    """Return how many numbers the seeds have that a device takes at a time, at all the points that it takes at a time."""
+    a, b = case.axes
+    points = 1 if case.batch == "whole" else min(share(case.points, a), case.block or case.points)
+    each = []
+    for part in sizes.parts:
+        seeds = share(part.seeds, b)
+        length = part.seeds if sizes.coloring is None else sizes.inputs if part.columns else sizes.outputs
+        each.append(points * (min(seeds, case.chunk) if isinstance(case.chunk, int) else seeds) * length)
+    return max(each, default=0)
+
+
+def require_room(one: Compiled, too_much: TooMuch) -> None:
+    """Raise `TooLarge` with the figures where a case needs more than there is, or has no program."""
+    if words := too_much(one) or one.overflow:
+        raise TooLarge(words, one.recorded_needs)
 
 
 def fitting(
@@ -100,7 +177,7 @@ def fitting(
     sizes: Shape,
     devices: list[Any],
     stages: Callable[[spmd.Program], measure.Stages],
-    too_much: Callable[[Compiled], str | None],
+    too_much: TooMuch,
     known: Blocks | None,
 ) -> tuple[Compiled, dict[str, Any] | None]:
     """The program of a case that fits, and with chunk=auto how its blocks were found; `TooLarge` with the figures if none does.
@@ -108,9 +185,10 @@ def fitting(
     too_much: says in words what a program lacks.
     """
     if case.chunk != AUTO:
+        if not case.jit:  # what runs operation by operation tells no needs
+            require_room(lower_bound(case, workload, sizes), too_much)
         only = compiled(case, workload, sizes, devices, stages)
-        if words := too_much(only):
-            raise TooLarge(words, only.needs)
+        require_room(only, too_much)
         return only, None
     kept: dict[Blocks, Compiled] = {}
     words, needs = "", dict[str, int | None]()
@@ -118,7 +196,7 @@ def fitting(
     def need(some: Blocks) -> blocks.Need:
         nonlocal words, needs
         one = compiled(some.of(case), workload, sizes, devices, stages)
-        words, needs = too_much(one) or "", one.needs
+        words, needs = too_much(one) or one.overflow or "", one.recorded_needs
         if not words:
             kept[some] = one
         resting = dataclasses.replace(one, needs=one.needs | {"temp_bytes": 0}) if one.needs.get("temp_bytes") else one
@@ -166,6 +244,8 @@ def compulsory_bytes(one: Compiled, workload: Workload) -> int | None:
 
 def runner(one: Compiled, workload: Workload) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     """What computes a result, its arguments placed, and what puts that in one array on the host."""
+    program = one.program
+    assert program is not None
     if one.plan is not None:
-        return streaming.stream(one.case, workload, one.sizes, one.plan, one.program, one.stages.call), lambda result: result
-    return functools.partial(one.stages.call, *inputs.place(one.case, workload, one.program)), one.program.collect
+        return streaming.stream(one.case, workload, one.sizes, one.plan, program, one.stages.call), lambda result: result
+    return functools.partial(one.stages.call, *inputs.place(one.case, workload, program)), program.collect

@@ -7,10 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
 from scaling.case import CEILING, Case
-from scaling.measuring import compiling, counts, kernels, spmd
+from scaling.measuring import compiling, counts, kernels
 from scaling.workload import Workload
 
 _COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
@@ -18,20 +16,11 @@ _COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose prog
 
 def work(one: compiling.Compiled, built: Workload, devices: Sequence[Any], read: kernels.Read | None) -> dict[str, Any]:
     """Operations as traced, and what the compiled program, where there is one, moves and sends; of all its steps."""
-    done: dict[str, Any] = dataclasses.asdict(counts.operations(one.stages.jaxpr or traced(one, built, devices)))
+    done: dict[str, Any] = dataclasses.asdict(counts.operations(one.stages.jaxpr or compiling.traced(one, built, devices)))
     if read is not None:
         done |= {"hbm_bytes": read.traffic.hbm_bytes, "collective_bytes": read.traffic.collective_bytes}
     found = {name: None if value is None else value * one.steps for name, value in done.items()}
     return found | ({} if read is None else {"collectives": read.collectives})
-
-
-def traced(one: compiling.Compiled, built: Workload, devices: Sequence[Any]) -> Any:
-    """The jaxpr of what has no stage of tracing. pmap cannot be traced at all over several processes; a device does the same."""
-    twin = one.plan.case if one.plan else one.case
-    sizes = one.plan.sizes if one.plan else one.sizes
-    twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
-    program = spmd.program(twin, built, devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
-    return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
 def sent(case: Case, collectives: Mapping[str, int]) -> str | None:

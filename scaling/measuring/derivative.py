@@ -27,6 +27,8 @@ def local(case: Case, workload: Workload, sizes: Shape) -> Callable[[Named, Name
 
     def compute(points: Named, shared: Named, coloring: Named, here: Here) -> Any:
         everything = {**points, **shared}
+        if workload.reduce == "points" and case.mode in workload.whole_modes:
+            return here.over_all(workload.whole_modes[case.mode](**everything))
         if workload.reduce == "points":
             return summed.derivative(case, workload, sizes, points, shared, here)
         if case.mode in workload.whole_modes:

@@ -60,6 +60,8 @@ def stages(function: Callable, arguments: list[Any], options: dict[str, Any] | N
         return Stages(function, None)
     began = time.perf_counter()
     traced = function.trace(*arguments) if hasattr(function, "trace") else None
+    if traced is not None:
+        require_addressable(traced.jaxpr)
     traced_at = time.perf_counter()
     lowered = traced.lower() if traced is not None else function.lower(*arguments)
     lowered_at = time.perf_counter()
@@ -68,6 +70,20 @@ def stages(function: Callable, arguments: list[Any], options: dict[str, Any] | N
     trace_seconds = traced_at - began if traced is not None else None
     jaxpr = traced.jaxpr if traced is not None else None
     return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, done - lowered_at)
+
+
+def require_addressable(jaxpr: Any) -> None:
+    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the process."""
+    from jax.extend.core import jaxprs_in_params
+
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
+            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
+                raise OverflowError(f"an array of the shape {tuple(shape)} has more than 2**63 bytes")
+        for inner in jaxprs_in_params(equation.params):
+            require_addressable(inner)
 
 
 def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:

@@ -21,6 +21,7 @@ from scaling.measuring import differences, fd_check, inputs, reference
 from scaling.measuring.reference import Evaluation, Named
 from scaling.measuring.rounding import Rounded, rounded
 from scaling.measuring.shape import Shape
+from scaling.pytrees import TakesTrees
 from scaling.workload import Workload
 
 _POINTS = 16  # at which a function is examined
@@ -229,6 +230,8 @@ def fingerprint(value: Any) -> Hashable:
         return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
     if isinstance(value, functools.partial):
         return fingerprint((value.func, value.args, value.keywords))
+    if isinstance(value, TakesTrees):
+        return type(value), *(fingerprint(getattr(value, field.name)) for field in dataclasses.fields(value))
     code = getattr(value, "__code__", None)
     if code is not None:
         cells = [cell.cell_contents for cell in value.__closure__ or ()]

@@ -19,6 +19,14 @@ from scaling.workload import Workload
 Named = Mapping[str, Any]
 
 
+class TooLarge(Exception):
+    """A case that needs more than there is, in words; needs: the bytes of a device, as a record has them."""
+
+    def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
+        super().__init__(words)
+        self.needs = dict(needs or {})
+
+
 @dataclass(frozen=True)
 class Part:
     """One linear map of a derivative: by which inputs, and of how many seeds.
@@ -123,10 +131,12 @@ def forward(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
     if case.forward is None:
         largest = max(by, key=lambda name: by[name])
         return tuple(name for name in by if name != largest)
-    named = tuple(case.forward.split("+"))
-    for name in named:
-        if name not in by:
+    named: tuple[str, ...] = ()
+    for name in case.forward.split("+"):
+        leaves = tuple(each for each in by if each == name or each.startswith(f"{name}."))
+        if not leaves:
             raise unknown(f"input to take forward (forward), of wrt={case.wrt},", name, by)
+        named += leaves
     if len(set(named)) in (0, len(by)) or len(set(named)) < len(named):
         raise Refusal(
             f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some to reverse mode"
@@ -211,9 +221,15 @@ def entries(workload: Workload, sizes: Shape) -> int:
 def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStruct:
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(named))
+    except Refusal:
+        raise
+    except (MemoryError, OverflowError) as error:
+        words = " ".join(str(error).split()) or "no memory left"
+        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise Refusal(f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
-        raise Refusal(f"workload {case.workload!r} must return one array of real numbers, not {out}")
+        found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
+        raise Refusal(f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}")
     return out

@@ -27,7 +27,8 @@ POINTS, SEEDS = (
     "points",
     "seeds",
 )  # the axes of the mesh; pmap has the first alone, along which devices over seeds follow each other
-ENTRIES, START = "entries", "start"  # arguments that are no inputs: the entries that are read, one array a part; the first seed
+# Arguments that are no inputs, whose names have no "+": the entries that are read, one array a part; the first seed.
+ENTRIES, START = "+entries", "+start"
 Named = Mapping[str, Any]
 
 
@@ -65,7 +66,8 @@ def program(case: Case, workload: Workload, devices: Sequence[Any], sizes: Shape
 
     def on_device(here: Here, arrays: Sequence[Any]) -> Any:
         named = dict(zip([*points, *shared, *given], arrays, strict=True))
-        coloring = {name: named[name][0] if name.startswith(ENTRIES) else named[name] for name in given if name != START}
+        own = {name: named[name][0] if name.startswith(ENTRIES) else named[name] for name in given if name != START}
+        coloring = {name.removeprefix("+"): array for name, array in own.items()}
         at = here._replace(start=named.get(START, 0))
         return local({name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at)
 
@@ -113,7 +115,7 @@ def _given(sizes: Shape, entries: Entries | None) -> dict[str, np.ndarray]:
     assert sizes.coloring is not None
     colors = {"columns": sizes.coloring.columns, "rows": sizes.coloring.rows}
     needed = {"columns" if part.columns else "rows" for part in sizes.parts}
-    found = {name: array.astype(np.int32) for name, array in colors.items() if name in needed and array is not None}
+    found = {f"+{name}": array.astype(np.int32) for name, array in colors.items() if name in needed and array is not None}
     return found | {f"{ENTRIES} {k}": at for k, at in enumerate(entries.at)}
 
 

@@ -7,7 +7,7 @@ share with the step before them is computed twice. One result is fetched while t
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -34,13 +34,46 @@ class Step(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Starts(Sequence):
+    """Where blocks of `length` begin in a range of `total`, the last so early that it is as long as the others."""
+
+    total: int
+    length: int
+
+    def __len__(self) -> int:
+        return -(-self.total // self.length)
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return max(0, min(number * self.length, self.total - self.length))
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps(Sequence):
+    """All steps of a case, in order: for each block of points every block of seeds. They are not listed in memory."""
+
+    points: Starts
+    seeds: Starts
+
+    def __len__(self) -> int:
+        return len(self.points) * len(self.seeds)
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        point, seed = divmod(number, len(self.seeds))
+        return Step(self.points[point], self.seeds[seed])
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What one step computes, as a case with fewer points and a shape with fewer seeds, and all steps."""
 
     case: Case
     sizes: Shape
     seeds: int | None  # of a step, where these are cut
-    steps: tuple[Step, ...]
+    steps: Steps
 
 
 def plan(case: Case, workload: Workload, sizes: Shape) -> Plan:
@@ -52,8 +85,8 @@ def plan(case: Case, workload: Workload, sizes: Shape) -> Plan:
     if seeds is not None:
         step, whole = dataclasses.replace(step, chunk=None), sizes.seeds
         sizes = _fewer(sizes, seeds)
-    starts = [Step(p, s) for p in _starts(points, some) for s in (_starts(whole, seeds) if seeds else [0])]
-    return Plan(step, sizes, seeds, tuple(starts))
+    starts = Starts(whole, seeds) if seeds else Starts(1, 1)
+    return Plan(step, sizes, seeds, Steps(Starts(points, some), starts))
 
 
 def _seeds(case: Case, workload: Workload, sizes: Shape) -> int | None:
@@ -68,12 +101,6 @@ def _fewer(sizes: Shape, seeds: int) -> Shape:
     (part,) = sizes.parts
     fewer = dataclasses.replace(sizes, parts=(dataclasses.replace(part, seeds=seeds),))
     return dataclasses.replace(fewer, inputs=seeds) if part.columns else dataclasses.replace(fewer, outputs=seeds)
-
-
-def _starts(count: int, some: int) -> Iterator[int]:
-    """The last so early that it is as long as the others."""
-    for start in range(0, count, some):
-        yield max(0, min(start, count - some))
 
 
 def result_bytes(case: Case, workload: Workload, sizes: Shape) -> int:

@@ -63,6 +63,8 @@ def _reduction(case: Case, workload: Workload, sizes: Shape) -> str | None:
         own = [name for name in workload.names if name in workload.points]
         if case.mode != "value" and own:
             return f"a sum over points is differentiated by what these share, and each has its own {' and '.join(own)}"
+        if case.mode in WHOLE and case.mode != "value" and case.points % case.axes[0]:
+            return f"{case.mode} adds up whole points, and {case.points} do not share out over {case.axes[0]} devices"
         if case.storage == "host":
             return "a sum over points is one Jacobian, which stays on the devices; block takes some of the points at a time"
         return None

@@ -70,6 +70,11 @@ def main() -> int:
 
 def _failed(error: Exception) -> dict[str, Any]:
     """Why a case could not be compiled, as fields of a record."""
+    from scaling.measuring.shape import TooLarge
+
+    if isinstance(error, TooLarge):
+        needs = error.needs | {"peak_bytes": memory.taken(error.needs)} if error.needs else {}
+        return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
     if isinstance(error, Refusal):
         return {"status": "skipped", "reason": "not_defined", "text": str(error)}
     reason = "out_of_memory" if memory.ran_out(f"{type(error).__name__} {error}") else "error"
@@ -91,20 +96,42 @@ class _Traced:
         place = job["places"][str(case.devices)]
         self.devices = topology.devices(job["platform"], case.devices, job["target"], tuple(place), job["per_host"])
         self.built = workload.build(case)
+        if case.seeds == "colored":  # the pattern is detected at inputs that are there
+            bound = compiling.lower_bound(case, self.built, shape.shape(case, self.built))
+            compiling.require_room(bound, self._too_much)
         colors = compiling.coloring(case, self.built)
         self.sizes = shape.shape(case, self.built, colors)
         self.found: dict[str, Any] = counted.colors(colors)
         # What fits is found by compiling, so that nothing is known of it before.
         self.program = None if case.chunk == AUTO else self._program()
 
-    def _program(self) -> str:
-        """The digest of what each device does, as traced; of a pmap, which cannot be traced, of its twin of shard_map."""
-        from scaling.measuring import compiling, counted, measure, shape
+    def _program(self) -> str | None:
+        """The digest of what each device does, as traced; of a pmap, which cannot be traced, of its twin of shard_map.
+
+        None where there is no program, because it is too large to be traced.
+        """
+        from scaling.measuring import compiling, measure, shape
 
         nothing = functools.partial(measure.Stages, compiled=None)
         one = compiling.compiled(self.case, self.built, self.sizes, self.devices, lambda program: nothing(program.function))
         padding = shape.padding(self.case, self.sizes)
-        return _digest(self.case, counted.traced(one, self.built, self.devices), one.steps, padding)
+        if one.overflow:
+            return None
+        try:
+            jaxpr = compiling.traced(one, self.built, self.devices)
+        except OverflowError:
+            return None
+        return _digest(self.case, jaxpr, one.steps, padding)
+
+    def _too_much(self, one: Any) -> str | None:
+        """Return what a program needs and what a device has, in words, where it needs more."""
+        from scaling.measuring import compiling
+
+        made = one.stages.compiled
+        if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
+            return _told(made.words)
+        taken, limit = compiling.taken(one), self.case.memory_limit or self.job["memory"]
+        return f"needs {in_bytes(taken)}, a device has {in_bytes(limit)}" if taken and limit and taken > limit else None
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
@@ -120,19 +147,11 @@ class _Traced:
                     raise
                 return measure.Stages(program.function, _exhausted(program, self.case.devices, str(error)))
 
-        def too_much(one: compiling.Compiled) -> str | None:
-            made = one.stages.compiled
-            if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
-                return _told(made.words)
-            taken, limit = compiling.taken(one), self.case.memory_limit or self.job["memory"]
-            return f"needs {in_bytes(taken)}, a device has {in_bytes(limit)}" if taken and limit and taken > limit else None
-
         capacity = {"capacity_bytes": int(self.job["memory"])} if self.job["memory"] else {}
         try:
-            one, blocks = compiling.fitting(self.case, self.built, self.sizes, self.devices, stages, too_much, None)
-        except compiling.TooLarge as error:
-            needs = error.needs | {"peak_bytes": memory.taken(error.needs)}
-            return self.found | capacity | needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
+            one, blocks = compiling.fitting(self.case, self.built, self.sizes, self.devices, stages, self._too_much, None)
+        except shape.TooLarge as error:
+            return self.found | capacity | _failed(error)
         read = kernels.read(one.stages.compiled.as_text())
         self.found |= counted.work(one, self.built, self.devices, read) | one.needs | capacity
         self.found |= {
