@@ -196,6 +196,8 @@ def _plainly(error: Exception, known: list[str], words: list[str]) -> Refusal:
     if re.search("[Cc]onfig group override", text):
         given = [word for word in words if word.partition("=")[0] in (*_GROUPS, "")]
         return Refusal(f"{' '.join(given)!r} names no file: study, cluster and tracking each want one name, such as study=smoke")
+    if endless := next((word for word in words if re.search("[0-9]{4301}", word)), None):
+        return Refusal(f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits")
     return Refusal(f"cannot compose the configuration: {text[:300]}")
 
 

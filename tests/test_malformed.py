@@ -74,7 +74,7 @@ TABLES["counts"] = (
         for what, text in NO_COUNTS.items()
         if (name, what) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
     }
-    | {f"points are {what}": Bad((*RBF, f"points={text}"), "points|special characters") for what, text in OF_POINTS.items()}
+    | {f"points are {what}": Bad((*RBF, f"points={text}"), "points.*(integer|15 digits)") for what, text in OF_POINTS.items()}
     | {
         "a data seed is negative": Bad((*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"),
         "a data seed is a fraction": Bad((*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"),
