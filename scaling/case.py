@@ -40,6 +40,7 @@ CACHES = ("cold", "warm")  # of the persistent compilation cache: empty when the
 
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
 FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
+LARGEST = 10**15  # of any count
 # What is computed, not how.
 PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "reduce", "dtype", "precision", "data_seed")
 
@@ -152,16 +153,24 @@ FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
 
 
+def defaults(names: Iterable[str]) -> dict[str, Any]:
+    """Return the values that these fields have where nothing is stated."""
+    return {name: _DEFAULTS[name] for name in names}
+
+
 def _natural(name: str, value: Any, least: int) -> None:
+    kind = "a positive integer" if least else "an integer, zero or more"
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        kind = "a positive integer" if least else "an integer, zero or more"
         raise Refusal(f"{name} must be {kind}, not {value!r}")
+    if least and value > LARGEST:  # a seed may have any length
+        found = f"{float(value):g}" if value < 1e300 else "a larger one"
+        raise Refusal(f"{name} must be {kind} of at most {LARGEST}, not {found}")
 
 
 def _axes(mesh: Any) -> tuple[int, int]:
     """2x4 -> (2, 4)."""
     sides = mesh.split("x") if isinstance(mesh, str) else []
-    if len(sides) != 2 or not all(side.isdecimal() and side.isascii() and int(side) > 0 for side in sides):
+    if len(sides) != 2 or not all(side.isdecimal() and side.isascii() and 0 < int(side[:16]) <= LARGEST for side in sides):
         raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
     return int(sides[0]), int(sides[1])
 

@@ -18,7 +18,8 @@ import scaling
 from scaling import progress, store
 from scaling import run as running
 from scaling.case import Refusal, label, unknown
-from scaling.compose import compose
+from scaling.compose import complete, compose
+from scaling.options import Parser
 from scaling.seats import Gone
 from scaling.words import counted
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from scaling.reading.findings import Findings
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_LONGEST = 1400  # characters of a refusal
 _OVERVIEW = """\
 How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?
 
@@ -56,17 +58,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup has it
             signal.signal(ending, _interrupt)
     try:
-        if not words or words[0] in ("-h", "--help", "help"):
+        if words[:1] == ["help"] and len(words) > 1:
+            words = [words[1], "--help", *words[2:]]
+        if not words or words in (["-h"], ["--help"], ["help"]):
             console.print(escape(_OVERVIEW), highlight=False)
             return OK
-        if words[0] == "--version":
-            console.print(scaling.__version__, highlight=False)
-            return OK
+        if words[0] in ("version", "--version", "-V"):
+            return version(words[1:], console)
+        if words[0] in ("-sc", "--shell-completion"):
+            return complete(words[1:], list(verbs))
         if words[0] not in verbs:
-            raise unknown("verb", words[0], verbs)
+            raise _unknown_verb(words, list(verbs))
         return verbs[words[0]](words[1:], console)
     except Refusal as refusal:
-        complaints.print(f"scaling: {escape(' '.join(str(refusal).split()))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(f"scaling: {escape(_one_line(refusal))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,6 +92,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             "scaling: stopped; every finished record is kept, and the same command goes on from there", soft_wrap=True
         )
         return INTERRUPTED
+
+
+def _one_line(refusal: Refusal) -> str:
+    """Return a refusal as one line, without the middle of one that a long value makes endless."""
+    text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(refusal).split()))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+
+
+def _unknown_verb(words: Sequence[str], verbs: Sequence[str]) -> Refusal:
+    """Return the refusal of a command that begins with no verb."""
+    if "=" in words[0] and not words[0].startswith("-"):
+        return Refusal(f"{words[0]!r} is no verb: did you mean `scaling run {words[0]}`?")
+    return unknown("verb", words[0], [*verbs, "version", *(["--version", "--help"] if words[0].startswith("-") else [])])
+
+
+def version(words: list[str], console: Console) -> int:
+    """Print the version of the package."""
+    Parser(prog="scaling version", description="Print the version of the package.").parse_args(words)
+    console.print(scaling.__version__, highlight=False)
+    return OK
 
 
 def _interrupt(number: int, _frame: Any) -> None:
@@ -250,12 +275,16 @@ def compare(words: list[str], console: Console) -> int:
     from scaling.reading import compare as comparing
 
     what = "What became slower or faster from A, the old, to B, the new; exit status 1 when something is slower or failed in B."
-    parser = argparse.ArgumentParser(prog="scaling compare", description=what)
+    parser = Parser(prog="scaling compare", description=what)
     parser.add_argument("a", metavar="A", help="a results folder; alone, one with another beside it (`scaling run versus=...`)")
     parser.add_argument("b", metavar="B", nargs="?", help="the results folder to compare with it")
     parser.add_argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone")
     parser.add_argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)")
     given = parser.parse_args(words)
+    if given.markdown not in (None, "-"):
+        file = Path(given.markdown)
+        if not given.markdown or file.is_dir() or not file.parent.is_dir():
+            raise Refusal(f"--markdown {given.markdown!r} cannot be written: name a file in a folder that exists, or -")
     return _print_comparison(*comparing.sides(given.a, given.b), console, given.margin, given.markdown)
 
 
@@ -308,6 +337,8 @@ def export(words: list[str], console: Console) -> int:
     parser.add_argument("--format", action="append", default=[], help=f"{known}, or several with commas (default: csv)")
     parser.add_argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)")
     given = parser.parse_args(words)
+    if given.output is not None and not given.output.strip():
+        raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
     output = Path(given.output) if given.output else None
     written = exporting.write(store.folder_of(given.folder), exporting.formats(given.format), output)
     for path in written:
@@ -320,7 +351,7 @@ def merge(words: list[str], console: Console) -> int:
     from scaling import merge as merging
 
     what = "Join results folders of several clusters: records are copied, environments stay apart, nothing is copied twice."
-    parser = argparse.ArgumentParser(prog="scaling merge", description=what)
+    parser = Parser(prog="scaling merge", description=what)
     parser.add_argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed")
     parser.add_argument("--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to")
     given = parser.parse_args(words)
@@ -382,7 +413,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
     return found
 
 
-def _parser(verb: str, what: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"scaling {verb}", description=what)
+def _parser(verb: str, what: str) -> Parser:
+    parser = Parser(prog=f"scaling {verb}", description=what)
     parser.add_argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
     return parser

@@ -64,6 +64,8 @@ class _Kept:
 def merge(inputs: Sequence[str], output: str) -> Merged:
     """Add the records of these results folders to another, which is made if need be. Bad input is refused before."""
     folders = [store.folder_of(each) for each in inputs]
+    if not output.strip():
+        raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     target = Path(output)
     inside = [each for each in folders if each.resolve() in target.resolve().parents]
     if inside:

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from scaling import study
 from scaling.case import Case, Refusal, from_dict, to_dict
+from scaling.effects import Unused
 from scaling.environment import last_line, scrub
 from scaling.study import Cell
 
@@ -48,6 +50,7 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
         raise Refusal(refusals[0] + more)
+    study.refuse_unused(cells, [{name: Unused(*why) for name, why in answer["unused"].items()} for answer in answers])
     whole = {}
     for answer in answers:
         case = from_dict(answer["case"])
@@ -58,7 +61,8 @@ def ask(cells: Sequence[Cell]) -> list[Answer]:
 
 def _answer(cell: Cell) -> dict[str, Any]:
     from scaling import peer, workload
-    from scaling.measuring.shape import TooLarge, shape, unchunked  # JAX
+    from scaling.measuring.products import multiplies  # JAX
+    from scaling.measuring.shape import TooLarge, shape, unchunked
     from scaling.measuring.unfit import unfit as why_unfit
 
     completed = workload.complete(cell.scaled(workload.complete(cell.case)))  # twice: some targets have one point, however scaled
@@ -69,7 +73,7 @@ def _answer(cell: Cell) -> dict[str, Any]:
         sizes = shape(completed, built)
     except TooLarge as error:
         words = "too_large", scrub(str(error))[:300]
-        return {"case": to_dict(completed), "unfit": words, "workload_digest": digest, "engine": engine}
+        return {"case": to_dict(completed), "unfit": words, "workload_digest": digest, "engine": engine, "unused": {}}
     completed = unchunked(completed, sizes)
     unfit = why_unfit(completed, built, sizes)
     jax = completed.engine == peer.JAX
@@ -82,7 +86,13 @@ def _answer(cell: Cell) -> dict[str, Any]:
                 f"or fill up with split=both mesh={completed.axes[0]}x1"
             )
         unfit = "indivisible", f"{completed.target} of {completed.workload} has one point, which is not cut; split=seeds may be"
-    return {"case": to_dict(completed), "unfit": unfit, "workload_digest": digest, "engine": engine}
+    unused = workload.unused(cell.case)
+    if jax and completed.precision != "highest" and not multiplies(completed, built):
+        because = "workload", "variant", "formulation", "batch"
+        unused["precision"] = Unused("on a function that multiplies no matrices", because)
+    return {
+        "case": to_dict(completed), "unfit": unfit, "workload_digest": digest, "engine": engine, "unused": unused,
+    }  # fmt: skip
 
 
 def main() -> None:

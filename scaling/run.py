@@ -67,8 +67,11 @@ def read(config: dict[str, Any], name: str) -> Job:
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
     if config.get("hardware") is not None:
         raise Refusal("hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out")
-    if not config["results"]:
-        raise Refusal("results must be a folder, such as results=results/mine")
+    if config["deadline"] is not None:
+        raise Refusal(f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out")
+    if config["wait"] is False and not cluster.submits:
+        raise Refusal(f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out")
+    folder = store.results_folder(config["results"])
     if config["versus"] is not None and cluster.name != NONE:
         raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
     cells = study.expand(config["study"], overrides)
@@ -78,7 +81,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")
-    return Job(name, title, settings, cluster, machine, Path(str(config["results"])), cells, config["nested"], wait)
+    return Job(name, title, settings, cluster, machine, folder, cells, config["nested"], wait)
 
 
 def _machine(cluster: Cluster) -> Machine:

@@ -4,10 +4,10 @@ Does not know cases, nor where they run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from scaling.case import Refusal
+from scaling.case import Refusal, unknown
 from scaling.machine import EACH
 from scaling.sampling import Sampling
 
@@ -51,6 +51,10 @@ class Settings:
 def _sampling(given: Any) -> Sampling:
     if not isinstance(given, Mapping):
         raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {given!r}")
+    known = [each.name for each in fields(Sampling)]
+    for name in given:
+        if name not in known:
+            raise unknown("key of sampling", name, known)
     return Sampling(
         width=_number("sampling.width", given["width"], 0.0),
         least=_number("sampling.least", given["least"], 1, whole=True),

@@ -5,6 +5,7 @@ folders and lines; not what the numbers mean.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -93,6 +94,28 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(kept.values())
 
 
+def results_folder(value: Any) -> Path:
+    """Return the folder that `results` names; what can be none, or lies below a file, is a `Refusal`."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool) or not str(value).strip() or "\0" in str(value):
+        raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
+    folder = Path(str(value))
+    for each in (folder, *folder.parents):
+        try:
+            each.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _unwritable(folder, error.strerror) from None
+        if not each.is_dir():
+            raise _unwritable(folder, os.strerror(errno.ENOTDIR))
+        break
+    return folder
+
+
+def _unwritable(folder: Path, why: str | None) -> Refusal:
+    return Refusal(f"cannot write to results={folder}: {why}; give another folder with results=PATH")
+
+
 def prepare(folder: Path) -> None:
     """Make a results folder, or refuse in one line."""
     try:
@@ -101,7 +124,7 @@ def prepare(folder: Path) -> None:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        raise Refusal(f"cannot write to results={folder}: {error.strerror}; give another folder with results=PATH") from None
+        raise _unwritable(folder, error.strerror) from None
 
 
 @contextlib.contextmanager
@@ -146,8 +169,9 @@ def read_json(path: Path) -> Any:
 def folder_of(path: str) -> Path:
     """An existing results folder, or a refusal that says which there are."""
     folder = Path(path)
-    if folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists()):
-        return folder
+    with contextlib.suppress(OSError, ValueError):  # what cannot be a path
+        if path and folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists()):
+            return folder
     near = sorted(str(p.parent) for p in Path("results").glob("*/study.json"))
     raise Refusal(f"no results in {path!r}" + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some"))
 

@@ -4,14 +4,15 @@ Knows the fields of a case, how lists sweep, what `where` excludes and how stron
 Does not know the workloads: what is left to them is completed in preflight.py.
 """
 
-import ast
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scaling.case import ALIASES, FIELDS, Case, Refusal, from_dict, unknown
+from scaling import where as conditions
+from scaling.case import ALIASES, FIELDS, LARGEST, Case, Refusal, from_dict, unknown
+from scaling.effects import Unused
 
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
@@ -20,12 +21,20 @@ _BYTES = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**
 EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
 
 
+_COMMAND_LINE = "on the command line"
+_Sources = dict[str, str]  # field -> where it is stated: on the command line, in the study, or in one of its grids
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A case as the study states it, before its workload completes it and the scaling rule sets its points."""
+    """A case as the study states it, before its workload completes it and the scaling rule sets its points.
+
+    stated: for each grid that has this cell, where its fields are stated.
+    """
 
     case: Case
     scaling: str = "strong"
+    stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
 
     def scaled(self, completed: Case) -> Case:
         """The case with its points: as stated, or as many for each device."""
@@ -39,6 +48,18 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
 
     A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added in ceilings.py.
     """
+    given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
+    cells: dict[Cell, Cell] = {}
+    for cell in _cells(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)):
+        stated = cells[cell].stated if cell in cells else ()
+        cells[cell] = dataclasses.replace(cell, stated=(*stated, *cell.stated))
+    if not cells:
+        raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
+    return list(cells.values())
+
+
+def _cells(study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources) -> Iterator[Cell]:
+    """Yield the cells of a study, its parts first. sources: of the fields that are stated outside of it."""
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
@@ -46,17 +67,40 @@ def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]
     grids = study.get("grids") or ([] if parts else [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
         raise Refusal(f"grids must be a list of mappings, not {grids!r}")
-    given = {k: v for k, v in overrides.items() if v is not None and v != {}}
-    cells: dict[Cell, None] = {}
-    for part in parts.values():
-        cells |= dict.fromkeys(expand(shared | part, overrides))
-    for grid in grids:
-        cells |= dict.fromkeys(_grid(_merge(_unaliased(_merge(shared, grid), given), given)))
     if study.get("ceilings") not in (None, True, False):
         raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
-    if not cells:
-        raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
-    return list(cells)
+    if not isinstance(study.get("title"), str | None):
+        raise Refusal(f"title must be a text, not {study['title']!r}")
+    here = dict.fromkeys(shared, place) | sources
+    for name, part in parts.items():
+        inside = {k: source for k, source in here.items() if source == _COMMAND_LINE or k not in part}
+        yield from _cells(shared | part, given, f"in part {name}", inside)
+    for number, grid in enumerate(grids, 1):
+        merged = _merge(_unaliased(_merge(shared, grid), given), given)
+        stated = here | {k: f"{place}, grid {number}" for k in grid if k not in given}
+        for cell in _grid(merged):
+            yield dataclasses.replace(cell, stated=(stated,))
+
+
+def refuse_unused(cells: Sequence[Cell], unused: Sequence[Mapping[str, Unused]]) -> None:
+    """Refuse a stated value that has an effect in none of the cases that it is stated for.
+
+    unused: for each cell, its fields without effect. Where a field from a file lost its effect by another field that the command
+    line replaces, it is no mistake.
+    """
+    reasons: dict[tuple[str, str, Any], list[Unused | None]] = {}
+    for cell, without in zip(cells, unused, strict=True):
+        for stated in cell.stated:
+            for name in set(stated) & {*FIELDS} - {"sizes"}:
+                why, source = without.get(name), stated[name]
+                if why and source != _COMMAND_LINE and any(stated.get(each) == _COMMAND_LINE for each in why.because):
+                    why = None
+                reasons.setdefault((source, name, getattr(cell.case, name)), []).append(why)
+    for (source, name, value), whys in reasons.items():
+        if whys[0] and all(whys):
+            text = str(value).lower() if isinstance(value, bool) else value
+            fix = f"leave it out, or change {' or '.join(whys[0].because)}"
+            raise Refusal(f"{name}={text} has no effect {whys[0].words}: {fix} (it is stated {source})")
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +129,7 @@ def _unaliased(grid: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:
     """The product of a grid's lists, less what `where` excludes."""
-    where = grid.get("where")
+    where = conditions.check(grid.get("where"))
     axes = {k: v for k, v in grid.items() if k not in ("where", "sizes")}
     sizes = grid.get("sizes", {})
     if not isinstance(sizes, Mapping):
@@ -94,7 +138,7 @@ def _grid(grid: Mapping[str, Any]) -> Iterator[Cell]:
     for values in itertools.product(*(v if isinstance(v, list) else [v] for v in axes.values())):
         for fields in _meshes(dict(zip(axes, values, strict=True))):
             cell = _cell(fields)
-            if where is None or _holds(where, cell):
+            if where is None or conditions.holds(where, _names(cell)):
                 yield cell
 
 
@@ -130,32 +174,14 @@ def _cell(fields: dict[str, Any]) -> Cell:
 
 def _bytes(words: str) -> int:
     """2GB -> 2000000000."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", words)
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", words)
     unit = next((unit for unit in _BYTES if found and unit.lower() == found[2].lower()), None)
-    if found is None or unit is None:
+    if found is None or unit is None or float(found[1]) * _BYTES[unit] > LARGEST:
         raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {words!r}")
     return int(float(found[1]) * _BYTES[unit])
 
 
-_ALLOWED = (
-    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE,
-    ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv, ast.Name,
-    ast.Load, ast.Constant, ast.List, ast.Tuple,
-)  # fmt: skip
-
-
-def _holds(where: Any, cell: Cell) -> bool:
-    """Whether a condition such as "api != 'jit' or devices == 1" holds; names are fields, sizes and scaling."""
-    try:
-        tree = ast.parse(str(where), mode="eval")
-        if bad := next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None):
-            raise Refusal(f"where={where!r}: {type(bad).__name__} is not allowed; compare fields, join with and, or, not")
-        names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"} | dict(cell.case.sizes)
-        names["scaling"] = cell.scaling
-        return bool(eval(compile(tree, "where", "eval"), {"__builtins__": {}}, names))
-    except Refusal:
-        raise
-    except NameError as error:
-        raise unknown("name in where", error.name, [*FIELDS, *cell.case.sizes, "scaling"]) from None
-    except Exception as error:
-        raise Refusal(f"where={where!r} cannot be read: {error}") from None
+def _names(cell: Cell) -> dict[str, Any]:
+    """Return what a condition may name: the fields, the sizes and the scaling of a cell."""
+    fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
+    return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}

@@ -70,6 +70,8 @@ def _commit(revision: str, folder: Path) -> Side:
 
 def _jax(version: str) -> Path:
     """The interpreter of an environment with this JAX and what it needs; made once, and kept in the user's cache."""
+    if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
+        raise Refusal(f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     if not (home / "made").exists():

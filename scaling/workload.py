@@ -19,7 +19,9 @@ import hashlib
 import importlib
 import importlib.util
 import math
+import os
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +30,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling import peer, pytrees
-from scaling.case import AUTO, DTYPES, HESSIAN, MIXED, REDUCTIONS, REVERSE, SECOND, WHOLE, Case, Refusal, unknown
+from scaling import effects, peer, pytrees
+from scaling.case import AUTO, DTYPES, HESSIAN, REDUCTIONS, SECOND, WHOLE, Case, Refusal, defaults, unknown
 from scaling.draws import Draw, normal, poisson, uniform
 
 __all__ = ["Draw", "Reference", "Workload", "normal", "poisson", "uniform"]
 
 Inputs = Mapping[str, Any]
+_WORKLOAD = re.compile(r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE)
 
 
 class Reference(NamedTuple):
@@ -112,6 +115,8 @@ def module(name: str) -> ModuleType:
     """The module of a workload: one of ours by its short name, or any import path."""
     path = f"scaling.workloads.{name}" if name in built_in() else name
     _refuse_file(name)
+    if name in built_in():
+        _refuse_shadowed(name)
     try:
         found = importlib.import_module(path)
     except Refusal as error:
@@ -141,6 +146,18 @@ def _refuse_file(name: str) -> None:
     raise Refusal(f"workload {name!r} is a file, and a module is named by its import path: {fix}")
 
 
+def _refuse_shadowed(name: str) -> None:
+    """Refuse the name of a workload of ours where a user's own module has it as well, with a function workload()."""
+    ours = Path(__file__).parent / "workloads"
+    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
+            if file.is_file() and file.resolve().parent != ours.resolve() and _WORKLOAD.search(file.read_text(errors="replace")):
+                raise Refusal(
+                    f"workload={name} is built in, and {file} has the same name: "
+                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
+                )
+
+
 def digest(name: str) -> str | None:
     """A hash of the source of a user's workload; None for ours, which the package's own version covers."""
     if name in built_in():
@@ -151,6 +168,38 @@ def digest(name: str) -> str | None:
 
 def complete(case: Case) -> Case:
     """The same case with every choice that was left to the workload written out."""
+    case = _settled(case)
+    case = dataclasses.replace(case, **_laid_out(case))
+    if case.engine != peer.JAX:
+        case = dataclasses.replace(case, **peer.complete(case))
+    made = build(case)
+    asked = case.reduce if case.reduce != (made.own or "whole") else None
+    return dataclasses.replace(case, reduce=asked, wrt=None if case.mode == "value" else made.wrt)
+
+
+def unused(case: Case) -> dict[str, effects.Unused]:
+    """Return the fields of a case, as a study states it, that have no effect: what `complete` drops, and what nothing reads."""
+    settled, found = _settled(case), dict[str, effects.Unused]()
+    if settled.mode != case.mode:
+        found["mode"] = effects.Unused(f"with target={settled.target}, which is the function itself", ("target",))
+    if case.target not in (None, settled.target):
+        found["target"] = effects.Unused(f"with mode=value, which computes {settled.target}", ("mode",))
+    if settled.points != case.points and case.points not in settled.sizes.values():
+        found["points"] = effects.Unused(f"with target={settled.target}, which has one point", ("target",))
+    dropped = effects.unused(settled)
+    result = defaults(dropped) | _laid_out(settled)
+    found |= {name: why for name, why in dropped.items() if getattr(settled, name) != result[name]} | effects.ignored(settled)
+    if case.formulation is not None and settled.formulation is None and "formulation" in dropped:
+        found["formulation"] = dropped["formulation"]
+    if case.engine != peer.JAX:
+        why = effects.Unused(f"with engine={case.engine}, which is called in its own way", ("engine",))
+        own = peer.complete(settled) | {"cache": None}
+        found |= {name: why for name, value in own.items() if getattr(settled, name) != value}
+    return found
+
+
+def _settled(case: Case) -> Case:
+    """Return a case with its target, mode, variant, formulation, sizes and points; a name the workload lacks is refused."""
     of = module(case.workload)
     value = getattr(of, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -171,47 +220,28 @@ def complete(case: Case) -> Case:
     dtypes = tuple(getattr(of, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown(f"dtype for {case.workload}", case.dtype, dtypes)
-    defaults = dict(getattr(of, "SIZES", {}))
+    own = dict(getattr(of, "SIZES", {}))
     for name in case.sizes:
-        if name not in defaults:
-            raise unknown(f"size of {case.workload}", name, defaults or ["none"])
-    sizes = {k: case.points if v == "points" else v for k, v in defaults.items()} | dict(case.sizes)
+        if name not in own:
+            raise unknown(f"size of {case.workload}", name, own or ["none"])
+    sizes = {k: case.points if v == "points" else v for k, v in own.items()} | dict(case.sizes)
     points = 1 if target in getattr(of, "SINGLE", ()) else case.points
     formulation = None if case.mode in WHOLE and case.mode != "value" else formulation  # written by hand, as it is
-    case = dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
-    case = dataclasses.replace(case, **_laid_out(case))
-    if case.engine != peer.JAX:
-        case = dataclasses.replace(case, **peer.complete(case))
-    made = build(case)
-    asked = case.reduce if case.reduce != (made.own or "whole") else None
-    return dataclasses.replace(case, reduce=asked, wrt=None if case.mode == "value" else made.wrt)
+    return dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
 
 
 def _laid_out(case: Case) -> dict[str, Any]:
     """The fields that say how a case is computed, without those that have no meaning in it."""
-    whole, plain = case.mode in WHOLE, case.api == "jit"  # nothing is cut by jit
-    reduce = "points" if case.split == "data" else None if case.target in SECOND else case.reduce
-    if case.mode == "value" and reduce != "points":
-        reduce = None
-    if case.split == "both" and not plain:
+    if case.split == "both" and case.api != "jit":
         _fits(case)
-    one = whole or case.mode == "grad_of_sum" or case.target == "hvp"  # there is at most one seed
-    backwards = case.mode in (*REVERSE, *HESSIAN, *MIXED) and case.mode != "fwd_over_fwd"
-    batch = "vmap" if whole and case.mode != "value" else case.batch  # they take the batch as they like
-    auto = case.chunk == AUTO and not whole
-    return {
-        "batch": batch,
-        "split": "points" if plain else case.split,
-        "mesh": case.mesh if case.split == "both" and not plain else None,
-        "chunk": None if (one and not auto) or whole else case.chunk,
-        "block": None if whole or auto or (batch == "whole" and reduce != "points") else case.block,
-        "seeds": "identity" if case.mode == "value" else case.seeds,
-        "storage": None if whole or (case.storage == "device" and not auto) else case.storage,
-        "reduce": reduce,
-        "remat": case.remat if backwards else None,
-        "forward": case.forward if case.mode in MIXED and case.seeds == "identity" else None,
-        "overlap": case.overlap and case.split == "data" and case.devices > 1 and not plain and not whole,
-    }
+    found = defaults(set(effects.unused(case)) - {"wrt"})
+    if case.split == "data":
+        found["reduce"] = "points"
+        if case.api == "jit":  # one device has all of them
+            found["split"] = "points"
+    if case.storage == "device" and case.chunk != AUTO:
+        found["storage"] = None
+    return found
 
 
 def _fits(case: Case) -> None:

@@ -12,7 +12,9 @@ import sys
 
 import pytest
 
+import scaling
 from scaling import cli
+from scaling.case import Refusal
 
 RBF = ("run", "study=rbf")
 BAD = {
@@ -334,3 +336,52 @@ def test_a_reader_that_goes_away_is_no_crash(start_command, write_study, write_w
     process.stdout = open(os.devnull)  # noqa: SIM115
     _, complaints = process.communicate(timeout=60)
     assert "Traceback" not in complaints and len(complaints.splitlines()) <= 1
+
+
+def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a_type(make_record, monkeypatch):
+    import jax
+
+    from scaling import workload
+    from scaling.measuring import attempt
+    from scaling.sampling import Sampling
+
+    def refuse(case):
+        raise Refusal("x must be positive, not -1")
+
+    monkeypatch.setattr(workload, "build", refuse)
+    record = attempt.run(make_record(seconds=()), jax.devices()[:1], "cpu", Sampling())
+    assert (record.status, record.text) == ("failed", "x must be positive, not -1")
+
+
+COMPLETED = {
+    "scaling ": "run plan status report",
+    "scaling sta": "status",
+    "scaling run stu": "study=",
+    "scaling run study=rb": "study=rbf",
+    "scaling run devices=1 dry_": "dry_run=",
+    "scaling plan hardware=v5": "hardware=v5e hardware=v5p",
+    "scaling status res": "",
+    "scaling run results=(": "",
+    "scaling run --nothing x": "",
+    "scaling nothing x": "",
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_completion_in_a_shell_offers_verbs_and_fields_and_never_complains(line, here, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", line)
+    done = here(["-sc", "query=bash"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert COMPLETED[line] in done.stdout and (COMPLETED[line] or not done.stdout.strip())
+
+
+@pytest.mark.parametrize("words", [["-sc", "install=bash"], ["run", "-sc", "install=bash"], ["-sc", "install=fish"]])
+def test_completion_is_installed_by_what_is_printed(words, here):
+    done = here(words)
+    assert (done.returncode, done.stderr) == (0, "") and "-sc query=" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["version"], ["--version"]])
+def test_the_version_has_a_verb(words, here):
+    done = here(words)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, scaling.__version__, "")

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from jax.experimental.compilation_cache import compilation_cache
 
 from scaling import environment, memory, peer, workload
-from scaling.case import AUTO, CEILING, Case
+from scaling.case import AUTO, CEILING, Case, Refusal
 from scaling.measuring import check, compiling, conditions, counted, inputs, kernels, measure, shape, spmd
 from scaling.measuring.blocks import Blocks
 from scaling.record import Record
@@ -430,5 +430,6 @@ def _why(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):
         return "skipped", "too_large", str(error)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "  # a refusal is a sentence of its own
+    text = " ".join(f"{kind}{error}".split())
     return "failed", "out_of_memory" if memory.ran_out(text) else "error", environment.scrub(text)[:500]

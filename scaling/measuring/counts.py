@@ -38,6 +38,7 @@ _ALIKE = {  # a rule -> JAX's primitives that it counts
     "updates": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
 _RULE_OF = {name: rule for rule, names in _ALIKE.items() for name in names.split()}
+ELEMENTWISE = {*_RULE_OF, "integer_pow"}  # primitives without a product of matrices
 _RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters, inputs, outputs) -> operations
     "results": lambda p, x, y: y[0].size,
     "transcendental": lambda p, x, y: y[0].size,

@@ -84,13 +84,16 @@ def read(config: dict[str, Any], name: str) -> Job:
         raise Refusal(
             "name the hardware to plan for, such as hardware=v5p or hardware=h100; `scaling plan --help` lists what there is"
         )
-    if not config["results"]:
-        raise Refusal("results must be a folder, such as results=results/mine")
+    defaults = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}
+    for name, value in defaults.items():
+        if config[name] != value:
+            raise Refusal(f"{name}={config[name]} has no effect here: it is an option of `scaling run`; leave it out")
+    folder = store.results_folder(config["results"])
     settings, deadline = Settings.from_config(config), config["deadline"]
     a_number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
     if deadline is not None and not a_number:
         raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
-    hardware, folder = machines.from_config(config["hardware"]), Path(str(config["results"]))
+    hardware = machines.from_config(config["hardware"])
     if hardware.platform == "cpu":
         hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
         hardware = dataclasses.replace(hardware, memory=_of_this_host())

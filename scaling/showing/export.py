@@ -116,4 +116,6 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {"csv": _csv, "parq
 def formats(words: Iterable[str]) -> list[str]:
     """The formats that were asked for, as several words or with commas between them; CSV if none was."""
     asked = [name for word in words for name in word.split(",") if name]
+    if words and not asked:
+        raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")
     return asked or ["csv"]

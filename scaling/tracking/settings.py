@@ -48,7 +48,7 @@ class Settings:
                 raise Refusal(f"tracking.{name} must be a positive number of seconds, not {value!r}")
         if not isinstance(self.dashboard, bool):
             raise Refusal(f"tracking.dashboard must be true or false, not {self.dashboard!r}")
-        if isinstance(self.tags, str) or not all(isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in self.tags):
+        if not isinstance(self.tags, list | tuple) or not all(isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in self.tags):
             raise Refusal(f"tracking.tags must be a list of words of at most 64 characters, not {self.tags!r}")
         object.__setattr__(self, "tags", tuple(self.tags))
 

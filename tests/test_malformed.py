@@ -1,0 +1,849 @@
+"""Malformed inputs: each ends with one line and exit status 2, and starts nothing.
+
+Tables of inputs by the place where they are wrong. All call `cli.main` in this process. A timer ends what takes
+longer than `LIMIT`, so that no test asserts a duration.
+"""
+
+import faulthandler
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from scaling import cli, run, supervise
+from scaling.case import CHOICES, OPTIONS
+from scaling.planning import plan
+from scaling.store import Writer
+
+LIMIT = 15  # seconds
+RBF = ("run", "study=rbf")
+MINE = ("run", "--config-dir", "my_conf", "study=mine")
+CONCRETE = ("run", "study=function", "workload=linear", "devices=1", "where=True")
+BOTH = (*CONCRETE, "api=shard_map", "split=both")
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A malformed input: the words of the command, what the line must match, and the files that are there before."""
+
+    words: tuple[str, ...]
+    told: str
+    files: dict[str, str | bytes] = field(default_factory=dict)
+
+
+def a_study(content, told, words=MINE, **files):
+    """A study file of the user's own with this content."""
+    return Bad(tuple(words), told, {"my_conf/study/mine.yaml": content, **files})
+
+
+def a_module(content, told):
+    """A workload module of the user's own with this content."""
+    return Bad(("run", "study=function", "workload=mine"), told, {"mine.py": content})
+
+
+TABLES: dict[str, dict[str, Bad]] = {}
+
+# ---- Values of the fields of a case.
+
+NO_COUNTS = {
+    "zero": "0",
+    "a negative number": "-1",
+    "a fraction": "1.5",
+    "nan": "nan",
+    "a word": "eight",
+    "true": "true",
+    "a mapping": "{a: 1}",
+    "a list in a list": "[[1,2]]",
+    "a numeral in quotes": "'8'",
+    "a huge number": "9" * 40,
+}
+OF_POINTS = {
+    "a float": "1e3", "infinity": "inf", "an empty text": "''", "a numeral of another script": "'٣'",
+    "a number with a unit": "8kg", "too many digits for Python": "9" * 5000,
+}  # fmt: skip
+TABLES["counts"] = (
+    {
+        f"{name} is {what}": Bad((*RBF, f"{name}={text}"), f"{name} must be ")
+        for name in ("points", "devices", "chunk", "block", "memory_limit", "sizes.m")
+        for what, text in NO_COUNTS.items()
+        if (name, what) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
+    }
+    | {f"points are {what}": Bad((*RBF, f"points={text}"), "points.*(integer|15 digits)") for what, text in OF_POINTS.items()}
+    | {
+        "a data seed is negative": Bad((*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"),
+        "a data seed is a fraction": Bad((*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"),
+        "a data seed is a word": Bad((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
+        "points are a list with null": Bad((*RBF, "points=[1,null]"), "points must be a positive integer, not None"),
+        "devices are a list with a word": Bad((*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"),
+        "sizes are a list": Bad((*RBF, "sizes=[1,2]"), "sizes"),
+        "sizes are a number": Bad((*RBF, "sizes=3"), "sizes"),
+        "a memory limit has an unknown unit": Bad((*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"),
+        "a memory limit is zero bytes": Bad((*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"),
+        "a memory limit is negative": Bad((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
+        "a memory limit is huge": Bad((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
+        "a memory limit has digits of another script": Bad((*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"),
+    }
+)
+
+NO_NAMES = {
+    "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
+}  # fmt: skip
+TABLES["names"] = {
+    f"{name} is {what}": Bad((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {known[0]}")
+    for name, known in (CHOICES | OPTIONS).items()
+    for what, text in NO_NAMES.items()
+} | {
+    f"{name} is {what}": Bad((*RBF, f"{name}={NO_NAMES[what]}", "where=True"), f"{name} must be a name, not ")
+    for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward")
+    for what in ("an empty text", "a number", "a list in a list", "a mapping")
+} | {
+    f"{name} is {text}": Bad((*RBF, f"{name}={text}"), f"{name} must be true or false, not ")
+    for name in ("jit", "overlap")
+    for text in ("maybe", "1", "[[true]]", "{a: 1}", "'true'")
+} | {
+    f"a mesh of {text}": Bad((*BOTH, f"mesh={text}"), "mesh.*such as 2x4|mesh=.*choose from 1x1")
+    for text in (
+        *("2", "2x", "x2", "2x4x8", "0x2", "-1x2", "2*4", "twoxfour", "[[1]]", "1.5x2", "7x9", "'²x1'"),
+        "9" * 5000 + "x1",
+    )
+} | {
+    "a mode that is true": Bad((*RBF, "mode=true"), "unknown mode True"),
+    "a mode in another script": Bad((*RBF, "mode='ячейка'"), "unknown mode 'ячейка'"),
+    "a list of modes with an unknown one": Bad((*RBF, "mode=[jacfwd,nosuch]"), "unknown mode 'nosuch'"),
+    "an unknown scaling": Bad((*RBF, "scaling=week"), "unknown scaling 'week'.*did you mean 'weak'"),
+    "a scaling that is a list in a list": Bad((*RBF, "scaling=[[weak]]"), "unknown scaling"),
+    "an unknown target": Bad((*CONCRETE, "target=jacobean"), "unknown target of linear 'jacobean'.*did you mean 'jacobian'"),
+    "an unknown variant": Bad((*CONCRETE, "variant=odd"), "unknown variant of linear 'odd'"),
+    "an unknown formulation": Bad((*CONCRETE, "formulation=odd"), "unknown formulation of linear 'odd'"),
+    "an unknown engine": Bad((*CONCRETE, "engine=torchh"), "unknown engine 'torchh'.*did you mean 'torch'"),
+    "an engine without its system": Bad((*CONCRETE, "engine=julia"), "unknown engine 'julia'.*julia/ForwardDiff"),
+    "an engine with an unknown system": Bad((*CONCRETE, "engine=julia/Nabla"), "unknown engine 'julia/Nabla'.*julia/Zygote"),
+    "an unknown input": Bad((*CONCRETE, "wrt=Q"), r"unknown input to differentiate linear by \(wrt\) 'Q'.*W"),
+    "an input named twice": Bad((*CONCRETE, "wrt=W+W"), r"wrt='W\+W' names an input twice"),
+    "inputs joined by nothing": Bad((*CONCRETE, "wrt=+"), "unknown input to differentiate"),
+    "an unknown size": Bad((*CONCRETE, "sizes.q=4"), "unknown size of linear 'q'.*p, o"),
+    "a dtype the workload has no meaning in": Bad((*CONCRETE, "dtype=int8"), "unknown dtype 'int8'"),
+    "batch beside a mode that names it": Bad((*CONCRETE, "mode=vmap_jacfwd", "batch=whole"), "names its batching already"),
+}  # fmt: skip
+
+# ---- Fields that have no effect.
+
+LINEAR = ("run", "study=function", "workload=linear", "points=8", "devices=1", "where=True")
+FORWARD = (*LINEAR, "mode=jacfwd", "api=jit")
+TABLES["fields without effect"] = {
+    what: Bad(tuple(words), told)
+    for what, (words, told) in {
+        "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
+        "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
+        "forward with a mode that is not mixed": ((*FORWARD, "forward=W"), "forward=W has no effect.*mode=mixed"),
+        "an unknown input forward with a mode that is not mixed": ((*FORWARD, "forward=nope"), "forward.*nope"),
+        "an overlap of nothing": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
+        "an overlap on one device": (
+            (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
+            "overlap=true has no effect.*devices",
+        ),
+        "a split of the plain program": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
+        "chunks of a mode without seeds": ((*LINEAR, "mode=analytic", "chunk=4"), "chunk=4 has no effect with mode=analytic"),
+        "chunks of one seed": ((*LINEAR, "mode=grad_of_sum", "chunk=4"), "chunk=4 has no effect with mode=grad_of_sum"),
+        "automatic chunks without seeds": ((*LINEAR, "mode=value", "chunk=auto"), "chunk=auto has no effect with mode=value"),
+        "blocks of a mode without seeds": ((*LINEAR, "mode=analytic", "block=4"), "block=4 has no effect with mode=analytic"),
+        "blocks of the batch at once": ((*FORWARD, "batch=whole", "block=4"), "block=4 has no effect with batch=whole"),
+        "blocks beside automatic ones": ((*FORWARD, "chunk=auto", "block=4"), "block=4 has no effect with chunk=auto"),
+        "a batch of a mode by hand": ((*LINEAR, "mode=analytic", "batch=whole"), "batch=whole has no effect with mode=analytic"),
+        "coloured seeds of a value": ((*LINEAR, "mode=value", "seeds=colored"), "seeds=colored has no effect with mode=value"),
+        "storage of a mode without seeds": (
+            (*LINEAR, "mode=analytic", "storage=host"),
+            "storage=host has no effect with mode=ana",
+        ),
+        "a policy of forward mode": ((*FORWARD, "remat=dots_saveable"), "remat=dots_saveable has no effect with mode=jacfwd"),
+        "a policy of twice forward": (
+            (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
+            "remat=dots_saveable has no effect",
+        ),
+        "a reduction of a Hessian": ((*LINEAR, "mode=fwd_over_rev", "reduce=gram"), "reduce=gram has no effect.*hessian"),
+        "a reduction of a value": ((*LINEAR, "mode=value", "reduce=gram"), "reduce=gram has no effect with mode=value"),
+        "a reduction beside split=data": (
+            (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
+            "reduce=gram has no effect with split=data",
+        ),
+        "a formulation of a mode by hand": (
+            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "mode=analytic", "formulation=rowwise"),
+            "formulation=rowwise has no effect with mode=analytic",
+        ),
+        "inputs of a value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
+        "a mode of the function itself": (
+            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "target=kernel", "mode=jacrev"),
+            "mode=jacrev has no effect with target=kernel",
+        ),
+        "points of a target of one point": (
+            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "target=grad", "points=7", "sizes.m=8"),
+            "points=7 has no effect with target=grad",
+        ),
+        "a policy of another system": (
+            (*LINEAR, "mode=jacrev", "engine=autograd", "remat=dots_saveable"),
+            "remat=dots_saveable has no effect with engine=autograd",
+        ),
+        "a precision of another system": (
+            (*LINEAR, "mode=jacrev", "engine=autograd", "precision=high"),
+            "precision=high has no effect with engine=autograd",
+        ),
+        "a way of JAX's to call another system": (
+            (*LINEAR, "mode=jacrev", "engine=autograd", "api=pmap"),
+            "api=pmap has no effect with engine=autograd",
+        ),
+        "a memory limit of another system": (
+            (*LINEAR, "mode=jacrev", "engine=autograd", "memory_limit=1GB"),
+            "memory_limit=1000000000 has no effect with engine=autograd",
+        ),
+    }.items()
+} | {
+    "a swept value that no case of a study uses": a_study(
+        "{workload: linear, mode: analytic, split: points, chunk: [null, 4]}", "chunk=4 has no effect with mode=analytic"
+    ),
+    "a value of one grid that another grid could use": a_study(
+        "{workload: linear, mode: jacrev, grids: [{chunk: 4}, {mode: analytic, chunk: 4}]}", "chunk=4 has no effect.*analytic"
+    ),
+    "a shared value that no grid uses": a_study(
+        "{workload: linear, mesh: 1x1, grids: [{split: points}, {split: seeds}]}", "mesh=1x1 has no effect.*split=both"
+    ),
+    "a value of a part that it does not use": a_study(
+        "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}", "chunk=4 has no effect with mode=analytic"
+    ),
+}
+
+# ---- where
+
+TABLES["where"] = {
+    f"where is {what}": a_study(f"{{workload: linear, where: {text}}}", "where")
+    for what, text in {
+        "a list": "[devices == 1]", "an empty list": "[]", "a number": "3", "a float": "0.5", "a mapping": "{devices: 1}",
+        "an empty mapping": "{}", "an empty text": "''", "a list of lists": "[[1]]", "a date": "2024-01-01",
+    }.items()
+} | {
+    f"where {what}": a_study("{workload: linear, where: '" + text.replace("'", "''") + "'}", f"where.*{told}")
+    for what, (text, told) in {
+        "calls": ("open(1)", "Call is not allowed"),
+        "reads an attribute": ("api.x == 1", "Attribute is not allowed"),
+        "is torn": ("devices ==", "cannot be read"),
+        "names nothing known": ("devcies == 1", " 'devcies'.*did you mean 'devices'"),
+        "divides by zero": ("points // 0 == 1", "zero"),
+        "compares a word with a number": ("api < 3", "cannot be"),
+        "raises to a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
+        "makes a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
+        "makes a list of 1e8": ("[1] * 100000000 == 3", "numbers"),
+        "formats a text of 1 GB": ("'%999999999d' % 3 == api", "numbers"),
+        "multiplies huge numbers": (" * ".join(["999999999999999"] * 40) + " > 1", "large"),
+        "multiplies for long": (" * ".join(["9" * 900] * 100) + " > 1", "characters"),
+        "is nested too deeply": ("(" * 150 + "1" + ")" * 150 + " < devices and " * 3 + "not " * 150 + "devices", "."),
+        "denies a thousand times": ("not " * 2000 + "devices", "characters"),
+        "holds a numeral of 5,000 digits": ("9" * 5000 + " > 1", "characters"),
+        "is a lambda": ("(lambda: 1)()", "not allowed"),
+        "is a statement": ("import os", "cannot be read"),
+        "goes on after a backslash": ("devices == 1\\0", "cannot be read"),
+        "is in another script": ("устройства == 1", " 'устройства': choose from"),
+    }.items()
+} | {
+    "where on the command line is a list": Bad((*RBF, "where=[devices==1]"), "where|quote"),
+    "where on the command line is a number": Bad((*RBF, "where=7"), "where must be"),
+    "where on the command line is a mapping": Bad((*RBF, "where={devices: 1}"), "where must be"),
+    "where excludes everything": Bad((*RBF, "where=False"), "no cases"),
+}  # fmt: skip
+
+# ---- Study files.
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(9)
+)
+MAPS = "a: &a {x: 1}\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{p: *{chr(97 + i)}, q: *{chr(97 + i)}, r: *{chr(97 + i)}}}\n" for i in range(20)
+)
+TABLES["study files"] = {
+    f"a study that is {what}": a_study(content, told)
+    for what, (content, told) in {
+        "an integer": ("3", "mine.*mapping"),
+        "a float": ("2.5", "mine.*mapping"),
+        "a word": ("word", "mine.*mapping"),
+        "true": ("true", "mine.*mapping"),
+        "a list": ("[1, 2]", "mine.*mapping"),
+        "a list of grids": ("- {workload: linear}\n", "mine.*mapping"),
+        "null": ("null", "mine|workload"),
+        "empty": ("", "workload"),
+        "comments alone": ("# nothing\n", "workload"),
+        "two documents": ("workload: linear\n---\nworkload: rbf\n", "mine.yaml.*document"),
+        "binary": (bytes(range(256)), "mine.yaml"),
+        "NUL bytes": (b"workload: lin\0ear\n", "mine.yaml"),
+        "not UTF-8": ("workload: linear # é".encode("latin-1"), "mine.yaml.*UTF-8"),
+        "UTF-16": ("workload: linear\n".encode("utf-16"), "mine.yaml"),
+        "indented by tabs": ("grids:\n\t- workload: linear\n", "mine.yaml.*tab|mine.yaml.*\\\\t|mine.yaml"),
+        "a torn list": ("points: [1, 2\nmode: {", "mine.yaml"),
+        "a torn text": ("workload: 'linear\n", "mine.yaml"),
+        "an anchor bomb": ("workload: linear\n" + BOMB, "mine.yaml.*alias"),
+        "an anchor bomb of mappings": ("workload: linear\n" + MAPS, "mine.yaml.*alias"),
+        "an anchor bomb in a field": (BOMB + "workload: linear\npoints: *j\n", "mine.yaml.*alias"),
+        "a recursive anchor in a list": ("workload: linear\npoints: &a [*a]\n", "mine.yaml.*contains itself"),
+        "a recursive anchor in a mapping": ("workload: linear\nsizes: &a {p: *a}\n", "mine.yaml.*contains itself"),
+        "a recursive anchor at the root": ("&a\nworkload: linear\ngrids: [*a]\n", "mine.yaml.*contains itself"),
+        "an alias of nothing": ("workload: *nowhere\n", "mine.yaml.*nowhere"),
+        "nested 100 deep": ("workload: linear\npoints: " + "[" * 100 + "]" * 100, "mine.yaml.*deep"),
+        "nested 100,000 deep": ("workload: linear\npoints: " + "[" * 100_000 + "]" * 100_000, "mine.yaml.*deep"),
+        "mappings 10,000 deep": ("{a: " * 10_000 + "1" + "}" * 10_000, "mine.yaml.*deep"),
+        "gigantic": ("workload: linear\n" + "# filling\n" * 1_000_000, "mine.yaml.*large|mine.yaml.*bytes"),
+        "a gigantic list": (f"workload: linear\npoints: [{', '.join(map(str, range(1, 500_000)))}]", "mine.yaml"),
+        "a duplicate key": ("workload: linear\npoints: 6\npoints: 8\n", "mine.yaml.*duplicate key.*points"),
+        "a duplicate key in a grid": ("grids: [{workload: linear, points: 6, points: 8}]", "mine.yaml.*duplicate key.*points"),
+        "an object of Python": ("workload: !!python/object/apply:os.system ['touch owned']", "mine.yaml.*python/object"),
+        "a name of Python": ("workload: !!python/name:os.system", "mine.yaml.*python/name"),
+        "an unknown tag": ("workload: !mine linear", "mine.yaml.*!mine"),
+        "a merge of a list": ("workload: linear\n<<: [1]\n", "mine.yaml"),
+        "a merge key of a word": ("workload: linear\n<<: points\n", "mine.yaml"),
+        "keys that are numbers": ("workload: linear\n3: 4\n", "unknown study key '?3"),
+        "a key that is a list": ("workload: linear\n? [1, 2]\n: 3\n", "mine.yaml"),
+        "a key that is null": ("workload: linear\nnull: 3\n", "key type 'NoneType'"),
+        "an unknown key": ("{workload: linear, devises: 2}", "unknown study key 'devises'.*did you mean 'devices'"),
+        "an unknown key in a grid": ("{grids: [{workload: rbf, pints: 6}]}", "unknown study key 'pints'.*did you mean 'points'"),
+        "no workload": ("{points: 6}", "names no workload"),
+        "grids in a mapping": ("{workload: rbf, grids: {points: 6}}", "grids must be a list"),
+        "grids in a word": ("{workload: rbf, grids: all}", "grids must be a list"),
+        "a grid that is a number": ("{workload: rbf, grids: [3]}", "grids must be a list of mappings"),
+        "parts in a list": ("{parts: [rbf]}", "parts must be a mapping"),
+        "a part that is a word": ("{parts: {one: rbf}}", "parts must be a mapping"),
+        "parts of parts of parts": ("{parts: {one: {parts: {two: {points: 0, workload: rbf}}}}}", "points must be a positive"),
+        "a title that is a list": ("{workload: linear, title: [1]}", "title must be"),
+        "ceilings in words": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
+        "an empty sweep": ("{workload: linear, points: []}", "no cases"),
+        "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
+        "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
+        "defaults that are a word": ("defaults: rbf\nworkload: linear\n", "defaults|mine"),
+        "an interpolation of nothing": ("workload: linear\npoints: ${nowhere}\n", "nowhere"),
+        "an interpolation of itself": ("workload: linear\npoints: ${study.points}\n", "points|mine|recursi"),
+        "a torn interpolation": ("workload: linear\npoints: ${points\n", "points|mine"),
+        "an unknown resolver": ("workload: linear\npoints: ${sum:1,2}\n", "sum"),
+        "a missing value": ("workload: linear\npoints: ???\n", "points"),
+        "a date for points": ("{workload: linear, points: 2024-01-01}", "points|mine"),
+        "a binary value": ("{workload: !!binary aGVsbG8=}", "workload|mine"),
+        "a set": ("workload: linear\npoints: !!set {1, 2}\n", "points|mine"),
+        "a numeral in quotes for points": ("{workload: linear, points: '8'}", "points must be a positive integer, not '8'"),
+        "an octal like 0o17 in words": ("{workload: linear, points: 0o1x}", "points must be a positive integer, not '0o1x'"),
+        "yes for a jit": ("{workload: linear, jit: 'yes'}", "jit must be true or false, not 'yes'"),
+        "a size of the wrong kind": ("{workload: linear, sizes: {p: '8'}}", "sizes.p must be a positive integer, not '8'"),
+        "a size that is a mapping": ("{workload: linear, sizes: {p: {q: 1}}}", "sizes.p must be a positive integer"),
+        "sizes with a key that is a number": ("{workload: linear, sizes: {3: 1}}", "unknown size of linear '?3"),
+        "a size by another name": ("{workload: linear, sizes: {points: 8}}", "unknown size of linear 'points'"),
+        "all devices": ("{workload: linear, devices: all}", "devices=all is for `scaling plan`"),
+        "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
+    }.items()
+} | {
+    "a study that is a folder": Bad(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
+    "a study in a folder of another name": Bad(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
+    "a study with another ending": Bad(MINE, "unknown study 'mine'", {"my_conf/study/mine.yml": "workload: linear"}),
+}  # fmt: skip
+
+# ---- Words of the command line.
+
+TABLES["words"] = {
+    " ".join(words) or "nothing": Bad(tuple(words), told)
+    for words, told in [
+        ((*RBF, "--dry-run"), "--dry-run.*did you mean dry_run=true"),
+        ((*RBF, "--dry_run"), "did you mean dry_run=true"),
+        ((*RBF, "--dryrun"), "did you mean dry_run=true"),
+        ((*RBF, "--devices", "2"), "--devices.*did you mean devices="),
+        ((*RBF, "--devices=2"), "--devices=2.*did you mean devices=2"),
+        ((*RBF, "--results=here"), "did you mean results=here"),
+        ((*RBF, "--study", "rbf"), "did you mean study="),
+        ((*RBF, "--oversubscribe"), "did you mean oversubscribe=true"),
+        ((*RBF, "--where", "devices==1"), "did you mean 'where="),
+        ((*RBF, "--nothing-like-it"), "unknown option '--nothing-like-it'.*--help"),
+        ((*RBF, "-x"), "unknown option '-x'"),
+        ((*RBF, "--"), "--"),
+        ((*RBF, "--multi"), "--multirun"),
+        ((*RBF, "--config-dir"), "--config-dir"),
+        ((*RBF, "--config-dir="), "--config-dir"),
+        ((*RBF, "--config-dir", "nowhere"), "nowhere"),
+        ((*RBF, "--cfg", "everything"), "--cfg.*everything"),
+        ((*RBF, "--cfg"), "--cfg"),
+        ((*RBF, "--info", "nonsense"), "--info.*nonsense"),
+        ((*RBF, "--package"), "--package"),
+        ((*RBF, "devices"), "devices"),
+        ((*RBF, "rbf"), "rbf"),
+        ((*RBF, "devices", "2"), "devices"),
+        ((*RBF, ""), "''|empty"),
+        ((*RBF, "="), "="),
+        ((*RBF, "=3"), "=3.*one name"),
+        ((*RBF, "devices=[1"), r"\[1.*quote"),
+        ((*RBF, "devices={1"), "devices.*quote"),
+        ((*RBF, "results=a(b)"), r"a\(b\).*quote"),
+        ((*RBF, "results=a=b"), "a=b.*quote"),
+        ((*RBF, "results=ergebnisse/größe"), "größe.*quote"),
+        ((*RBF, "results=结果"), "结果.*quote"),
+        ((*RBF, "results='torn"), "torn.*quote"),
+        ((*RBF, "results=a,b"), "results"),
+        ((*RBF, "where=devices==1"), "where.*quote"),
+        ((*RBF, "where=points // 0 == 1"), "where|quote"),
+        ((*RBF, "workload=my module"), "my module"),
+        ((*RBF, "workload=a(b)"), r"a\(b\).*quote"),
+        ((*RBF, "tracking.project=a=b"), "project|quote"),
+        ((*RBF, "devises=[1]"), "unknown key 'devises'.*did you mean 'devices'"),
+        ((*RBF, "+devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
+        ((*RBF, "++devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
+        ((*RBF, "~devices"), "devices"),
+        ((*RBF, "~sampling"), "sampling"),
+        ((*RBF, "~results"), "results"),
+        ((*RBF, "~study"), "study"),
+        ((*RBF, "~cluster"), "cluster"),
+        ((*RBF, "~tracking"), "tracking"),
+        ((*RBF, "+sampling.secs=1"), "secs"),
+        ((*RBF, "sampling.secs=1"), "secs"),
+        ((*RBF, "sampling.seconds.x=1"), "sampling.seconds.x"),
+        ((*RBF, "devices.x=1"), "devices"),
+        ((*RBF, "hydra/launcher=nowhere"), "nowhere|launcher"),
+        (("run", "study=rbff"), "unknown study 'rbff'.*did you mean 'rbf'"),
+        (("run", "study="), "study"),
+        (("run", "study=null"), "study"),
+        (("run", "study=[rbf,linear]"), "study.*multirun"),
+        (("run", "study=rbf,linear"), "study.*multirun|multirun"),
+        (("run", "study=../../etc/passwd"), "study|passwd"),
+        (("run", "study=/etc/passwd"), "study|passwd"),
+        (("run", "study=3"), "study=3.*one name"),
+        (("run", "study.points=3", "study=3"), "study"),
+        (("run", "cluster=slrum"), "unknown cluster 'slrum'.*did you mean 'slurm'"),
+        (("run", "tracking=wand"), "unknown tracking 'wand'.*did you mean 'wandb'"),
+        (("run", "cluster=[local,slurm]"), "cluster"),
+        (("run", "cluster=null"), "cluster"),
+        (("run", "tracking=null"), "tracking"),
+        (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
+        (("run", "--multirun", "study="), "study"),
+        (("rnu",), "unknown verb 'rnu'.*did you mean 'run'"),
+        (("Run",), "unknown verb 'Run'.*did you mean 'run'"),
+        (("",), "unknown verb ''"),
+        (("--verion",), "verion.*--version|verion.*version"),
+        (("study=rbf",), "'study=rbf' is no verb.*scaling run study=rbf"),
+        (("smoke",), "unknown verb 'smoke'"),
+        (("run\nreport",), "unknown verb"),
+        (("--shell-completion",), "install=SHELL.*bash"),
+        (("-sc", "install=tcsh"), "bash"),
+        ((*RBF, "hardware=v5p"), "hardware is what `scaling plan` compiles for"),
+        ((*RBF, "--experimental-rerun", "nowhere.pickle"), "nowhere.pickle|--experimental-rerun"),
+        ((*RBF, "--config-name", "nowhere"), "nowhere|--config-name"),
+        ((*RBF, "--config-path", "nowhere"), "nowhere|--config-path"),
+    ]
+}  # fmt: skip
+
+# ---- Settings.
+
+TABLES["settings"] = {
+    f"{name}={text}": Bad((*RBF, f"{name}={text}"), f"{re.escape(name)} must be ")
+    for name, texts in {
+        "sampling.least": ("0", "1.5", "many", "null", "[7]", "1e9", "true", "{a: 1}"),
+        "sampling.most": ("0", "3", "nan", "'200'", "1000000000000"),
+        "sampling.seconds": ("-1", "nan", "inf", "soon", "null", "[1]"),
+        "sampling.width": ("-0.1", "nan", "thin"),
+        "sampling.warm_up": ("-1", "long"),
+        "sampling.turns": ("0", "x", "2.5"),
+        "sampling.compilations": ("0", "x"),
+        "case_seconds": ("0", "-5", "nan", "inf", "null", "soon", "[1,2]", "1e300", "true"),
+        "order_seed": ("-1", "1.5", "null", "x", "9" * 30),
+        "replicates": ("0", "-3", "1.5", "x", "[1]", "9" * 30),
+        "processes": ("0", "-1", "two", "1.5", "[1]"),
+        "bind": ("1", "perhaps", "null", "[true]"),
+        "oversubscribe": ("1", "perhaps", "null"),
+        "dry_run": ("1", "perhaps", "null"),
+        "nested": ("1", "perhaps", "null"),
+        "wait": ("1", "perhaps"),
+    }.items()
+    for text in texts
+} | {
+    "sampling=5": Bad((*RBF, "sampling=5"), "sampling"),
+    "sampling=null": Bad((*RBF, "sampling=null"), "sampling"),
+    "sampling={seconds: 1}": Bad((*RBF, "sampling={second: 1}"), "second"),
+    "too few replicates for nested": Bad((*RBF, "nested=true", "replicates=2"), "replicates=2 are too few"),
+    "a deadline of a run": Bad((*RBF, "deadline=1"), "deadline"),
+    "versus nothing": Bad((*RBF, "versus="), "versus"),
+    "versus a word": Bad((*RBF, "versus=main"), "unknown versus='main'"),
+    "versus a list": Bad((*RBF, "versus=[self]"), "versus"),
+    "versus a number": Bad((*RBF, "versus=3"), "unknown versus='3'"),
+    "versus self with a tail": Bad((*RBF, "versus=self:x"), "unknown versus='self:x'"),
+    "versus a commit without a name": Bad((*RBF, "versus=commit:"), "unknown versus='commit:'"),
+    "versus a commit of no repository": Bad((*RBF, "versus=commit:HEAD~3"), "versus=commit:HEAD~3 needs a git repository"),
+    "versus an interpreter that is not there": Bad((*RBF, "versus=python:/nowhere/python"), "python:/nowhere/python: python: No"),
+    "versus an interpreter that is a folder": Bad((*RBF, "versus=python:/tmp"), "versus=python:/tmp"),
+    "versus an interpreter without JAX": Bad((*RBF, "versus=python:/bin/false"), "versus=python:/bin/false cannot run a worker"),
+    "versus flags that XLA does not know": Bad((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
+    "versus a version that is no version": Bad((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
+    "versus in a study on a cluster": Bad((*RBF, "versus=self", "cluster=local"), "versus=self is measured here alone"),
+    "more devices than cores": Bad((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 are more than the \d+ cores?"),
+    "points that do not divide": Bad(
+        ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
+    ),
+    "devices that do not share out over processes": Bad(
+        (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not share out over processes=2"
+    ),
+}  # fmt: skip
+
+# ---- Results.
+
+FILE = {"a_file": ""}
+TABLES["results"] = {
+    f"results={text}": Bad((*RBF, f"results={text}", *more), told, FILE)
+    for text, more, told in [
+        ("a_file", (), "results=a_file.*results=PATH"),
+        ("a_file/below", (), "results=a_file/below.*results=PATH"),
+        ("a_file", ("dry_run=true",), "results=a_file.*results=PATH"),
+        ("/proc/nowhere/x", (), "results=/proc/nowhere/x.*results=PATH"),
+        ("/dev/null", (), "results=/dev/null.*results=PATH"),
+        ("/dev/null/x", (), "results=/dev/null/x.*results=PATH"),
+        ("null", ("dry_run=true",), "results must be a folder"),
+        ("", ("dry_run=true",), "results must be a folder"),
+        ("true", ("dry_run=true",), "results must be a folder.*True"),
+        ("[a,b]", ("dry_run=true",), "results must be a folder"),
+        ("{a: 1}", ("dry_run=true",), "results must be a folder"),
+        ("x" * 300, (), "results=x.*results=PATH"),
+        ("${nowhere}", (), "nowhere"),
+        ("${oc.env:NOWHERE_AT_ALL}", (), "NOWHERE_AT_ALL"),
+        ("a_fifo", (), "results=a_fifo.*results=PATH"),
+        ("a_fifo", ("dry_run=true",), "results=a_fifo.*results=PATH"),
+        ("a_loop", (), "results=a_loop.*results=PATH"),
+    ]
+} | {
+    "results with a NUL": Bad((*RBF, "results='a\0b'"), "results|NUL|null"),
+    "results in spaces": Bad((*RBF, "results='  '"), "results must be a folder"),
+}  # fmt: skip
+
+# ---- Workloads.
+
+HEAD = "from scaling.workload import Workload, uniform\nimport jax.numpy as jnp\n"
+GOOD = HEAD + "def workload(case):\n    return Workload(function=lambda x: jnp.sin(x), points={'x': uniform(3)})\n"
+
+
+def returning(expression, head=""):
+    """A module whose workload() returns this."""
+    return f"{HEAD}{head}\ndef workload(case):\n    return {expression}\n"
+
+
+TABLES["workloads"] = {
+    f"a module that {what}": a_module(content, told)
+    for what, (content, told) in {
+        "is empty": ("", r"no function workload\(case\)"),
+        "has a syntax error": ("def workload(case:\n", "mine.*SyntaxError"),
+        "is not UTF-8": ("x = 'é'".encode("latin-1"), "mine.*(SyntaxError|utf-8)"),
+        "holds NUL bytes": (b"x = 1\0", "mine.*(SyntaxError|ValueError|null)"),
+        "raises at import": ("raise RuntimeError('first\\nsecond')", "mine.*RuntimeError: first"),
+        "imports what is not there": ("import not_there_at_all", "mine.*not_there_at_all"),
+        "imports itself": ("from mine import workload", "mine.*ImportError"),
+        "ends the process at import": ("raise SystemExit(3)", "mine"),
+        "has a workload that is no function": ("workload = 3", r"no function workload\(case\)"),
+        "has a workload without a parameter": (returning("3").replace("(case)", "()"), "mine.*argument"),
+        "returns a number": (returning("3"), "mine.*Workload, not int"),
+        "returns nothing": (returning("None"), "mine.*Workload, not NoneType"),
+        "returns the class": (returning("Workload"), "mine.*Workload, not type"),
+        "raises a KeyError": (returning("case.sizes['q']"), "mine.*KeyError.*q"),
+        "has no inputs": (returning("Workload(function=lambda: 1.0, points={})"), "mine.*input"),
+        "has no function": (returning("Workload(function=None, points={'x': uniform(3)})"), "mine"),
+        "takes another input": (returning("Workload(function=lambda y: y, points={'x': uniform(3)})"), "mine.*TypeError"),
+        "returns a tuple of numbers": (returning("Workload(function=lambda x: 'x', points={'x': uniform(3)})"), "mine"),
+        "returns integers": (returning("Workload(function=lambda x: jnp.arange(3), points={'x': uniform(3)})"), "mine"),
+        "returns complex numbers": (returning("Workload(function=lambda x: x + 1j, points={'x': uniform(3)})"), "mine"),
+        "has shapes that do not fit": (returning("Workload(lambda x: x @ jnp.ones((4, 2)), {'x': uniform(3)})"), "mine"),
+        "reduces oddly": (returning("Workload(function=lambda x: x, points={'x': uniform(3)}, reduce='rows')"), "reduce.*'rows'"),
+        "differentiates by nothing known": (returning("Workload(lambda x: x, {'x': uniform(3)}, wrt='z')"), "mine.*'z'"),
+        "shares an input that each point has": (
+            returning("Workload(function=lambda x: x, points={'x': uniform(3)}, shared={'x': uniform(3)})"), "mine.*both",
+        ),
+        "has sizes that are no numbers": (GOOD + "SIZES = {'p': 'many'}\n", "sizes.p must be a positive integer, not 'many'"),
+        "has sizes in a list": (GOOD + "SIZES = ['p']\n", "mine"),
+        "has targets that are no names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
+        "has no targets": (GOOD + "TARGETS = ()\n", "mine"),
+    }.items()
+} | {
+    f"a workload by the name {text}": Bad(("run", "study=function", f"workload={text}", *more), told, {"mine.py": GOOD})
+    for text, more, told in [
+        ("nowhere", (), "unknown workload 'nowhere'.*linear.*import path"),
+        ("linar", (), "unknown workload 'linar'.*did you mean 'linear'"),
+        ("mine.py", (), "mine.py"),
+        ("./mine.py", (), "mine.py"),
+        ("mine.nowhere", (), "mine.nowhere"),
+        (".mine", (), "mine"),
+        ("mine.", (), "mine"),
+        ("..", (), r"\.\."),
+        ("a..b", (), r"a\.\.b"),
+        ("os", (), r"'os' has no function workload\(case\)"),
+        ("'my module'", (), "my module"),
+        ("'a/b'", (), "a/b"),
+        ("'mine\0'", (), "mine"),
+        ("[mine,nowhere]", (), "unknown workload 'nowhere'"),
+    ]
+} | {
+    f"a module of one's own by the name {name}": Bad(
+        ("run", "study=function", f"workload={name}"), f"{name}.py.*rename", {f"{name}.py": GOOD}
+    )
+    for name in ("linear", "arrowhead")
+} | {
+    "a package of one's own by the name linear": Bad(
+        ("run", "study=function", "workload=linear"), "linear.*rename", {"linear/__init__.py": GOOD}
+    ),
+}  # fmt: skip
+
+# ---- Clusters and tracking.
+
+TABLES["clusters"] = {
+    f"cluster={cluster} {text}": Bad(("run", "study=rbf", f"cluster={cluster}", text), told)
+    for cluster, text, told in [
+        ("slurm", "cluster.time=0", "cluster.time must be a positive number of minutes, not 0"),
+        ("slurm", "cluster.time=nan", "cluster.time must be"),
+        ("slurm", "cluster.time=inf", "cluster.time must be"),
+        ("slurm", "cluster.time=soon", "cluster.time must be"),
+        ("slurm", "cluster.time=1:00:00", "cluster.time must be"),
+        ("slurm", "cluster.fill=2", "cluster.fill must be"),
+        ("slurm", "cluster.fill=0", "cluster.fill must be"),
+        ("slurm", "cluster.platform=cuda", "unknown cluster.platform 'cuda'.*gpu"),
+        ("slurm", "cluster.platform=[cpu]", "unknown cluster.platform"),
+        ("slurm", "cluster.attempts=0", "cluster.attempts must be a positive integer"),
+        ("slurm", "cluster.attempts=x", "cluster.attempts must be a positive integer"),
+        ("slurm", "cluster.at_once=-1", "cluster.at_once must be a positive integer"),
+        ("slurm", "cluster.per_node=1.5", "cluster.per_node must be a positive integer"),
+        ("slurm", "cluster.nodes=0", "cluster.nodes must be a positive integer"),
+        ("slurm", "cluster.memory=-1", "cluster.memory must be a positive number of GB"),
+        ("slurm", "cluster.exclusive=1", "cluster.exclusive must be true or false"),
+        ("slurm", "cluster.setup=word", "cluster.setup must be a list of words"),
+        ("slurm", "cluster.srun=[1]", "cluster.srun must be a list of words"),
+        ("slurm", "cluster.sbatch=[a]", "cluster.sbatch"),
+        ("slurm", "cluster.sbatch=3", "cluster.sbatch"),
+        ("slurm", "cluster.partition=[a]", "cluster.partition must be a name"),
+        ("slurm", "cluster.partition=''", "cluster.partition must be a name"),
+        ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
+        ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),
+        ("slurm", "cluster.name=other", "unknown cluster"),
+        ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
+        ("local", "cluster.time=-1", "cluster.time must be"),
+        ("local", "cluster.attempts=0", "cluster.attempts must be"),
+        ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
+        ("none", "cluster.time=1", "cluster.time has no effect with cluster=none"),
+        ("hosts", "cluster.per_node=4", "cluster=hosts.*cluster.hosts"),
+        ("hosts", "cluster.hosts=[a]", "cluster=hosts.*cluster.per_node"),
+        ("hosts", "cluster.hosts=a", "cluster.hosts must be a list of words"),
+        ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
+    ]
+} | {
+    f"tracking=wandb {text}": Bad((*RBF, "tracking=wandb", text), told)
+    for text, told in [
+        ("tracking.project='a/b'", "tracking.project must be 1 to 128 characters without .*a/b"),
+        ("tracking.project=''", "tracking.project must be"),
+        ("tracking.project=3", "tracking.project must be"),
+        ("tracking.project=null", "tracking.project must be"),
+        ("tracking.entity=''", "tracking.entity must be a name or null"),
+        ("tracking.entity=[a]", "tracking.entity must be a name or null"),
+        ("tracking.mode=on", "unknown tracking.mode"),
+        ("tracking.mode=offlin", "unknown tracking.mode 'offlin'.*did you mean 'offline'"),
+        ("tracking.timeout=0", "tracking.timeout must be a positive number of seconds"),
+        ("tracking.timeout=nan", "tracking.timeout must be a positive number of seconds"),
+        ("tracking.timeout=soon", "tracking.timeout must be a positive number of seconds"),
+        ("tracking.every=-1", "tracking.every must be a positive number of seconds"),
+        ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
+        ("tracking.tags=word", "tracking.tags must be a list of words"),
+        ("tracking.tags=[1]", "tracking.tags must be a list of words"),
+        ("tracking.tags=3", "tracking.tags must be a list of words"),
+        (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
+        ("+tracking.api_key=secret", "keys come from WANDB_API_KEY"),
+        ("+tracking.colour=red", "unknown key of tracking 'colour'"),
+        ("tracking.colour=red", "colour"),
+    ]
+}  # fmt: skip
+
+# ---- Plans.
+
+TABLES["plans"] = {
+    " ".join(words): Bad(("plan", *words), told)
+    for words, told in [
+        (("study=plan",), "name the hardware to plan for"),
+        (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*v5p"),
+        (("study=plan", "hardware=[v5p,h100]"), "one hardware"),
+        (("study=plan", "hardware=v5p", "devices=7"), "devices=7 cannot be had of v5p"),
+        (("study=plan", "hardware=v5p", "devices=0"), "devices must be a positive integer"),
+        (("study=plan", "hardware=v5p", "devices=1000001"), "up to 1000000 devices"),
+        (("study=plan", "hardware=v5p", "devices=some"), "devices must be"),
+        (("study=plan", "hardware=v5p", "deadline=0"), "deadline must be a positive number of seconds"),
+        (("study=plan", "hardware=v5p", "deadline=nan"), "deadline must be a positive number of seconds"),
+        (("study=plan", "hardware=v5p", "deadline=soon"), "deadline must be a positive number of seconds"),
+        (("study=plan", "hardware=v5p", "deadline=[1]"), "deadline must be a positive number of seconds"),
+        (("study=plan", "hardware=v5p", "hardware.hue=1"), "unknown key of hardware 'hue'"),
+        (("study=plan", "hardware=v5p", "hardware.memory=big"), "hardware.memory must be a positive number"),
+        (("study=plan", "hardware=v5p", "hardware.memory=-1"), "hardware.memory must be a positive number"),
+        (("study=plan", "hardware=v5p", "hardware.memory=nan"), "hardware.memory must be a positive number"),
+        (("study=plan", "hardware=v5p", "hardware.price=free"), "hardware.price"),
+        (("study=plan", "hardware=v5p", "hardware.price=-1"), "hardware.price"),
+        (("study=plan", "hardware=v5p", "hardware.attained=[2,1]"), "hardware.attained"),
+        (("study=plan", "hardware=v5p", "hardware.attained=3"), "hardware.attained"),
+        (("study=plan", "hardware=v5p", "hardware.slices=[[0,1,1]]"), "hardware.slices"),
+        (("study=plan", "hardware=v5p", "hardware.slices=all"), "hardware.slices"),
+        (("study=plan", "hardware=v5p", "hardware.network=3"), "hardware.network"),
+        (("study=plan", "hardware=v5p", "hardware.network=[{shape: ring}]"), "hardware.network"),
+        (("study=plan", "hardware=v5p", "hardware.platform=npu"), "hardware.platform"),
+        (("study=plan", "hardware=v5p", "hardware.stragglers={share: 2}"), "hardware.stragglers"),
+        (("study=plan", "hardware=v5p", "results=null"), "results must be a folder"),
+        (("study=plan", "hardware=v5p", "mode=jacfw"), "unknown mode 'jacfw'"),
+        (("study=plan", "hardware=v5p", "--dry-run"), "--dry-run"),
+        (("study=plan", "hardware=v5p", "dry_run=true"), "dry_run"),
+        (("study=plan", "hardware=cpu", "results=none"), "ceilings.*scaling run"),
+        (("hardware",), "hardware"),
+        (("study=plan", "hardware=v5p", "where=[1]"), "where"),
+    ]
+}  # fmt: skip
+
+# ---- Other verbs, and their options. `good` is a folder of results.
+
+TABLES["verbs"] = {
+    " ".join(words): Bad(tuple(words), told, FILE)
+    for words, told in [
+        *(((verb,), "DIR|A") for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
+        *(((verb, "nowhere", *more), "no results in 'nowhere'")
+          for verb, more in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
+                             ("logs", ("3f",)), ("compare", ("nowhere",)), ("merge", ("nowhere", "--output", "both"))]),
+        *(((verb, "a_file", *more), "no results in 'a_file'")
+          for verb, more in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
+                             ("logs", ("3f",)), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
+        *(((verb, ".", *more), r"no results in '\.'") for verb, more in [("status", ()), ("report", ()), ("export", ())]),
+        *(((verb, "good", "--nothing"), "--nothing|required: (KEY|--output)")
+          for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
+        (("status", ""), "no results in ''"),
+        (("status", "nul\0byte"), "no results in"),
+        (("status", "x" * 5000), "no results in"),
+        (("status", "good", "more"), "more"),
+        (("status", "good", "--wacth"), "--wacth.*--watch"),
+        (("status", "--watch"), "DIR"),
+        (("report", "good", "extra"), "extra"),
+        (("report", "good", "--proposal=yes"), "--proposal"),
+        (("lint", "good", "--strictt"), "--strictt.*--strict"),
+        (("export", "good", "--format", "xlsx"), "unknown format 'xlsx'.*csv"),
+        (("export", "good", "--format", "csv,xlsx"), "unknown format 'xlsx'"),
+        (("export", "good", "--format", ""), "format"),
+        (("export", "good", "--format", ","), "format"),
+        (("export", "good", "--format"), "--format"),
+        (("export", "good", "--output", "a_file"), "a_file.*--output PATH"),
+        (("export", "good", "--output", "/proc/nowhere"), "/proc/nowhere.*--output PATH"),
+        (("export", "good", "--output", ""), "output"),
+        (("merge", "good", "other", "--output", "a_file"), "a_file.*--output PATH"),
+        (("merge", "good", "--output", "new"), "nothing to merge"),
+        (("merge", "good", "good", "--output", "good/inside"), "inside good"),
+        (("merge", "good", "good"), "--output"),
+        (("merge", "--output", "new"), "DIR"),
+        (("merge", "good", "nowhere", "--output", "new"), "no results in 'nowhere'"),
+        (("merge", "good", "good", "--output", ""), "output"),
+        (("compare", "good", "good"), "itself"),
+        (("compare", "good"), "nothing was measured beside good"),
+        (("compare", "good", "nowhere"), "no results in 'nowhere'"),
+        (("compare", "good", "other", "--margin", "nan"), "margin must be from 0 to under 1"),
+        (("compare", "good", "other", "--margin", "-1"), "margin must be from 0 to under 1"),
+        (("compare", "good", "other", "--margin", "1"), "margin must be from 0 to under 1"),
+        (("compare", "good", "other", "--margin", "wide"), "--margin.*wide"),
+        (("compare", "good", "other", "--margin"), "--margin"),
+        (("compare", "good", "other", "third"), "third"),
+        (("compare", "good", "other", "--markdown", "a_file/x.md"), "a_file/x.md"),
+        (("compare", "good", "other", "--markdown", "nowhere/x.md"), "nowhere/x.md"),
+        (("compare", "good", "other", "--markdown", ""), "markdown"),
+        (("publish", "good", "--mode", "on"), "unknown tracking.mode 'on'|--mode"),
+        (("publish", "good", "--mode"), "--mode"),
+        (("publish", "good", "--project", "a/b"), "project must be 1 to 128 characters"),
+        (("publish", "good", "--project", ""), "project must be 1 to 128 characters"),
+        (("publish", "good", "--entity", ""), "entity must be a name"),
+        (("publish", "good", "--dashboard=maybe"), "--dashboard"),
+        (("logs", "good", "zz"), "zz"),
+        (("logs", "good", ""), "."),
+        (("logs", "good", "3f", "more"), "more"),
+        (("cancel", "good", "job"), "job"),
+        (("version", "more"), "more"),
+        (("--version", "more"), "more"),
+        (("help", "nowhere"), "nowhere"),
+    ]
+}  # fmt: skip
+
+CASES = {f"{table}: {ascii(name)[1:-1]:.80}": bad for table, inputs in TABLES.items() for name, bad in inputs.items()}
+
+
+class TookTooLong(BaseException):
+    """A command was still at work after `LIMIT` seconds."""
+
+
+class Started(BaseException):
+    """A command began to measure, or to submit."""
+
+
+def children():
+    """The processes that this one has started and that are not over."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
+@pytest.fixture
+def ended():
+    """A timer that ends what takes longer than the limit; the second one is for code that never returns to Python."""
+
+    def stop(*_):
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    faulthandler.dump_traceback_later(8 * LIMIT, exit=True, file=sys.__stderr__)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT, 1)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys, make_record):
+    """What the command would do in the test's folder, in this process; no worker may start."""
+
+    def start(*_, **__):
+        raise Started
+
+    def prepare(files):
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        os.mkfifo(tmp_path / "a_fifo")
+        (tmp_path / "a_loop").symlink_to("a_loop")
+        for name, status in (("good", "ok"), ("other", "ok")):
+            (tmp_path / name).mkdir()
+            Writer(tmp_path / name).append(make_record(status=status))
+
+    def call(words, files):
+        prepare(files)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["scaling"])
+        monkeypatch.setattr(logging, "shutdown", lambda *_: None)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):
+            monkeypatch.setenv(name, "1")
+        for module, function in ((supervise, "run"), (run, "_hand_over"), (plan, "run")):
+            monkeypatch.setattr(module, function, start)
+        before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+        status = cli.main(list(words))
+        left = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+        return subprocess.CompletedProcess(words, status, *capsys.readouterr()), sorted(
+            str(path.relative_to(tmp_path)) for path in left.keys() ^ before.keys()
+        )
+
+    return call
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_malformed_input_is_one_line_with_status_2_and_starts_nothing(name, call, ended):
+    bad, processes = CASES[name], children()
+    done, changed = call(bad.words, bad.files)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, len(lines)) == (2, 1), done.stdout[-2000:] + done.stderr[-2000:]
+    assert lines[0].startswith("scaling: ") and "Traceback" not in lines[0], lines[0]
+    assert len(lines[0]) < 1500, lines[0]
+    assert re.search(bad.told, lines[0]), lines[0]
+    assert (done.stdout, changed) == ("", [])
+    assert children() <= processes
+
+
+def test_there_are_at_least_300_malformed_inputs():
+    assert len(CASES) == sum(map(len, TABLES.values())) >= 300
