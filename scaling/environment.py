@@ -35,7 +35,9 @@ _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
 
 _AT_START = dict(os.environ)
 _SHORTEST = 6  # characters of a secret: a shorter value, such as "true", would be found everywhere
-_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$", re.IGNORECASE
+)
 
 
 def platform() -> str:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ _LINE_CHARACTERS = 4096  # a longer line is read in pieces
 _LOG_CHARACTERS = 64 * 2**20  # of a file of a worker's stderr; what follows is left out
 _EVENT_CHARACTERS = 64 * 2**20  # of one event
 _END_SECONDS = 5.0  # for the reaper, and for what reads the streams, to end
+_SHOWN_CHARACTERS = 300
+_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")  # what XLA writes when nothing is wrong
 Event = dict[str, Any]
 
 
@@ -95,8 +98,9 @@ def read_events(process: subprocess.Popen, put: Callable[[Event], None]) -> thre
     """
 
     def read() -> None:
-        assert process.stdout is not None
-        for line in iter(lambda: process.stdout.readline(_EVENT_CHARACTERS), ""):
+        stream = process.stdout
+        assert stream is not None
+        while line := stream.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(event := json.loads(line), dict) and "event" in event:
                     put(event)
@@ -123,11 +127,12 @@ def read_tail(process: subprocess.Popen, log: Path | None = None) -> Tail:
     lines: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
 
     def read() -> None:
-        assert process.stderr is not None
+        stream = process.stderr
+        assert stream is not None
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(log.open("a", encoding="utf-8", errors="replace")) if log else None
             written = 0
-            for line in iter(lambda: process.stderr.readline(_LINE_CHARACTERS), ""):
+            while line := stream.readline(_LINE_CHARACTERS):
                 lines.append(line.rstrip("\n"))
                 if file is not None and written < _LOG_CHARACTERS:
                     written += _log(file, line, written + len(line) >= _LOG_CHARACTERS)
@@ -161,3 +166,9 @@ def signal_name(number: int) -> str:
     with contextlib.suppress(ValueError):
         return f" ({signal.Signals(number).name})"
     return ""
+
+
+def last_line(lines: Sequence[str]) -> str:
+    """Return the last line that tells something of why a process ended, without paths and secrets; "" where there is none."""
+    told = [line for line in lines if line.strip() and not _NOISE.match(line)]
+    return environment.last_line("\n".join(told), "")[:_SHOWN_CHARACTERS]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from scaling import environment, memory, processes
 from scaling.cluster import steps
 from scaling.machine import Shape
+from scaling.processes import Event, Tail
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
@@ -61,7 +62,7 @@ class Seat:
     shape: Shape
     processes: list[subprocess.Popen]  # one for each worker, or the srun that stands for all of them
     events: "queue.Queue[dict[str, Any]]"
-    errors: list[processes.Tail]
+    errors: list[Tail]
     killed_before: int
     spoke: bool = False  # whether any worker said anything
 
@@ -138,7 +139,7 @@ def seat(
             process = begin(command, cwd=side.folder, env=variables, pass_fds=given)
             made.processes.append(process)
             made.errors.append(processes.read_tail(process, errors))
-            reader = processes.read_events(process, lambda event, rank=rank: events.put(event | {"rank": rank}))
+            reader = processes.read_events(process, _of_rank(events, rank))
             stack.callback(_end_remote if within else processes.end, process, [reader, made.errors[-1].reader])
             own = {"rank": rank} if len(commands) == shape.processes else {}  # Slurm tells the workers of a step
             _tell(process, first | own | ({} if within else {"parent": process.pid, "lock": lock}))
@@ -151,6 +152,10 @@ def seat(
                 raise Gone(str(lost)) from None
             raise
         yield made
+
+
+def _of_rank(events: "queue.Queue[Event]", rank: int) -> Callable[[Event], None]:
+    return lambda event: events.put(event | {"rank": rank})
 
 
 def _tell(process: subprocess.Popen, words: Mapping[str, Any]) -> None:
@@ -185,4 +190,4 @@ def _close(process: subprocess.Popen) -> None:
 def _last_line(lines: list[str]) -> str:
     """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-    return environment.last_line("\n".join(own or lines), "")[:300]
+    return processes.last_line(own or lines)
