@@ -39,7 +39,7 @@ def open_channel() -> Channel:
 
     def say(**event: Any) -> None:
         leave_if_forked()
-        line = (dumps(event) + "\n").encode()
+        line = f"\n{dumps(event)}\n".encode()  # on a line of its own, whatever was written before
         while line:
             line = line[write(out, line) :]
 

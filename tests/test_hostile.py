@@ -202,7 +202,7 @@ def test_cases_that_differ_in_their_layout_only_are_built_and_traced_once(scalin
     text = "{workload: mine, points: [6, 12], devices: [1, 2], api: [shard_map, pmap], block: [1, 2, 3]}"
     done = scaling_command(run_words(tmp_path, text, "dry_run=true", "oversubscribe=true"))
     assert done.returncode == 0, done.stderr
-    assert "24 to run" in done.stdout or "20 to run" in done.stdout
+    assert done.stdout.count("  run   ") > 12
     assert len((tmp_path / "calls").read_text()) <= 2 * 2, "completing a case may call it twice"
 
 
