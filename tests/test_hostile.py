@@ -62,7 +62,7 @@ FAILS = {
     "patches_numpy_in_worker": ("", "if RUNNING: np.abs = lambda x: 0 * x", "error", "changed numpy.abs"),
     "patches_json": ("json.dumps = lambda *a, **k: 'x'", "", "error", "changed json.dumps"),
     "patches_builtins": ("builtins.print = lambda *a, **k: None", "", "error", "changed builtins.print"),
-    "eats_memory": ("held = []\nwhile True: held.append(np.ones(2**22))", "", "out_of_memory", "MemoryError"),
+    "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
 }  # fmt: skip
 CONTAINED = {  # what these do ends with their process, and changes nothing of what is measured
     "starts_a_thread": ("threading.Thread(target=time.sleep, args=(1000,)).start()", ""),
