@@ -19,6 +19,7 @@ from scaling import progress, store
 from scaling import run as running
 from scaling.case import Refusal, label, unknown
 from scaling.compose import complete, compose
+from scaling.environment import hide_secrets
 from scaling.options import Parser
 from scaling.seats import Gone
 from scaling.words import counted
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise _unknown_verb(words, list(verbs))
         return verbs[words[0]](words[1:], console)
     except Refusal as refusal:
-        complaints.print(f"scaling: {escape(_one_line(refusal))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(f"scaling: {escape(hide_secrets(_one_line(refusal)))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,11 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = (
             f"cannot write{where}: {error.strerror or error}; what is finished is kept, and the same command goes on from there"
         )
-        complaints.print(f"scaling: {escape(what)}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red")
         return FAILED
     except Gone as gone:
         what = f"no worker can be started: {gone}; what is finished is kept, and the same command goes on from there"
-        complaints.print(f"scaling: {escape(what)}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red")
         return FAILED
     except KeyboardInterrupt:
         complaints.print(
@@ -146,8 +147,8 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     job, tracking = running.read(config, name), _tracking(config)
     between = _early(job, tracking, console) if tracking is not None else None
     ran = running.run(job, config["versus"], config["dry_run"], console, between)
-    if ran is None or ran.left:
-        return OK
+    if ran.left:
+        return FAILED if ran.failed else OK
     found = _conclude(job.folder, console, ran.settings, brief=True)
     if ran.beside:
         _print_comparison(ran.beside, job.folder, console)
@@ -175,7 +176,9 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     from scaling.showing import report as pages
     from scaling.showing.wording import legible
 
-    made = planning.prepare(planning.read(config, name))
+    job = planning.read(config, name)
+    with progress.examination(console) as note:
+        made = planning.prepare(job, note)
     console.print(escape(planning.said(made)), soft_wrap=True, highlight=False)
     names = {answer.case.key: label(answer.case) for answer in (*made.answers, *(each[0] for each in made.unfit))}
     with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):

@@ -14,6 +14,7 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ _MATTER = (  # fields that the digest hashes
 # In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
 # points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
 _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+
+_AT_START = dict(os.environ)
+_SHORTEST = 6  # characters of a secret: a shorter value, such as "true", would be found everywhere
+_SECRET = re.compile(
+    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$", re.IGNORECASE
+)
 
 
 def platform() -> str:
@@ -212,10 +219,28 @@ def last_line(text: str, otherwise: str = "no output") -> str:
 
 
 def scrub(text: str) -> str:
-    """Text without absolute paths (their last part stays) and without the value of any secret in the environment."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and re.search(r"key|token|secret|passw", name, re.IGNORECASE):
-            text = text.replace(value, f"<{name}>")
-    text = text.replace("file://", "")
-    text = re.sub(r"//[^/@\s]+@", "//", text)
+    """Return a text without absolute paths, of which the last part stays, and without secrets."""
+    text = hide_secrets(text.replace("file://", ""))
     return re.sub(r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text without the user names and passwords of URLs, and without the value of any secret in the environment.
+
+    A variable is a secret by its name, such as GITHUB_TOKEN. Those that this process started with count too, because a user's
+    module may delete them and raise an exception that quotes one.
+    """
+    for value, name in _secrets():
+        text = text.replace(value, f"<{name}>")
+    return re.sub(r"//[^/@\s]+@", "//", text)
+
+
+def _secrets() -> list[tuple[str, str]]:
+    """Return (value, name) of every secret, as it may be written in a text; the longest first."""
+    found: dict[str, str] = {}
+    for name, value in [*_AT_START.items(), *os.environ.items()]:
+        if _SECRET.search(name) and not value.strip().isdecimal():
+            written = (value, " ".join(value.split()), repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote_plus(value))
+            lines = value.splitlines()
+            found |= dict.fromkeys((each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name)
+    return sorted(found.items(), key=lambda item: -len(item[0]))

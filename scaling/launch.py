@@ -13,7 +13,7 @@ from typing import Any
 from scaling import cores, environment
 from scaling.case import Case, problem, to_dict
 from scaling.machine import Machine, Shape
-from scaling.preflight import Answer
+from scaling.preflight import Answer, user_modules
 from scaling.record import Record
 from scaling.settings import Settings
 
@@ -42,13 +42,14 @@ class Item:
         return self.case.key, self.replicate
 
     @property
-    def process(self) -> tuple[int, str, int, bool]:
+    def process(self) -> tuple:
         """What cases of one process have in common.
 
         On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too; a peer may
-        abort, and brings threads of its own.
+        abort, and brings threads of its own; a user's module may leave anything behind.
         """
-        return self.replicate, self.case.engine, self.case.devices, self.case.dtype == "float64"
+        case = self.case
+        return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Plan:
     environments: dict[tuple, dict[str, Any]]  # by what of it is a case's own: a user's workload, a peer's versions
     queued: int = 0  # that another submission will run
     lost: int = 0  # that failed for good, or too often
+    failures: tuple[Item, ...] = ()  # cases that could not be examined, to put on record
 
     @property
     def missing(self) -> int:
@@ -93,17 +95,19 @@ def plan(
     """
     environments = {around: around_of(machine, settings, around) for around in {answer.around for answer in answers}}
     past = history(records, environments.values(), beside)
-    jobs: dict[tuple[int, str, int, bool], list[Item]] = {}
-    skips, count = [], Counter[str]()
+    jobs: dict[tuple, list[Item]] = {}
+    skips, failures, count = [], list[Item](), Counter[str]()
     for replicate in range(settings.replicates):
         shuffled = [_on(machine.platform, answer) for answer in answers]
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, answer in enumerate(shuffled):
             identity = (answer.case.key, environments[answer.around]["digest"], replicate)
             item = Item(answer, order, past.attempts[identity] + 1, replicate)
-            if answer.unfit and replicate:
+            if (answer.unfit or answer.failure) and replicate:
                 continue  # said once
-            if identity in past.good or (answer.unfit and identity in past.as_of_now):
+            if answer.failure:
+                failures.append(item)
+            elif identity in past.good or (answer.unfit and identity in past.as_of_now):
                 count["done"] += 1
             elif answer.unfit:
                 skips.append(item)
@@ -115,7 +119,7 @@ def plan(
                 jobs.setdefault(item.process, []).append(item)
     return Plan(
         tuple(tuple(job) for job in jobs.values()), tuple(skips), count["done"], machine, environments,
-        count["queued"], count["lost"],
+        count["queued"], count["lost"], tuple(failures),
     )  # fmt: skip
 
 
@@ -209,7 +213,7 @@ def _lasting(records: Sequence[Record], beside: Sequence[Record] | None) -> list
 
 def _on(platform: str, answer: Answer) -> Answer:
     """The same answer, for this platform: other systems are compared on a CPU only."""
-    if platform == "cpu" or answer.case.engine == "jax" or answer.unfit:
+    if platform == "cpu" or answer.case.engine == "jax" or answer.unfit or answer.failure:
         return answer
     words = f"{answer.case.engine} runs on a CPU here, and so does JAX beside it with JAX_PLATFORMS=cpu"
     return dataclasses.replace(answer, unfit=("not_offered", words))

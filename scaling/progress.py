@@ -10,9 +10,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from scaling.words import duration, waiting
+from scaling.words import counted, duration, waiting
+
+_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # between plain lines, each twice as long as the one before
 
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
+
+
+@contextlib.contextmanager
+def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """What a person sees while cases are examined: a live line, or plain lines now and then. Takes (done, total)."""
+    bar = Progress(
+        SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    task, due, wait = bar.add_task(""), time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
+
+    def note(done: int, total: int) -> None:
+        nonlocal due, wait
+        bar.update(task, completed=done, total=total)
+        if not console.is_terminal and done < total and time.monotonic() >= due:
+            console.print(f"examining: {done} of {counted(total, 'case')}", soft_wrap=True, highlight=False)
+            wait = min(2 * wait, _LONGEST_SECONDS)
+            due = time.monotonic() + wait
+
+    with bar:
+        yield note
 
 
 @contextlib.contextmanager

@@ -55,7 +55,8 @@ class Ran:
     keys: frozenset[str]
     settings: frozenset[str]  # digests of environments
     beside: Path | None
-    left: bool  # it was submitted, and goes on by itself
+    left: bool  # it was submitted, and goes on by itself, or was not to be started
+    failed: bool = False  # a case has failed already
 
 
 def read(config: dict[str, Any], name: str) -> Job:
@@ -74,7 +75,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     folder = store.results_folder(config["results"])
     if config["versus"] is not None and cluster.name != NONE:
         raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
-    cells = study.expand(config["study"], overrides)
+    cells = study.expand(config["study"], overrides, settings.max_cases)
     machine = _machine(cluster)
     if ceilings.wanted(config["study"]):
         cells += ceilings.cells(cells, machine.platform)
@@ -96,17 +97,19 @@ def _machine(cluster: Cluster) -> Machine:
     return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
 
 
-def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> Ran | None:
-    """Run what is missing of a study, or hand it to its cluster; None if nothing was to be started.
+def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> Ran:
+    """Run what is missing of a study, or hand it to its cluster.
 
     named: the other side. between: called now and then, when nothing is being measured on this machine.
     """
-    answers = preflight.ask(job.cells)
+    with progress.examination(console) as note:
+        answers = preflight.ask(job.cells, job.settings.case_seconds, note)
     with _beside(named, job.folder) as beside:
         folders = [job.folder, beside[1]] if beside else [job.folder]
         if dry_run:
-            _print_plan(_plan(job, answers, [store.load(each) for each in folders], _look(job)), job, console)
-            return None
+            made = _plan(job, answers, [store.load(each) for each in folders], _look(job))
+            _print_plan(made, job, console)
+            return Ran(frozenset(), frozenset(), None, True, bool(made.failures))
         for each in folders:
             store.prepare(each)
         if job.cluster.submits:
@@ -126,7 +129,7 @@ def _run_here(
         made = _planned(job, answers, folders, console)
         names = {answer.case.key: label(answer.case) for answer in answers}
         site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
-        with progress.display(console, names, made.missing, len(made.skips)) as (listen, _):
+        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (listen, _):
             supervise.run(made, job.settings, job.folder, lock, listen, beside, site, between)
     return made
 
@@ -136,9 +139,11 @@ def _hand_over(
 ) -> tuple[launch.Plan, bool]:
     """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
     away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
-    for _ in range(job.cluster.attempts or 1):
+    for again in range(job.cluster.attempts or 1):
         with store.locked(job.folder):
             made = _planned(job, answers, [job.folder], console)
+            if again:  # what could not be examined is on record
+                made = dataclasses.replace(made, failures=())
             left = _submit(job, made, console)
         if not left or not job.wait or not follow.until_done(job.folder, console, away):
             return made, left
@@ -182,7 +187,7 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
 
 
 def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
-    """Put the skips on record and hand over the rest; whether anything is in the queue now."""
+    """Put on record what need not run, and hand over the rest; whether anything is in the queue now."""
     supervise.run(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
     if not made.jobs:
         return bool(made.queued)
@@ -222,6 +227,7 @@ def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
 def _say_plan(made: launch.Plan, job: Job, console: Console) -> None:
     where = next(iter(made.environments.values()))
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
+    words += [f"{len(made.failures)} failed before the start"] if made.failures else []
     words += [f"{made.queued} in the queue already"] if made.queued else []
     words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
@@ -247,4 +253,8 @@ def _print_plan(made: launch.Plan, job: Job, console: Console) -> None:
         console.print(
             f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
         )
-    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {made.done} done before; nothing was started")
+    for item in made.failures:
+        reason, words = item.answer.failure or ("", "")
+        console.print(f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False)
+    failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
+    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started")

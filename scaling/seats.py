@@ -8,20 +8,19 @@ import dataclasses
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from scaling import environment, memory
+from scaling import environment, memory, processes
 from scaling.cluster import steps
 from scaling.machine import Shape
+from scaling.processes import Event, Tail
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
@@ -63,7 +62,7 @@ class Seat:
     shape: Shape
     processes: list[subprocess.Popen]  # one for each worker, or the srun that stands for all of them
     events: "queue.Queue[dict[str, Any]]"
-    errors: list[TextIO]
+    errors: list[Tail]
     killed_before: int
     spoke: bool = False  # whether any worker said anything
 
@@ -100,12 +99,12 @@ class Seat:
 
     def _death(self, rank: int, status: int) -> Lost:
         """What is known of a process that ended by itself."""
-        said = _tail(self.errors[rank])
+        said = self.errors[rank].read()
         last = _last_line(said)
         status = 128 - status if status > 128 else status  # srun's way to tell of a signal
         by_kernel = status == -9 and memory.kills() > self.killed_before
         full = by_kernel or memory.ran_out(last)
-        how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
+        how = processes.how_it_ended(status)
         how += " when the host's memory ran out" if by_kernel else ""
         which = "the process" if self.shape.processes == 1 else f"process {rank}" if len(self.processes) > 1 else "a process"
         if not full and (taken := steps.why(said)):
@@ -135,19 +134,15 @@ def seat(
         variables = _variables(side, platform, within)
         commands = within.commands(shape, worker, variables) if within else [worker] * shape.processes
         for rank, command in enumerate(commands):
-            made.errors.append(stack.enter_context(_kept(errors)))
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=made.errors[-1], text=True,
-                pass_fds=() if within or lock is None else (lock,), cwd=side.folder, env=variables,
-                start_new_session=True,
-            )  # fmt: skip
+            begin = processes.start_plain if within else processes.start
+            given = () if within or lock is None else (lock,)
+            process = begin(command, cwd=side.folder, env=variables, pass_fds=given)
             made.processes.append(process)
-            reader = threading.Thread(target=_read, args=(process, rank, events), daemon=True)
-            reader.start()
-            stack.callback(_end_remote if within else _end, process, reader)
+            made.errors.append(processes.read_tail(process, errors))
+            reader = processes.read_events(process, _of_rank(events, rank))
+            stack.callback(_end_remote if within else processes.end, process, [reader, made.errors[-1].reader])
             own = {"rank": rank} if len(commands) == shape.processes else {}  # Slurm tells the workers of a step
-            _tell(process, first | own | ({} if within else {"parent": os.getpid(), "lock": lock}))
+            _tell(process, first | own | ({} if within else {"parent": process.pid, "lock": lock}))
         try:
             for event in made.hear(_START_SECONDS):
                 if event["event"] == "meet":
@@ -159,16 +154,12 @@ def seat(
         yield made
 
 
-def _kept(errors: Path | None) -> TextIO:
-    """Where a worker's complaints go: a file that stays, or one that goes with the seat."""
-    return tempfile.TemporaryFile("w+", errors="replace") if errors is None else errors.open("a+", errors="replace")
+def _of_rank(events: "queue.Queue[Event]", rank: int) -> Callable[[Event], None]:
+    return lambda event: events.put(event | {"rank": rank})
 
 
 def _tell(process: subprocess.Popen, words: Mapping[str, Any]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(words) + "\n")
-        process.stdin.flush()
+    processes.send(process, json.dumps(words) + "\n")
 
 
 def _variables(side: Side, platform: str, within: steps.Within | None) -> dict[str, str]:
@@ -180,21 +171,14 @@ def _variables(side: Side, platform: str, within: steps.Within | None) -> dict[s
     return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(side.variables)
 
 
-def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # and what it started, such as a compiler, which would disturb the next
-    process.wait()
-    reader.join()
-    _close(process)
-
-
-def _end_remote(process: subprocess.Popen, reader: threading.Thread) -> None:
+def _end_remote(process: subprocess.Popen, readers: Sequence[threading.Thread]) -> None:
     """End workers on other nodes: they go when nothing more will be said, and srun, asked to end, has them killed."""
     for way, seconds in ((_close, _LEAVE_SECONDS), (subprocess.Popen.terminate, _STEP_SECONDS)):
         way(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
-    _end(process, reader)
+    processes.kill_group(process)
+    processes.close(process, readers)
 
 
 def _close(process: subprocess.Popen) -> None:
@@ -203,24 +187,7 @@ def _close(process: subprocess.Popen) -> None:
         process.stdin.close()
 
 
-def _read(process: subprocess.Popen, rank: int, events: "queue.Queue[dict[str, Any]]") -> None:
-    """Pass on what a worker says; a line that is none (torn by its death) is left out."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        with contextlib.suppress(ValueError):
-            if isinstance(said := json.loads(line), dict) and "event" in said:
-                events.put(said)
-    events.put({"event": "exit", "rank": rank, "status": process.wait()})
-
-
-def _tail(errors: TextIO) -> list[str]:
-    """The last lines of what a worker complained of."""
-    errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, errors.tell() - 4096))
-    return errors.read().splitlines()
-
-
 def _last_line(lines: list[str]) -> str:
     """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-    return environment.last_line("\n".join(own or lines), "")[:300]
+    return processes.last_line(own or lines)

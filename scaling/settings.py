@@ -27,6 +27,7 @@ class Settings:
     order_seed: int = 0
     replicates: int = 1
     processes: int | str | None = None  # that share the devices of a case: so many, one a "device", or one a node
+    max_cases: int = 100_000  # a larger study is refused
     attempts: int | None = None  # at a case in all, where what fails for good is not tried again; None: any failure is
 
     @classmethod
@@ -44,6 +45,7 @@ class Settings:
             order_seed=_number("order_seed", config["order_seed"], 0, whole=True),
             replicates=_number("replicates", _replicates(config), 1, whole=True),
             processes=processes if processes in (None, EACH) else _number("processes", processes, 1, whole=True),
+            max_cases=_number("max_cases", config["max_cases"], 1, whole=True),
             attempts=attempts,
         )
 

@@ -6,6 +6,7 @@ Does not know the workloads: what is left to them is completed in preflight.py.
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -43,11 +44,14 @@ class Cell:
         return dataclasses.replace(completed, points=completed.points * completed.devices)
 
 
-def expand(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[Cell]:
+def expand(study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None) -> list[Cell]:
     """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides.
 
     A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added in ceilings.py.
+    most: a study of more cells is refused before they are made.
     """
+    if most is not None and (count := _count(study, overrides)) > most:
+        raise Refusal(f"the study has {count:,} cases before where, more than max_cases={most}: sweep less, or max_cases={count}")
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     cells: dict[Cell, Cell] = {}
     for cell in _cells(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)):
@@ -101,6 +105,23 @@ def refuse_unused(cells: Sequence[Cell], unused: Sequence[Mapping[str, Unused]])
             text = str(value).lower() if isinstance(value, bool) else value
             fix = f"leave it out, or change {' or '.join(whys[0].because)}"
             raise Refusal(f"{name}={text} has no effect {whys[0].words}: {fix} (it is stated {source})")
+
+
+def _count(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
+    """Return how many cells the lists of a study sweep, before `where` leaves out any; 0 for what `expand` refuses."""
+    shared = {name: value for name, value in study.items() if name not in _STUDY}
+    given = {name: value for name, value in overrides.items() if value is not None and value != {}}
+    parts, grids = study.get("parts") or {}, study.get("grids") or ([] if study.get("parts") else [{}])
+    if not isinstance(parts, Mapping) or not isinstance(grids, list):
+        return 0
+    total = sum(_count({**shared, **part}, overrides) for part in parts.values() if isinstance(part, Mapping))
+    for grid in (grid for grid in grids if isinstance(grid, Mapping)):
+        whole = {**shared, **grid, **given}
+        sizes = [layer.get("sizes") for layer in (shared, grid, given)]
+        axes = {name: value for layer in sizes if isinstance(layer, Mapping) for name, value in layer.items()}
+        swept = [value for name, value in {**whole, "sizes": None, "where": None}.items() if isinstance(value, list)]
+        total += math.prod(len(value) for value in (*swept, *(v for v in axes.values() if isinstance(v, list))))
+    return total
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from scaling import cores, seats, store
 from scaling.case import AUTO, Case, told
 from scaling.cluster.steps import Within
 from scaling.launch import Item, Plan, by_problem, shape_of
+from scaling.preflight import user_modules
 from scaling.record import Record
 from scaling.seats import Lost, Seat, Side, Unwritable
 from scaling.settings import Settings
@@ -68,7 +69,7 @@ def run(
     site: Site | None = None,
     between: Callable[[], None] | None = None,
 ) -> None:
-    """Put the skips on record, then run every job to its end, one after another: two at once would time each other.
+    """Put on record what need not run, then run every job to its end, one after another: two at once would time each other.
 
     beside: another side and its folder; every case is then measured on both, in turns. between: called when a group of cases has
     ended and the next has not begun, so that nothing is being measured.
@@ -77,10 +78,11 @@ def run(
     sides = [(Side(python=site.python), folder)] + ([beside] if beside else [])
     around = {of: told | dict(site.told) for of, told in made.environments.items()}
     whole = _Run(made, settings, lock, listener, [Where(s, f, store.Writer(f), dict(around)) for s, f in sides], site, between)
-    for item in made.skips:
-        assert item.answer.unfit is not None
+    for item in (*made.skips, *made.failures):
+        status, why = ("failed", item.answer.failure) if item.answer.failure else ("skipped", item.answer.unfit)
+        assert why is not None
         for where in range(len(whole.sides)):
-            whole.conclude(Ticket(item, where), "skipped", *item.answer.unfit)
+            whole.conclude(Ticket(item, where), status, *why)
     for job in made.jobs:
         whole.supervise(job)
 
@@ -186,6 +188,10 @@ class _Run:
         return next((case for case in theirs if _no_larger(case, ticket.item.case)), None)
 
 
+class _Spoilt(Exception):
+    """A case has ended, and left its worker in a state in which no other can be measured."""
+
+
 @dataclass
 class _Block:
     """Cases that take turns, each prepared in its seat before the first of them is sampled."""
@@ -231,8 +237,11 @@ class _Block:
                 self.later.add(asked.item)
                 return self._left(), True
             words = str(lost) or f"no end after {self.run.settings.case_seconds:g} s (case_seconds)"
+            words = ": ".join([*user_modules(asked.item.case), words])
             self.run.conclude(asked, "failed", lost.reason, words)
             self.ended.add(asked)
+            return self._left(), True
+        except _Spoilt:
             return self._left(), True
         return self._left(), False
 
@@ -290,6 +299,8 @@ class _Block:
             self.ended.add(ticket)
         if event["event"] == "later":
             self.later.add(ticket.item)
+        if event.get("spoilt"):
+            raise _Spoilt
         (self.held.add if event["event"] in ("ready", "turn") else self.held.discard)(ticket)
         return event
 

@@ -14,7 +14,6 @@ Records go to a file of its own.
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import math
@@ -26,11 +25,11 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from scaling import cores, environment, machine, memory
+from scaling import channel, cores, environment, machine, memory
 from scaling.case import Refusal, from_dict
 from scaling.record import Record
 from scaling.sampling import Sampling
@@ -43,11 +42,12 @@ PROTOCOL = 3  # what is read and said above; told to a launcher of another revis
 
 def main() -> int:
     """Run the cases of a job as told; 3 if a record could not be written."""
-    orders, out = keep_to_ourselves()
+    kept = channel.open_channel()
+    orders = kept.orders
     job = json.loads(orders.readline())
     rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun says the same to all that it starts
     if "parent" in job:
-        die_with_parent(job["parent"])
+        channel.die_with_parent(job["parent"])
     else:
         threading.Thread(target=_die_with_launcher, args=(orders.fileno(),), daemon=True).start()
     memory.go_first()
@@ -60,7 +60,7 @@ def main() -> int:
 
     def say(event: str, all_may: bool = False, **words: Any) -> None:
         if first or all_may:
-            print(json.dumps({"event": event} | words), file=out, flush=True)
+            kept.say(event=event, **words)
 
     def meet() -> str:
         if first:
@@ -78,28 +78,36 @@ def main() -> int:
         first = place.rank == 0
         gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
         say("started", protocol=PROTOCOL)
-        return _serve(job, orders, place, around, say)
+        return _serve(job, kept, place, around, say)
 
 
-def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, Any], say: Callable[..., None]) -> int:
+def _serve(
+    job: dict[str, Any], kept: channel.Channel, place: Any, around: dict[str, Any], say: Callable[..., None]
+) -> int:  # fmt: skip
     """Do what is ordered, line by line. around: what is told of all processes beside what this one knows."""
+    from scaling import process_state, workload
     from scaling.measuring import attempt  # and with it JAX, which has found cores and flags as they are meant
 
     writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
-    for line in orders:
+    environment.commit()  # as the variables are now: a user's module may remove them
+    variables, before, spoilt = dict(os.environ), process_state.read(), None
+    for line in kept.orders:
         order = json.loads(line)
         key, what, enough = order["key"], order["do"], False
         if what == "prepare":
-            blank, alone[key] = _blank(job, order, place, around), order["alone"]
+            blank, alone[key] = _blank(job, order, place, around, variables), order["alone"]
             say("begin", key=key, environment=blank.environment)
             changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
             begin = attempt.refuse if changed else attempt.prepare
             attempts[key] = begin(blank, place, Sampling(**job["sampling"]), order.get("known"))
+            kept.leave_if_forked()
+            if not workload.is_built_in(blank.case) and (spoilt := process_state.changes(before)):
+                attempt.fail(attempts[key], "error", f"{blank.case.workload} {'; '.join(spoilt)}")
+                _leave_together(attempts[key], place)
         elif what == "turn":
             enough = attempt.turn(attempts[key])
-            if attempts[key].ended and place.processes > 1:  # the others wait in the middle of that turn, and would for ever
-                print(attempts[key].found["text"], file=sys.stderr, flush=True)
-                os._exit(1)
+            if attempts[key].ended:  # the others wait in the middle of that turn, and would for ever
+                _leave_together(attempts[key], place)
         fits = alone[key] or attempts[key].found.get("reason") not in ("too_large", "out_of_memory")
         if what == "forget" or not fits:  # what others hold may be what it lacks
             del attempts[key]
@@ -115,17 +123,16 @@ def _serve(job: dict[str, Any], orders: TextIO, place: Any, around: dict[str, An
                 say("unwritable", text=f"{error.strerror}")
                 return 3
             middle = [statistics.median(record.seconds)] if record.seconds else []
-            say("end", key=key, status=record.status, reason=record.reason, text=record.text, seconds=middle)
+            ended = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": middle}
+            say("end", key=key, **ended, spoilt=spoilt is not None)
     return 0
 
 
-def keep_to_ourselves() -> tuple[TextIO, TextIO]:
-    """The channels for orders and events, under descriptors that no child inherits; a workload's own go elsewhere."""
-    orders, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return orders, out
+def _leave_together(ended: Any, place: Any) -> None:
+    """End this process, if others share its cases, with the reason that an attempt ended: they end with it."""
+    if place.processes > 1:
+        print(ended.found["text"], file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _die_with_launcher(orders: int) -> None:
@@ -135,13 +142,6 @@ def _die_with_launcher(orders: int) -> None:
     end.poll()
     time.sleep(_LEAVE_SECONDS)  # it may go by itself
     os._exit(0)
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when its launcher is gone: an orphan would disturb the next run's timings."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it went before we asked
-        os._exit(0)
 
 
 @contextlib.contextmanager
@@ -262,7 +262,9 @@ def _address(nodes: int) -> str:
         return f"{host}:{probe.getsockname()[1]}"
 
 
-def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[str, Any]) -> Record:
+def _blank(
+    job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[str, Any], variables: Mapping[str, str]
+) -> Record:
     """The record of a case that has not begun. What its workload is, this process knows best: it may be another revision."""
     from scaling import workload
 
@@ -270,7 +272,7 @@ def _blank(job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[
     with contextlib.suppress(Refusal):
         digest = workload.digest(case.workload)
     where = environment.describe(
-        place.platform, place.devices[0].device_kind, os.environ, digest, around["cores"] if job["bind"] else None,
+        place.platform, place.devices[0].device_kind, variables, digest, around["cores"] if job["bind"] else None,
         order["engine"], job["asked"], around,
     )  # fmt: skip
     return Record(

@@ -111,6 +111,11 @@ def built_in() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent / "workloads")]))
 
 
+def is_built_in(case: Case) -> bool:
+    """Whether neither the workload nor the engine of a case is a user's own module."""
+    return case.workload in built_in() and case.engine.partition("/")[0] in (peer.JAX, *peer.built_in())
+
+
 def module(name: str) -> ModuleType:
     """The module of a workload: one of ours by its short name, or any import path."""
     path = f"scaling.workloads.{name}" if name in built_in() else name
@@ -166,13 +171,21 @@ def digest(name: str) -> str | None:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
 
 
-def complete(case: Case) -> Case:
+Make = Callable[[Case], Any]
+
+
+def make(case: Case) -> Any:
+    """Call `workload(case)` of a case's module."""
+    return module(case.workload).workload(case)
+
+
+def complete(case: Case, make: Make = make) -> Case:
     """The same case with every choice that was left to the workload written out."""
     case = _settled(case)
     case = dataclasses.replace(case, **_laid_out(case))
     if case.engine != peer.JAX:
         case = dataclasses.replace(case, **peer.complete(case))
-    made = build(case)
+    made = build(case, make)
     asked = case.reduce if case.reduce != (made.own or "whole") else None
     return dataclasses.replace(case, reduce=asked, wrt=None if case.mode == "value" else made.wrt)
 
@@ -261,10 +274,10 @@ def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] =
     return value
 
 
-def build(case: Case) -> Workload:
+def build(case: Case, make: Make = make) -> Workload:
     """The workload of a case, with `wrt` settled and checked, and pytrees flattened: leaves are inputs, a result is one array."""
     own = dataclasses.replace(case, formulation=None) if case.formulation in peer.formulations(case) else case
-    made = module(case.workload).workload(own)
+    made = make(own)
     if not isinstance(made, Workload):
         raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
     made = _flattened(case, made)

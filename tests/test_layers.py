@@ -17,9 +17,11 @@ ORDER = [
     "measuring.fd_check",
     "measuring.differences", "measuring.numeric", "measuring.sampled", "measuring.check",
     "measuring.streaming", "measuring.blocks", "measuring.hlo", "measuring.operations", "measuring.kernels",
-    "measuring.measure", "environment", "machine", "cores", "memory", "measuring.compiling", "measuring.counted",
+    "measuring.measure", "environment", "process_state", "channel", "reaper", "processes",
+    "machine", "cores", "memory", "measuring.compiling", "measuring.counted",
     "measuring.conditions", "record",
-    "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "cluster.steps", "seats", "launch",
+    "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "examine",
+    "cluster.steps", "seats", "launch",
     "supervise", "planning.cost", "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission",
     "cluster.task", "cluster.outcome", "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
     "reading.series", "reading.ratios", "reading.resampling", "reading.sweeps", "reading.ways", "reading.certainty",
@@ -51,6 +53,7 @@ WITH_JAX = [
     "measuring.counts", "measuring.rounding", "measuring.reference", "measuring.fd_check", "measuring.differences",
     "measuring.numeric", "measuring.sampled", "measuring.check", "measuring.streaming", "measuring.blocks",
     "measuring.measure", "measuring.compiling", "measuring.counted", "measuring.attempt", "planning.topology",
+    "process_state",
 ]  # fmt: skip
 NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "matplotlib", "rich", "jinja2"]
 

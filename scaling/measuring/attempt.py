@@ -117,11 +117,14 @@ def prepare(blank: Record, place: Place, sampling: Sampling, known: dict[str, An
 
 def refuse(blank: Record, place: Place, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
     """An attempt that ended before it began, because what is to run is not what was asked for."""
-    attempt = Attempt(blank, {})
+    words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
+    return fail(Attempt(blank, {}), "not_as_asked", words)
+
+
+def fail(attempt: Attempt, reason: str, text: str) -> Attempt:
+    """End an attempt as failed."""
     with _told(attempt):
-        raise Unfit(
-            "failed", "not_as_asked", f"{blank.case.workload} has changed since this case was asked for; run the study again"
-        )
+        raise Unfit("failed", reason, text)
     return attempt
 
 

@@ -4,7 +4,6 @@ Knows processes and which programs are equal; not what is read off them, nor whe
 """
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -62,9 +61,8 @@ class Crew:
     @contextlib.contextmanager
     def _planner(self) -> Any:
         side = Side("plan", module="scaling.planning.planner", variables=VARIABLES)
-        header = dict(self.header) | {"parent": os.getpid()}
         try:
-            with seat(header, side, Shape(1), str(self.header["platform"]), None) as made:
+            with seat(self.header, side, Shape(1), str(self.header["platform"]), None) as made:
                 yield made
         except Lost as lost:
             raise Gone(f"the planner did not start: {lost}") from None

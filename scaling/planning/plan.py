@@ -106,7 +106,8 @@ def read(config: dict[str, Any], name: str) -> Job:
 def _cells(config: Mapping[str, Any], hardware: Hardware) -> list[study.Cell]:
     """The cells of the study; with devices=all, on every count that the hardware comes in and the points share out over."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware))
+    most = Settings.from_config(config).max_cases
+    asked = study.expand(_on_all(config["study"], hardware), _on_all(overrides, hardware), most)
     every = (overrides["devices"] or config["study"].get("devices")) == study.EVERY
     return [cell for cell in asked if not every or _shares_out(cell)]
 
@@ -133,11 +134,11 @@ def _of_this_host() -> float | None:
     return None if free is None else free / len(cores.allowed())
 
 
-def prepare(job: Job) -> Made:
-    """What of a study is missing, and can be compiled."""
+def prepare(job: Job, note: preflight.Note = preflight.no_note) -> Made:
+    """What of a study is missing, and can be compiled. note: see `preflight.ask`."""
     hardware = job.hardware
     compiler = _compiler(hardware)
-    answers = preflight.ask(job.cells)
+    answers = preflight.ask(job.cells, job.settings.case_seconds, note)
     around = {answer.around: _environment(job, compiler, answer.around) for answer in answers}
     past = {(r.key, r.environment["digest"]) for r in store.load(job.folder).plans if r.good} if job.folder.is_dir() else set()
     todo, unfit, stand_ins, done = [], [], dict[Case, Case](), 0
@@ -158,8 +159,8 @@ def prepare(job: Job) -> Made:
 
 def _why_not(answer: Answer) -> tuple[str, str] | None:
     """Why a case cannot be planned, as (reason, words)."""
-    if answer.unfit:
-        return answer.unfit
+    if found := answer.failure or answer.unfit:
+        return found
     if answer.case.engine != "jax":
         return "not_offered", f"{answer.case.engine} is not compiled by XLA: a plan is of JAX"
     if not answer.case.jit:
@@ -221,7 +222,8 @@ def run(made: Made, listener: Listener, workers: int | None = None) -> None:
         writer = store.Writer(job.folder)
         store.write_json(_file(job), _manifest(made))
         for answer, reason, text in made.unfit:
-            _conclude(made, writer, listener, answer, {"status": "skipped", "reason": reason, "text": text})
+            status = "failed" if answer.failure else "skipped"
+            _conclude(made, writer, listener, answer, {"status": status, "reason": reason, "text": text})
         by_case: dict[Case, list[Answer]] = {}
         for answer in made.answers:
             by_case.setdefault(made.stand_ins.get(answer.case, answer.case), []).append(answer)
@@ -294,7 +296,10 @@ def _manifest(made: Made) -> dict[str, Any]:
 
 def said(made: Made) -> str:
     """What will be done, in a line."""
-    job, words = made.job, [f"{len(made.answers)} cases to compile", f"{made.done} done before", f"{len(made.unfit)} skipped"]
+    failed = sum(answer.failure is not None for answer, *_ in made.unfit)
+    skipped = len(made.unfit) - failed
+    job, words = made.job, [f"{len(made.answers)} cases to compile", f"{made.done} done before", f"{skipped} skipped"]
+    words += [f"{failed} failed before the start"] if failed else []
     return f"{job.name} for {job.hardware.title}: {', '.join(words)}; results in {job.folder}"
 
 

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from scaling import environment, memory
+from scaling import channel, environment, memory
 from scaling.case import AUTO, Case, Refusal, from_dict
 from scaling.words import in_bytes
 
@@ -35,11 +35,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def main() -> int:
     """Compile as told, until nothing more is said."""
-    from scaling.worker import die_with_parent, keep_to_ourselves
-
-    orders, out = keep_to_ourselves()
-    job = json.loads(orders.readline())
-    die_with_parent(job["parent"])
+    kept = channel.open_channel()
+    job = json.loads(kept.orders.readline())
+    channel.die_with_parent(job["parent"])
     memory.go_first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
@@ -48,9 +46,9 @@ def main() -> int:
     if job["platform"] == "cpu":
         jax.config.update("jax_num_cpu_devices", job["most"])
     jax.config.update("jax_enable_compilation_cache", False)
-    print(json.dumps({"event": "started"}), file=out, flush=True)
+    kept.say(event="started")
     traced: dict[str, Any] = {}
-    for line in orders:
+    for line in kept.orders:
         order = json.loads(line)
         key, what = order["key"], order["do"]
         said: dict[str, Any] = {"event": "forgotten"}
@@ -64,7 +62,7 @@ def main() -> int:
             said = {"event": "end"} | _failed(error)
         if said["event"] != "traced":
             traced.pop(key, None)
-        print(json.dumps(said | {"key": key}), file=out, flush=True)
+        kept.say(**said | {"key": key})
     return 0
 
 
