@@ -5,7 +5,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-
 _TAIL = 6  # in units of sqrt(count), twelve standard deviations: what lies below has a probability of less than 1e-30
 
 
@@ -18,9 +17,7 @@ def _rank(count: int, confidence: float) -> int:
     """
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # a probability that equals the allowed one, but for rounding, is allowed
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
-    chance = math.exp(
-        math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
-    )
+    chance = math.exp(math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2))
     below = 0.0
     for k in range(first, count // 2 + 1):
         below += chance

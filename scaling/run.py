@@ -98,6 +98,8 @@ def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable
 
     named: the other side. between: called now and then, when nothing is being measured on this machine.
     """
+    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+        store.check_schemas(each)
     answers = preflight.ask(job.cells)
     with _beside(named, job.folder) as beside:
         folders = [job.folder, beside[1]] if beside else [job.folder]

@@ -18,7 +18,7 @@ ORDER = [
     "measuring.differences", "measuring.numeric", "measuring.sampled", "measuring.check",
     "measuring.streaming", "measuring.blocks", "measuring.hlo", "measuring.operations", "measuring.kernels",
     "measuring.measure", "environment", "machine", "cores", "memory", "measuring.compiling", "measuring.counted",
-    "measuring.conditions", "record",
+    "measuring.conditions", "validation", "record",
     "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "cluster.steps", "seats", "launch",
     "supervise", "planning.cost", "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission",
     "cluster.task", "cluster.outcome", "cluster.submit", "cluster.tally", "cluster.table", "cluster.follow",
