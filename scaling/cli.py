@@ -1,7 +1,6 @@
 """The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
-import io
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import scaling
-from scaling import progress, store
+from scaling import progress, store, streams
 from scaling import run as running
 from scaling.case import Refusal, label, unknown
 from scaling.compose import compose
@@ -68,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         complaints.print(f"scaling: {escape(' '.join(str(refusal).split()))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
-    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read the output of what would never end has seen enough
         return OK
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
@@ -102,10 +100,8 @@ def _leave(_signal: int, _frame: Any) -> None:
 
 
 def entry() -> None:
-    """The console script. Where the terminal does not know a sign, such as that of a microsecond, it gets a question mark."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    """Run the console script."""
+    streams.prepare()
     sys.exit(main())
 
 
@@ -190,6 +186,8 @@ def status(words: list[str], console: Console) -> int:
     parser.add_argument("--all", action="store_true", help="every task and every case, however many")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
+    if given.watch:
+        streams.stop_with_reader()
     found = statuses.watch(folder, console, given.all) if given.watch else statuses.look(folder)
     if found is None:
         return INTERRUPTED
