@@ -1,6 +1,8 @@
 """The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -17,7 +19,7 @@ import scaling
 from scaling import progress, store, streams
 from scaling import run as running
 from scaling.case import Refusal, label, unknown
-from scaling.compose import compose
+from scaling.compose import compose, configuration
 from scaling.seats import Gone
 from scaling.words import counted
 
@@ -107,9 +109,23 @@ def entry() -> None:
 
 def run(words: list[str], console: Console) -> int:
     """Compose with Hydra, once or (--multirun) several times, and run each; the worst exit status counts."""
+    if {"-h", "--help"} & set(words):
+        return _help_on_run(words, console)
     statuses: list[int] = []
     compose(words, lambda config, name: statuses.append(_run_one(config, name, console)))
     return max(statuses, default=OK)
+
+
+def _help_on_run(words: list[str], console: Console) -> int:
+    """Print what Hydra says of the verb, with the meaning of every field in it."""
+    from scaling import field_help
+
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
+        compose(words, lambda config, name: None)
+    text = field_help.fill(written.getvalue()).replace(field_help.MARK, field_help.describe(configuration()))
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    return OK
 
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:

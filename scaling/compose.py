@@ -27,8 +27,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    package = Path(__file__).resolve().parent
-    conf = next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+    conf = configuration()
     known = _known(conf)
     stopped: list[BaseException] = []
 
@@ -59,6 +58,12 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         raise _plainly(stopped[0], known) from None
     if stopped:
         raise stopped[0]
+
+
+def configuration() -> Path:
+    """Return the folder of our configuration: within an installed package, or in the checkout."""
+    package = Path(__file__).resolve().parent
+    return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
 def _spelt(word: str) -> str:

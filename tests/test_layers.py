@@ -39,7 +39,7 @@ ORDER = [
     "tracking.outcome", "tracking.publish", "tracking.early",
     "planning.hardware", "planning.network", "planning.model", "planning.calibration", "planning.topology", "planning.planner",
     "planning.crew", "planning.plan",
-    "progress", "streams", "compose", "status", "merge", "logs", "run", "cli",
+    "progress", "streams", "compose", "field_help", "status", "merge", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
