@@ -216,12 +216,13 @@ def logs(words: list[str], console: Console) -> int:
     """Print what was written about a case: by its task, its worker and the scheduler."""
     from scaling import logs as logging
 
-    parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case that a cluster ran.")
-    parser.add_argument("key", metavar="KEY", help="the case's key, or how it begins, as `scaling status` shows it")
+    parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case.")
+    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label"
+    parser.add_argument("key", metavar="KEY", nargs="*", help=known_by)
     parser.add_argument("--all", action="store_true", help="files from their first line on, however long")
     given = parser.parse_args(words)
     known = logging.look(store.folder_of(given.folder))
-    for number, part in enumerate(logging.parts(known, logging.find(known, given.key), given.all)):
+    for number, part in enumerate(logging.parts(known, logging.find(known, " ".join(given.key)), given.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -384,7 +385,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
         console.print(f"- {escape(legible(sentence))}", soft_wrap=True, highlight=False)
     if elsewhere := len(whole.records) - len(found.records):
         console.print(f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart.")
-    counts = Counter(record.status for record in found.records)
+    counts = Counter(store.states(found.records).values())
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     console.print(f"{told}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
     return found

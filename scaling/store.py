@@ -20,6 +20,7 @@ import scaling
 from scaling.case import Refusal
 from scaling.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
 
+_WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
 _LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
 
 
@@ -100,6 +101,19 @@ def latest(records: Iterable[Record]) -> list[Record]:
         if old is None or (record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]):
             kept[of] = record
     return list(kept.values())
+
+
+def states(records: Iterable[Record]) -> dict[str, str]:
+    """Return what became of each case, by its key: in the environment where it ran last, the worst of its replicates.
+
+    This is what counts of cases count, wherever they are shown.
+    """
+    found: dict[str, tuple[str, str]] = {}  # key -> environment, status
+    for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
+        environment, status = found.get(record.key, (record.setting, record.status))
+        same = environment == record.setting
+        found[record.key] = record.setting, min(status, record.status, key=_WORST.index) if same else record.status
+    return {key: status for key, (_, status) in found.items()}
 
 
 def prepare(folder: Path) -> None:
