@@ -271,7 +271,8 @@ case = workload.complete(Case("rbf", **fields))
 place = attempt.Place(jax.devices()[:1], "cpu")
 record = attempt.prepare(Record(case, "failed", {"digest": "test"}), place, Sampling()).record()  # run once and checked
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
-print(record.status, record.passes, record.error <= record.tolerance, needed, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(record.status, record.passes, record.error <= record.tolerance, needed, held)
 """
 
 
