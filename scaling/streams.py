@@ -6,6 +6,7 @@ A command goes on without its output, so that its exit status still says what ca
 import io
 import os
 import sys
+from typing import TextIO
 
 
 def prepare() -> None:
@@ -51,7 +52,7 @@ class _Output(io.FileIO):
             raise
 
 
-def _writer(number: int, stream: io.TextIOBase | None) -> io.TextIOWrapper:
+def _writer(number: int, stream: TextIO | None) -> io.TextIOWrapper:
     """Return a stream for text on a descriptor. A sign that the terminal does not know becomes a question mark."""
     raw = _Output(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
