@@ -1,6 +1,7 @@
 """The command `scaling VERB`: hands plain values on and prints what comes back. A refusal becomes one line and status 2."""
 
 import argparse
+import contextlib
 import io
 import os
 import signal
@@ -15,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import scaling
-from scaling import progress, store
+from scaling import progress, store, streams
 from scaling import run as running
 from scaling.case import Refusal, label, unknown
-from scaling.compose import complete, compose
+from scaling.compose import complete, compose, configuration
 from scaling.environment import hide_secrets
 from scaling.options import Parser
 from scaling.seats import Gone
@@ -74,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         complaints.print(f"scaling: {escape(hide_secrets(_one_line(refusal)))}", soft_wrap=True, highlight=False, style="red")
         return BAD_INPUT
-    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read the output of what would never end has seen enough
         return OK
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
@@ -128,18 +128,30 @@ def _leave(_signal: int, _frame: Any) -> None:
 
 
 def entry() -> None:
-    """The console script. Where the terminal does not know a sign, such as that of a microsecond, it gets a question mark."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    """Run the console script."""
+    streams.prepare()
     sys.exit(main())
 
 
 def run(words: list[str], console: Console) -> int:
     """Compose with Hydra, once or (--multirun) several times, and run each; the worst exit status counts."""
+    if {"-h", "--help"} & set(words):
+        return _help_on_run(words, console)
     statuses: list[int] = []
     compose(words, lambda config, name: statuses.append(_run_one(config, name, console)))
     return max(statuses, default=OK)
+
+
+def _help_on_run(words: list[str], console: Console) -> int:
+    """Print what Hydra says of the verb, with the meaning of every field in it."""
+    from scaling import field_help
+
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
+        compose(words, lambda config, name: None)
+    text = field_help.fill(written.getvalue()).replace(field_help.MARK, field_help.describe(configuration()))
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    return OK
 
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
@@ -218,6 +230,8 @@ def status(words: list[str], console: Console) -> int:
     parser.add_argument("--all", action="store_true", help="every task and every case, however many")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
+    if given.watch:
+        streams.stop_with_reader()
     found = statuses.watch(folder, console, given.all) if given.watch else statuses.look(folder)
     if found is None:
         return INTERRUPTED
@@ -230,12 +244,13 @@ def logs(words: list[str], console: Console) -> int:
     """Print what was written about a case: by its task, its worker and the scheduler."""
     from scaling import logs as logging
 
-    parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case that a cluster ran.")
-    parser.add_argument("key", metavar="KEY", help="the case's key, or how it begins, as `scaling status` shows it")
+    parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case.")
+    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label"
+    parser.add_argument("key", metavar="KEY", nargs="*", help=known_by)
     parser.add_argument("--all", action="store_true", help="files from their first line on, however long")
     given = parser.parse_args(words)
     known = logging.look(store.folder_of(given.folder))
-    for number, part in enumerate(logging.parts(known, logging.find(known, given.key), given.all)):
+    for number, part in enumerate(logging.parts(known, logging.find(known, " ".join(given.key)), given.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -408,7 +423,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
         text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
         for line in summary.fold(text, indent="  ") if brief else [text]:
             console.print(line)
-    counts = Counter(record.status for record in found.records)
+    counts = Counter(store.states(found.records).values())
     told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     joined = f"{told}; report: {index}"
     for line in [told, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:

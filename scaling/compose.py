@@ -28,8 +28,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    package = Path(__file__).resolve().parent
-    conf = next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+    conf = configuration()
     known = _known(conf)
     stopped: list[BaseException] = []
 
@@ -141,6 +140,12 @@ def _checked_files() -> Iterator[None]:
         yield
     finally:
         FileConfigSource.load_config = read  # type: ignore[method-assign]
+
+
+def configuration() -> Path:
+    """Return the folder of our configuration: within an installed package, or in the checkout."""
+    package = Path(__file__).resolve().parent
+    return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
 def _spelt(word: str) -> str:

@@ -5,15 +5,25 @@ import math
 import statistics
 from collections.abc import Sequence
 
+_TAIL = 6  # in units of sqrt(count), twelve standard deviations: what lies below has a probability of less than 1e-30
+
 
 @functools.lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
-    """The largest k for which the k-th smallest and the k-th largest enclose the median that often; 0 if none does."""
-    allowed, below = (1 - confidence) / 2 * 2**count, 0
-    for k in range(count // 2 + 1):
-        below += math.comb(count, k)
+    """Return the largest k for which the k-th smallest and the k-th largest value enclose the median; 0 if there is none.
+
+    The number of samples below the median is binomial, with probability 1/2. Its probabilities are computed one from the next,
+    as floats: `math.comb(count, k)` itself does not fit into one for 1,030 samples or more.
+    """
+    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # a probability that equals the allowed one, but for rounding, is allowed
+    first = max(0, count // 2 - _TAIL * math.isqrt(count))
+    chance = math.exp(math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2))
+    below = 0.0
+    for k in range(first, count // 2 + 1):
+        below += chance
         if below > allowed:
             return k
+        chance *= (count - k) / (k + 1)
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling import cores, environment
+from scaling import cores, environment, store
 from scaling.case import Case, problem, to_dict
 from scaling.machine import Machine, Shape
 from scaling.preflight import Answer, user_modules
@@ -221,7 +221,7 @@ def _on(platform: str, answer: Answer) -> Answer:
 
 def manifest(name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
     """What study.json says: the study that the folder was last asked for, so that what is missing can be told."""
-    return {
+    return store.stamp() | {
         "study": name,
         "title": title,
         "scaling": sorted(set(scaling)),

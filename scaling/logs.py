@@ -60,7 +60,18 @@ def look(results: Path) -> Known:
 
 
 def find(known: Known, given: str) -> str:
-    """The key that begins like that; a `Refusal` unless there is exactly one."""
+    """Return the one key that begins like that, or that of the one case with this label; a `Refusal` otherwise."""
+    words = " ".join(given.split())
+    labelled = [key for key, case in known.cases.items() if label(case) == words]
+    labelled = labelled or [key for key, case in known.cases.items() if label(case).startswith(words) and " " in words]
+    if len(labelled) == 1:
+        return labelled[0]
+    if labelled:
+        raise Refusal(f"{words!r} is how {len(labelled)} cases begin, give a key: {_named(labelled, known.cases)}")
+    if not given:
+        failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
+        some = failed or list(known.cases)
+        raise Refusal(f"name a case, by its key or its label: {_named(list(dict.fromkeys(some)), known.cases)}")
     if len(given) < _LEAST:
         raise Refusal(f"{given!r} is too short for a key: give {_LEAST} characters or more, `scaling status --all` shows them")
     begun = [key for key in known.cases if key.startswith(given)]

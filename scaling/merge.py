@@ -72,13 +72,16 @@ def merge(inputs: Sequence[str], output: str) -> Merged:
         raise Refusal(f"--output {target} lies inside {inside[0]}, one of the folders to merge: give a folder beside it")
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
+    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
+        _read(path)  # before anything is written
     _prepare(target)
     with _alone(target):
         return _merge([each for each in folders if each.resolve() != target.resolve()], target)
 
 
 def _prepare(target: Path) -> None:
-    """Make the folder, or refuse one that is something else."""
+    """Make the folder, or refuse one that is something else, or of a newer version."""
+    store.check_schemas(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in target.iterdir() if not path.name.startswith(".") and path.name != DAMAGED]
@@ -137,14 +140,17 @@ def _bring(folder: Path, target: Path, kept: _Kept) -> tuple[int, int, int]:
     return counts[0], counts[1], counts[2]
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return store.read_file(path)
+    except OSError as error:
+        raise Refusal(f"cannot read {path}: {error.strerror}; make it readable or move it away, and merge again") from None
+
+
 def _sorted_out(path: Path, kept: _Kept) -> tuple[list[bytes], int, list[bytes]]:
     """Of the lines of a file: the records that are new, how many are not, and what is no record."""
     fresh, again, broken = [], 0, []
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise Refusal(f"cannot read {path}: {error.strerror}; make it readable or move it away, and merge again") from None
-    for line in lines:
+    for line in _read(path).split(b"\n"):
         if not line.strip():
             continue
         try:
@@ -251,7 +257,7 @@ def _united(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     listed = [told["cases"] for told in studies if isinstance(told.get("cases"), list)]
     cases = {str(cell.get("key")): cell for each in listed for cell in each if isinstance(cell, dict)}
     same = {name: studies[0].get(name) for name in ("order_seed", "sampling")}
-    return {
+    return store.stamp() | {
         "study": _JOIN.join(names) or None,
         "title": next((told["title"] for told in studies if told.get("title")), None),
         "scaling": sorted({str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}),

@@ -13,7 +13,7 @@ and, where they apply, the constants and functions
     JIT        the values of `jit` that it knows; one that it does not know becomes the first of them
     SYSTEMS    what it speaks for, where that is more than one: `engine: julia/ForwardDiff`
     FORMULATIONS   {workload: formulations of its own}
-    versions() -> {name: version or None}, instead of PACKAGES
+    versions() -> {name: version or None}, instead of PACKAGES; or versions(system), where SYSTEMS differ in what they need
 
 Its module imports nothing but NumPy and the standard library until `prepare` is called. Does not know JAX, devices, or how
 anything is timed.
@@ -23,6 +23,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import inspect
 import math
 import pkgutil
 from collections.abc import Callable
@@ -101,7 +102,10 @@ def versions(engine: str) -> dict[str, str | None]:
     if engine == JAX:
         return {}
     of = module(engine)
-    found = of.versions() if callable(getattr(of, "versions", None)) else {n: _version(n) for n in getattr(of, "PACKAGES", ())}
+    if callable(getattr(of, "versions", None)):
+        found = of.versions(*[engine.partition("/")[2]][: len(inspect.signature(of.versions).parameters)])
+    else:
+        found = {name: _version(name) for name in getattr(of, "PACKAGES", ())}
     if engine.partition("/")[0] in built_in():
         return dict(found)
     return {**found, of.__name__: hashlib.sha256(Path(str(of.__file__)).read_bytes()).hexdigest()[:16]}

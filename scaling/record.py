@@ -6,13 +6,13 @@ Knows the fields and the closed lists; not the disk, not JAX.
 import dataclasses
 import functools
 import json
-import math
-import sys
 import types
 import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+import scaling
+from scaling import validation
 from scaling.case import Case, Refusal, from_dict, to_dict
 
 SCHEMA = 1
@@ -40,6 +40,14 @@ FAILED = {
     "cancelled": "its job was cancelled",
 }
 REASONS = {**SKIPPED, **FAILED}
+
+
+class FutureSchema(Exception):
+    """A newer version of this package wrote it: with which schema, and which version, where that is known."""
+
+    def __init__(self, schema: float, version: str | None) -> None:
+        super().__init__(schema)
+        self.schema, self.version = schema, version
 
 
 @dataclass(frozen=True)
@@ -149,19 +157,21 @@ class Record:
 
 def to_line(record: Record) -> str:
     """One line of strict JSON; a number that JSON cannot hold becomes null."""
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    fields["case"] = to_dict(record.case)
-    fields |= {"key": record.key, "kind": record.case.kind}
-    return json.dumps(_finite(fields), allow_nan=False)
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
+    fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
+    return json.dumps(fields, allow_nan=False)
 
 
 def from_line(line: str) -> Record:
-    """The record of a line; a line that is none raises ValueError with what is wrong."""
+    """The record of a line. ValueError says what is wrong with a line that is none; `FutureSchema` that it is a newer one."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
+    refuse_future(fields)
     if fields.get("schema") != SCHEMA:
         raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
+    for name, value in fields.items():
+        validation.check_numbers(name, value)
     key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
         fields["case"] = from_dict(fields["case"])
@@ -174,6 +184,17 @@ def from_line(line: str) -> Record:
     return record
 
 
+def refuse_future(told: Any) -> None:
+    """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
+    schema = told.get("schema") if isinstance(told, dict) else None
+    if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
+        return
+    environment = told.get("environment")
+    versions = environment.get("versions") if isinstance(environment, dict) else told.get("versions")
+    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
+    raise FutureSchema(schema, version if isinstance(version, str) and version != scaling.__version__ else None)
+
+
 def _types(hint: Any) -> tuple[type, ...]:
     """What `isinstance` asks for a field's annotation; an integer will do for a float."""
     several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -184,61 +205,23 @@ def _types(hint: Any) -> tuple[type, ...]:
 _TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
 
 
-_INSIDE: dict[str, Any] = {"seconds_min": (float, int), "turns": int, "compilations": dict}  # of lists, beside the samples
-
-
 def _validate(record: Record) -> None:
     values = vars(record)
     for name, allowed in _TYPES.items():
-        if not isinstance(values[name], allowed) or (isinstance(values[name], float) and not math.isfinite(values[name])):
-            raise ValueError(f"{name} is {values[name]!r}")
-    for name, inside in _INSIDE.items():
-        if not all(isinstance(value, inside) for value in values[name]):
-            raise ValueError(f"{name} holds {values[name]!r}")
+        value = values[name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise ValueError(f"{name} is {str(value)[:60]!r}")
     if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
     if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
         raise ValueError("no environment digest")
+    validation.check_record(values)
     if record.of_plan:
-        _validate_plan(record)
-    if record.status == "ok" and not record.seconds:
-        raise ValueError("ok, but without samples")
-    if [s for s in record.seconds if type(s) not in (float, int) or not 0 < s <= sys.float_info.max]:
-        raise ValueError("a sample that is no positive number")
-
-
-_PARTS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted, in seconds
-
-
-def _validate_plan(record: Record) -> None:
-    around, told = record.environment, record.predicted
-    hardware = around["hardware"]
-    if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
-        raise ValueError(f"hardware is {hardware!r}")
-    if record.status == "ok":
-        raise ValueError("a plan, and ok: it was not run")
-    if not isinstance(around.get("platform"), str) or not isinstance(around.get("device_kind"), str | None):
-        raise ValueError("a plan for no platform or kind of device")
-    if told is not None:
-        plain = all(_number(told.get(name)) for name in _PARTS) and told.get("by") in ("program", "formula")
-        if not plain or not 0 < told["low"] <= told["seconds"] <= told["high"] or not isinstance(told.get("bound"), str | None):
-            raise ValueError(f"predicted is {told!r}")
-        if not all(_number(each) and each > 0 for each in told.get("draws") or ()):
-            raise ValueError("draws that are no positive numbers")
-    for each in (*(record.kernels or ()), *(record.messages or ())):
-        words = {"kind", "library"}
-        if not isinstance(each, dict) or not all(
-            isinstance(v, str) if k in words else _number(v) for k, v in each.items() if v is not None
-        ):
-            raise ValueError(f"a kernel or a message is {each!r}")
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (float, int) and math.isfinite(value)
+        validation.check_plan(values)
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and not validation.is_number(value):
         return None
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}

@@ -102,6 +102,8 @@ def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable
 
     named: the other side. between: called now and then, when nothing is being measured on this machine.
     """
+    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+        store.check_schemas(each)
     with progress.examination(console) as note:
         answers = preflight.ask(job.cells, job.settings.case_seconds, note)
     with _beside(named, job.folder) as beside:

@@ -77,16 +77,19 @@ def look(folder: Path) -> Status:
 def read(folder: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Status:
     """The status as of what is known of its tasks."""
     tasks, loaded = tally.of(seen), store.load(folder)
-    records = {record.key: record for record in sorted(store.latest(loaded.records), key=lambda r: r.started_at or "")}
+    states = store.states(loaded.records)
+    ordered = sorted(store.latest(loaded.records), key=lambda r: (r.status == states[r.key], r.started_at or ""))
+    records = {record.key: record for record in ordered}  # of several, the last with the status that counts
     cases = {key: record.case for key, record in records.items()}
     wanted = asked(folder, cases)
     cases |= wanted
     lost, queued = _lost(tasks, loaded.records), _queued(tasks, loaded.records)
-    said = [*_ended(records.values(), tasks), *lost, *queued, *_running(tasks, cases)]
-    states = {key: record.status for key, record in records.items()} | {line.key: line.state for line in said}  # the last counts
+    now = [*lost, *queued, *_running(tasks, cases)]
+    said = [*_ended(records.values(), tasks), *now]
+    states |= {line.key: line.state for line in now}  # the last counts
     said += [Line("missing", key, case) for key, case in wanted.items() if key not in states]
     counts: dict[str, Counter] = {}
-    for key, case in (wanted or cases).items():
+    for key, case in cases.items():
         counts.setdefault(case.workload, Counter())[states.get(key, "missing")] += 1
     lines = [line for line in said if states.get(line.key, line.state) == line.state]
     damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
@@ -215,9 +218,8 @@ def lines(status: Status, every: bool = False) -> list[Text]:
         told = [line for line in status.lines if line.state == state]
         shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
         for line in shown:
-            key = f"{line.key[:short]}  " if status.tasks else ""
             name = label(line.case) if line.case else line.key
-            made.append(Text(f"{state:7} {key}{name}  {line.words}".rstrip()))
+            made.append(Text(f"{state:7} {line.key[:short]}  {name}  {line.words}".rstrip()))
         if len(shown) < len(told):
             made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))
     return made + [Text(note, style="yellow") for note in status.notes]

@@ -9,15 +9,18 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scaling
 from scaling.case import Refusal
-from scaling.record import Record, from_line, to_line
+from scaling.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
 
+_WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
 _LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
 
 
@@ -57,12 +60,16 @@ class Writer:
 
 
 def load(folder: Path) -> Loaded:
-    """Every record that can be read. A damaged line is named and passed over, so that its case runs again."""
+    """Every record that can be read. A damaged line is named and passed over, so that its case runs again.
+
+    What a newer version of this package wrote is a `Refusal`: to pass over it would be to run it again.
+    """
     records: list[Record] = []
     damaged: list[str] = []
+    _check_manifests(folder)
     for path in sorted(folder.glob("*.jsonl")):
         try:
-            lines = path.read_bytes().split(b"\n")
+            lines = read_file(path).split(b"\n")
         except OSError as error:
             damaged.append(f"{path.name}: {error.strerror}")
             continue
@@ -71,6 +78,8 @@ def load(folder: Path) -> Loaded:
                 continue
             try:
                 records.append(from_line(line.decode()))
+            except FutureSchema as future:
+                raise _too_new(path, future) from None
             except json.JSONDecodeError as error:
                 damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
@@ -116,6 +125,19 @@ def _unwritable(folder: Path, why: str | None) -> Refusal:
     return Refusal(f"cannot write to results={folder}: {why}; give another folder with results=PATH")
 
 
+def states(records: Iterable[Record]) -> dict[str, str]:
+    """Return what became of each case, by its key: in the environment where it ran last, the worst of its replicates.
+
+    This is what counts of cases count, wherever they are shown.
+    """
+    found: dict[str, tuple[str, str]] = {}  # key -> environment, status
+    for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
+        environment, status = found.get(record.key, (record.setting, record.status))
+        same = environment == record.setting
+        found[record.key] = record.setting, min(status, record.status, key=_WORST.index) if same else record.status
+    return {key: status for key, (_, status) in found.items()}
+
+
 def prepare(folder: Path) -> None:
     """Make a results folder, or refuse in one line."""
     try:
@@ -148,6 +170,21 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
         os.close(handle)
 
 
+def stamp() -> dict[str, Any]:
+    """Return what a file of JSON says of who wrote it: the schema, and the version of this package."""
+    return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds. OSError if it is no regular file: to read a pipe or a device may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        kind = os.fstat(handle).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "Not a regular file", str(path))
+        return file.read()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a small file as a whole, or not at all."""
     fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
@@ -161,17 +198,60 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """A small file, or None if it is not there or not readable as JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return _parsed(read_file(path))
+    except OSError:
         return None
+
+
+def _parsed(text: bytes) -> Any:
+    """Return what a text holds as JSON, or None."""
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def check_schemas(folder: Path) -> None:
+    """Raise a `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    _check_manifests(folder)
+    ours = f'"schema": {SCHEMA},'.encode()  # as this version writes it: a string within a record escapes its quotes
+    for path in sorted(folder.glob("*.jsonl")):
+        with contextlib.suppress(OSError):
+            for line in read_file(path).split(b"\n"):
+                if b"schema" in line and ours not in line:
+                    _check_schema(path, _parsed(line))
+
+
+def _check_manifests(folder: Path) -> None:
+    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
+        _check_schema(path, read_json(path))
+
+
+def _check_schema(path: Path, told: Any) -> None:
+    """Raise a `Refusal` if a mapping read from a file has a schema greater than ours."""
+    try:
+        refuse_future(told)
+    except FutureSchema as future:
+        raise _too_new(path, future) from None
+
+
+def _too_new(path: Path, future: FutureSchema) -> Refusal:
+    needed = f"ad-scaling {future.version} or newer" if future.version else "the version of ad-scaling that wrote it"
+    return Refusal(
+        f"{path} has schema {future.schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: install {needed}, "
+        "or give another folder; nothing was changed"
+    )
 
 
 def folder_of(path: str) -> Path:
     """An existing results folder, or a refusal that says which there are."""
     folder = Path(path)
+    there = False
     with contextlib.suppress(OSError, ValueError):  # what cannot be a path
-        if path and folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists()):
-            return folder
+        there = bool(path) and folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
+    if there:
+        check_schemas(folder)
+        return folder
     near = sorted(str(p.parent) for p in Path("results").glob("*/study.json"))
     raise Refusal(f"no results in {path!r}" + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some"))
 

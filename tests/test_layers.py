@@ -19,7 +19,7 @@ ORDER = [
     "measuring.streaming", "measuring.blocks", "measuring.hlo", "measuring.operations", "measuring.kernels",
     "measuring.measure", "environment", "process_state", "channel", "reaper", "processes",
     "machine", "cores", "memory", "measuring.compiling", "measuring.counted",
-    "measuring.conditions", "record",
+    "measuring.conditions", "validation", "record",
     "store", "measuring.attempt", "worker", "study", "ceilings", "settings", "preflight", "examine",
     "cluster.steps", "seats", "launch",
     "supervise", "planning.cost", "versus", "cluster.settings", "cluster.slurm", "cluster.pack", "cluster.submission",
@@ -45,7 +45,7 @@ ORDER = [
     "tracking.outcome", "tracking.publish", "tracking.early",
     "planning.hardware", "planning.network", "planning.model", "planning.calibration", "planning.topology", "planning.planner",
     "planning.crew", "planning.plan",
-    "progress", "compose", "status", "merge", "logs", "run", "cli",
+    "progress", "streams", "compose", "field_help", "status", "merge", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",

@@ -48,6 +48,11 @@ PROBLEMS = {
     "poisson at once": {"workload": "poisson", "points": 9, "batch": "whole"},
 }
 HERE = Path(julia.__file__).parent
+SHARED = ("ADTypes", "BenchmarkTools", "Distributions", "JSON", "SpecialFunctions")
+SYSTEMS_OWN = ("ForwardDiff", "ReverseDiff", "Zygote", "Enzyme", "DifferentiationInterface")
+LOADED = {name: (name,) for name in SYSTEMS_OWN} | {
+    "DifferentiationInterface": ("DifferentiationInterface", "ForwardDiff", "ReverseDiff")
+}
 
 # Speaks as measure.jl does, and computes with NumPy: an imaginary step, which is as exact as a derivative.
 STAND_IN = """\
@@ -160,13 +165,13 @@ def stand_in(tmp_path, monkeypatch):
     return make
 
 
-def instantiate(depot, leave_out=()):
-    """A Manifest as Julia writes it."""
+def instantiate(depot, leave_out=(), name="Manifest.toml", version="1.2.3"):
+    """A manifest as Julia writes it."""
     names = tomllib.loads((HERE / "Project.toml").read_text())["deps"]
     folder = depot / "environments" / "ad-scaling"
-    folder.mkdir(parents=True)
-    entries = [f'[[deps.{name}]]\nversion = "1.2.3"\n' for name in names if name not in leave_out]
-    (folder / "Manifest.toml").write_text('manifest_format = "2.0"\n' + "".join(entries))
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = [f'[[deps.{each}]]\nversion = "{version}"\n' for each in names if each not in leave_out]
+    (folder / name).write_text('manifest_format = "2.0"\n' + "".join(entries))
 
 
 def completed(**fields):
@@ -199,14 +204,56 @@ def test_an_unknown_system_is_refused_with_those_that_there_are():
 
 def test_versions_are_those_of_julia_and_of_its_environment(stand_in, tmp_path):
     stand_in()
-    assert peer.versions("julia/Zygote") == {"julia": "1.11.2"} | dict.fromkeys(set(_packages()) - {"LinearAlgebra"}, "1.2.3")
+    for system, own in LOADED.items():
+        assert peer.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys({*SHARED, *own}, "1.2.3")
+
+
+@pytest.mark.parametrize("absent", [*SYSTEMS_OWN, *SHARED])
+def test_an_absent_package_takes_away_only_the_systems_that_load_it(absent, stand_in, tmp_path, monkeypatch):
+    stand_in()
+    monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
+    instantiate(tmp_path / "other", leave_out=[absent])
+    for system, own in LOADED.items():
+        lacks = absent in (*own, *SHARED)
+        case = completed(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
+        expected = ("not_installed", f"{absent} is not installed; {julia.INSTALL}") if lacks else None
+        assert refusal(case) == expected, system
+
+
+@pytest.mark.parametrize(
+    ("manifests", "taken"),
+    [
+        ({"Manifest.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0", "Manifest-v1.12.toml": "1.2.0"}, "1.1.0"),
+        ({"Manifest.toml": "1.0.0", "Manifest-v1.12.toml": "1.2.0", "Manifest-v1.1.toml": "0.1.0"}, "1.0.0"),
+        ({"Manifest-v1.10.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0"}, "1.1.0"),
+        ({"JuliaManifest-v1.11.toml": "1.3.0", "Manifest-v1.11.toml": "1.1.0", "JuliaManifest.toml": "1.4.0"}, "1.3.0"),
+        ({"JuliaManifest.toml": "1.4.0", "Manifest.toml": "1.0.0"}, "1.4.0"),
+        ({"Manifest-v1.12.toml": "1.2.0"}, None),
+    ],
+)
+def test_of_several_manifests_the_one_of_the_running_julia_counts(manifests, taken, stand_in, tmp_path, monkeypatch):
+    stand_in()
+    monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
+    for name, version in manifests.items():
+        instantiate(tmp_path / "other", name=name, version=version)
+    assert peer.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys([*SHARED, "ForwardDiff"], taken)
+
+
+def test_a_manifest_of_the_first_format_and_a_damaged_one_are_read_for_what_they_say(stand_in, tmp_path):
+    stand_in()
+    manifest = tmp_path / "depot" / "environments" / "ad-scaling" / "Manifest.toml"
+    manifest.write_text('[[JSON]]\nversion = "0.21.1"\n[[LinearAlgebra]]\n')
+    assert julia.versions("Zygote")["JSON"] == "0.21.1" and julia.versions("Zygote")["Zygote"] is None
+    manifest.write_text("[[torn")
+    assert set(julia.versions("Zygote").values()) == {"1.11.2", None}
 
 
 def test_a_package_that_is_not_in_the_environment_is_named(stand_in, tmp_path, monkeypatch):
     stand_in()
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
     instantiate(tmp_path / "other", leave_out=["Enzyme"])
-    assert refusal(completed(workload="residual", points=3)) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
+    case = completed(workload="residual", points=3, engine="julia/Enzyme", mode="jacrev")
+    assert refusal(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("jacfwd", "float64"), ("jacfwd", "float32"), ("value", "float64")])
@@ -319,7 +366,10 @@ def test_the_script_and_its_environment_name_the_same_packages():
     script = (HERE / "measure.jl").read_text()
     loaded = re.findall(r"^(?:using|import) (\w+)", script, re.MULTILINE)
     differentiate = re.search(r"const PACKAGES = Dict\((.*?)^\)", script, re.MULTILINE | re.DOTALL).group(1)
-    assert set(re.findall(r"^    :(\w+) =>", differentiate, re.MULTILINE)) == set(julia.SYSTEMS)
+    named = re.findall(r"^    :(\w+) => \[(.*?)\],$", differentiate, re.MULTILINE)
+    assert {system: tuple(re.findall(r":(\w+)", words)) for system, words in named} == LOADED
+    assert set(loaded) - {"LinearAlgebra"} == set(SHARED)
+    assert set(julia.SYSTEMS) == set(LOADED)
     assert set(loaded) | set(re.findall(r":(\w+)", differentiate)) == set(_packages())
     assert set(tomllib.loads((HERE / "Project.toml").read_text())["compat"]) == set(_packages()) - {"LinearAlgebra"} | {"julia"}
 

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
 from scaling import cli, launch, logs, status, store
-from scaling.case import Case
+from scaling.case import Case, label, to_dict
 from scaling.cluster import follow, outcome, submission, table, tally
 from scaling.cluster.outcome import Seen
 from scaling.cluster.pack import Task
@@ -23,6 +24,7 @@ from scaling.cluster.slurm import State
 from scaling.launch import Item, manifest
 from scaling.machine import Machine, Shape
 from scaling.preflight import Answer
+from scaling.record import to_line
 from scaling.settings import Settings
 from scaling.workload import complete
 
@@ -255,7 +257,9 @@ def test_a_folder_without_jobs_is_told_as_it_always_was(make_record, tmp_path, c
     code, out, _ = call(["status", tmp_path], capsys)
     head = re.sub(r"[^\w\s]", "", next(line for line in out.splitlines() if "workload" in line)).split()
     assert code == 1 and head == ["workload", "ok", "skipped", "failed", "missing"]
-    assert out.splitlines()[-1].startswith("failed  linear ") and out.splitlines()[-1].endswith("  error: long ago")
+    assert re.match(rf"failed  {bad.key[:6]}\w*  linear ", out.splitlines()[-1]) and out.splitlines()[-1].endswith(
+        "  error: long ago"
+    )
     assert call(["cancel", tmp_path], capsys)[:2] == (0, "nothing waits or runs\n")
 
 
@@ -429,3 +433,50 @@ def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
     assert after.returncode == 1 and "cancelled: its job was cancelled while it ran" in after.stdout
     [kept] = (tmp_path / "here" / "jobs").glob("*/states.json")
     assert json.loads(kept.read_text())["0001"]["state"]["name"] == "CANCELLED"
+
+
+def counts_in(text):
+    """Return how many cases a text says are ok, skipped and failed."""
+    found = re.search(r"(\d+) ok(?:, (\d+) skipped, (\d+) failed)", text)
+    return tuple(map(int, found.groups()))
+
+
+def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, scaling_command):
+    """Replicates, attempts, an environment of before, and what an earlier study left are no further cases."""
+    first, second = {"started_at": "2026-11-21"}, {"started_at": "2026-11-22"}
+    made = [make_record(points=7, replicate=replicate, **first) for replicate in (0, 1, 2)]
+    made += [make_record(points=8, **first), make_record(points=8, digest="f" * 12, **second)]
+    made += [make_record("failed", reason="error", text="no", points=9, **first), make_record(points=9, replicate=1, **second)]
+    made += [make_record(points=10, **first), make_record("skipped", reason="no_digits", text="none", points=11, **first)]
+    ceiling = {"workload": "ceiling", "target": "copy", "sizes": {"k": 4, "terms": 1}, "mode": "value", "api": "jit"}
+    made += [make_record(**ceiling, started_at="2026-11-21")]
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("".join(to_line(record) + "\n" for record in made))
+    cases = [{"key": record.key, "case": to_dict(record.case)} for record in made[:7]]
+    store.write_json(folder / "study.json", {"study": "mine", "cases": cases})
+    found = status.look(folder)
+    total = sum(found.counts.values(), Counter())
+    assert (total["ok"], total["skipped"], total["failed"]) == (4, 1, 1) and total.total() == 6
+    assert counts_in(scaling_command(["report", "here"]).stdout) == (4, 1, 1)
+    page = " ".join((folder / "report" / "index.html").read_text().split())
+    for count, state in ((4, "ok"), (1, "skipped"), (1, "failed")):
+        assert re.search(rf"{count}(?:<[^>]*>|\s)*{state}", page), state
+
+
+def test_a_failed_case_is_shown_with_the_key_that_logs_wants_and_its_label_will_do(tmp_path, make_record, scaling_command):
+    (tmp_path / "here").mkdir()
+    record = make_record("failed", reason="error", text="the pump is broken", points=9)
+    (tmp_path / "here" / "a.jsonl").write_text(to_line(record) + "\n" + to_line(make_record(points=7)) + "\n")
+    shown = scaling_command(["status", "here"]).stdout
+    [line] = [line for line in shown.splitlines() if line.startswith("failed")]
+    key = line.split()[1]
+    assert record.key.startswith(key)
+    for words in ([key], [label(record.case)], label(record.case).split(), [label(record.case)[:-1]]):
+        done = scaling_command(["logs", "here", *words])
+        assert done.returncode == 0 and "the pump is broken" in done.stdout, words
+    done = scaling_command(["logs", "here"])
+    assert done.returncode == 2 and record.key in done.stderr and done.stderr.count("\n") == 1
+    shared = " ".join(label(record.case).split()[:3])
+    done = scaling_command(["logs", "here", shared])
+    assert done.returncode == 2 and "2 cases" in done.stderr

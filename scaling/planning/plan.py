@@ -94,6 +94,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     if deadline is not None and not a_number:
         raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
     hardware = machines.from_config(config["hardware"])
+    store.check_schemas(folder)
     if hardware.platform == "cpu":
         hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
         hardware = dataclasses.replace(hardware, memory=_of_this_host())
@@ -291,7 +292,7 @@ def _manifest(made: Made) -> dict[str, Any]:
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
         scaling |= set(map(str, before["scaling"]))
     hardware = dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}
-    return {"study": job.name, "title": job.title, "scaling": sorted(scaling), "hardware": hardware}
+    return store.stamp() | {"study": job.name, "title": job.title, "scaling": sorted(scaling), "hardware": hardware}
 
 
 def said(made: Made) -> str:

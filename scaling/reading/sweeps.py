@@ -29,6 +29,14 @@ def sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep
     One size is swept, with those that determine it and are determined by it; the others tell the lists apart. Of several the one
     that takes the most values on a single number of devices: points that grow with their devices are no sweep.
     """
+    families: dict[tuple[str, ...], list[T]] = {}  # a workload of a user's own may have had other sizes before
+    for item in items:
+        families.setdefault(tuple(case_of(item).sizes), []).append(item)
+    return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
+
+
+def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
+    """Return the sweeps of items whose sizes have the same names."""
     rows = [(numbers(case_of(item)), item) for item in items]
     together = _moving_together([row for row, _ in rows])
     if not together:

@@ -101,7 +101,7 @@ def unmeasured(found: Findings) -> list[dict[str, Any]]:
             "status": status,
             "reason": reason,
             "meaning": REASONS.get(reason, ""),
-            "count": counted(len(records), "case"),
+            "count": counted(len({r.key for r in records}), "case"),
             "items": [(label(r.case) + marks(found, r.setting), r.text or "") for r in records],
         }
         for (status, reason), records in groups.items()

@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from scaling import store
 from scaling.reading import trends
 from scaling.reading.answer import brief, scored
 from scaling.reading.curves import KINDS
@@ -47,7 +48,7 @@ def html(found: Findings, drawings: Sequence[Drawing], shown: Sequence[tables.Ta
     plans = planned.sections(found)
     of_plans = {section.anchor: next((d for d in drawings if d.name == section.anchor), None) for section in plans}
     drawings = [drawing for drawing in drawings if drawing.name not in of_plans]
-    count = Counter(record.status for record in found.records if record.case.kind == "case")
+    count = Counter(store.states(found.records).values())
     count["planned"] = sum(record.status == "planned" for forecast in found.forecasts for record in forecast.records)
     several = {table.anchor: table for table in shown}
     fastest = several.pop("fastest", None)

@@ -169,8 +169,8 @@ def _study_run(found: Findings, folder: Path, everything: Sequence[Record]) -> R
     }
     told = [_told(environment) for environment in environments.values()]
     config |= {key: _each(each[key] for each in told) for key in told[0]}
-    counts = Counter(record.status for record in found.records)
-    summary = {"cases": len(found.records)} | {status: counts[status] for status in STATUSES}
+    counts = Counter(store.states(found.records).values())
+    summary = {"cases": counts.total()} | {status: counts[status] for status in STATUSES}
     lines = tuple(to_line(record) for record in everything)
     return Run(_digest([series, shown]), series, found.name, found.name, STUDY, config, [], summary, tables, whole, lines)
 
