@@ -48,6 +48,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         except BaseException as error:  # Hydra would print its own words about it first
             stopped.append(error)
 
+    _read_times_as_text()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
     overrides = [word for word in words if "=" in word and not word.startswith("-")]  # argparse wants them all in one place
     sys.argv = ["scaling run", *(word for word in words if word not in overrides), *map(_spelt, overrides)]
@@ -59,6 +60,16 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         raise _plainly(stopped[0], known) from None
     if stopped:
         raise stopped[0]
+
+
+def _read_times_as_text() -> None:
+    """Let YAML files hold times such as 2:00:00 as text; YAML 1.1 reads them as numbers to the base of 60."""
+    import yaml
+
+    integer = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    for first, known in resolvers.items():
+        resolvers[first] = [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in known]
 
 
 def _spelt(word: str) -> str:
