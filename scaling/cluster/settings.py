@@ -12,7 +12,19 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # ways to request GPUs
 LISTS = ("setup", "srun", "hosts", "shell")  # fields that hold words
 _WHOLE = ("at_once", "attempts", "per_node", "nodes", "cores")
-_TEXTS = ("partition", "account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python", "container", "mpi")
+_TEXTS = (
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "exclude",
+    "reservation",
+    "device_kind",
+    "gres",
+    "python",
+    "container",
+    "mpi",
+)
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # MB, as Slurm counts them
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
 
@@ -78,7 +90,8 @@ def from_config(config: Any) -> Cluster:
     given = {name: _checked(name, value) for name, value in config.items()}
     cluster = Cluster(**{name: value for name, value in given.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
-        raise Refusal(f"cluster.gpu_option={cluster.gpu_option} requests a gpu, not cluster.gres={cluster.gres}: take gpu_option=gres")
+        asked = f"cluster.gpu_option={cluster.gpu_option}"
+        raise Refusal(f"{asked} requests a gpu, not cluster.gres={cluster.gres}: take cluster.gpu_option=gres")
     return cluster
 
 

@@ -1,5 +1,6 @@
 """Slurm: what its commands say of its nodes and of jobs. Knows their words and formats; not what runs in a job."""
 
+import datetime
 import os
 import re
 import subprocess
@@ -89,7 +90,7 @@ def machine(cluster: Cluster) -> Machine:
 def assumed_machine(cluster: Cluster) -> Machine:
     """Return the nodes of a cluster that cannot be asked, by its settings alone."""
     if not cluster.per_node:
-        raise Refusal("there is no sinfo here to say how many devices a node has: set cluster.per_node, such as cluster.per_node=4")
+        raise Refusal("no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4")
     return Machine(
         cluster.platform, cluster.device_kind, cluster.per_node, cluster.nodes or _ANY_NODES, "of cluster.nodes", remote=True,
         untold=cluster.untold,
@@ -223,6 +224,22 @@ def accounted(jobs: Iterable[str]) -> dict[str, State]:
         state = State(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
         found |= dict.fromkeys(_each(job), state)
     return found
+
+
+def remembered(name: str, since: str) -> list[str]:
+    """Return the jobs of a name that accounting knows, also those that have ended; nothing where there is no accounting.
+
+    since: when the first of them was submitted, in UTC.
+    """
+    start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
+    try:
+        told = ask(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}",
+            "--format=JobID",
+        )  # fmt: skip
+    except Refusal:
+        return []
+    return [job for line in told.splitlines() for job in _each(line.strip())]
 
 
 def _each(job: str) -> list[str]:

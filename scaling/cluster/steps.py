@@ -92,6 +92,7 @@ def why(said: Sequence[str]) -> tuple[str, str] | None:
     """Why Slurm ended a step, by what srun and slurmstepd said: the reason of a record, and their line; None where it did not."""
     known = (
         ("due to time limit", "timeout"), ("due to preemption", "preempted"), ("node fail", "node_failed"),
+        ("exceeded memory limit", "out_of_memory"), ("exceeded job memory limit", "out_of_memory"),
         ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
     )  # fmt: skip
     return next(((reason, line) for line in said for words, reason in known if words in line.lower()), None)

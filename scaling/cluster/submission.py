@@ -112,7 +112,8 @@ def all_of(results: Path) -> list[Submission]:
                 )
                 for e in told["tasks"]
             )  # fmt: skip
-            found.append(Submission(path.parent, told["kind"], told["made_at"], told["host"], told["minutes"], entries, told.get("pid")))
+            kind, made_at, host = told["kind"], told["made_at"], told["host"]
+            found.append(Submission(path.parent, kind, made_at, host, told["minutes"], entries, told.get("pid")))
         except (KeyError, TypeError):
             continue
     return found
@@ -158,7 +159,7 @@ def save(submission: Submission) -> None:
         }
         for e in submission.entries
     ]  # fmt: skip
-    told = {"kind": submission.kind, "made_at": submission.made_at, "host": submission.host, "minutes": submission.minutes, "pid": submission.pid}
+    told = {name: getattr(submission, name) for name in ("kind", "made_at", "host", "minutes", "pid")}
     told["tasks"] = tasks
     store.write_json(submission.folder / _FILE, told)
 

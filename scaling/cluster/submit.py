@@ -118,7 +118,7 @@ def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.Task], machine
             return 1
 
     made = submission.arrange(results, "STAMP", cluster, tasks)
-    texts = []
+    texts: list[str] = []
     for entries in _arrays(made, cluster, 0 if shutil.which("scontrol") else _MANY):
         before = "ARRAY" if texts else None
         executor = Unchecked((made.folder / "log").resolve())
@@ -129,9 +129,7 @@ def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.Task], machine
     return texts
 
 
-def _asked(
-    made: Submission, entry: submission.Entry, cluster: Cluster, machine: Machine, before: str | None
-) -> dict[str, Any]:
+def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, machine: Machine, before: str | None) -> dict[str, Any]:
     """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
     shape = entry.shape
     held = shape.devices // shape.processes

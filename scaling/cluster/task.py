@@ -46,6 +46,10 @@ def main(words: Sequence[str]) -> int:
             except Gone as gone:
                 journal.say("stopped", text=str(gone))
                 return 1
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    journal.say("stopped", text=f"cannot write: {error.strerror or error}")
+                raise
             journal.say("ended")
             return 0
     except Refusal as refusal:
