@@ -5,6 +5,7 @@ Knows the configuration and in what order things happen; each of them is done el
 
 import contextlib
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -219,7 +220,8 @@ def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
         hours = sum(seconds * case.devices for case, seconds in took) / 3600
         console.print(f"as planned: {number(hours)} device-hours for {counted(len(took), 'case')} of them", highlight=False)
     if longest > 60 * job.cluster.time:
-        console.print(f"[yellow]one of them may take longer than cluster.time={job.cluster.time:g} minutes[/]", highlight=False)
+        words = f"one of them may take {waiting(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
+        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
     return True
 
 

@@ -217,7 +217,7 @@ def _read(process: subprocess.Popen, rank: int, events: "queue.Queue[dict[str, A
 def _tail(errors: TextIO) -> list[str]:
     """The last lines of what a worker complained of."""
     errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, errors.tell() - 4096))
+    errors.seek(max(0, errors.tell() - 16384))
     return errors.read().splitlines()
 
 

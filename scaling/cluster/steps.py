@@ -95,7 +95,10 @@ def why(said: Sequence[str]) -> tuple[str, str] | None:
         ("exceeded memory limit", "out_of_memory"), ("exceeded job memory limit", "out_of_memory"),
         ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
     )  # fmt: skip
-    return next(((reason, line) for line in said for words, reason in known if words in line.lower()), None)
+    found = next(((reason, line) for line in said for words, reason in known if words in line.lower()), None)
+    if found is None and any("stopped sending heartbeats" in line for line in said):  # JAX's coordination service
+        return "node_failed", "a process of the case stopped sending heartbeats: its node failed, or lost its network"
+    return found
 
 
 def nodes_here() -> tuple[str, ...]:
