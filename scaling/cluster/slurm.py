@@ -72,7 +72,7 @@ def machine(cluster: Cluster) -> Machine:
     """
     known = _nodes(cluster)
     pools = _pools(cluster, known)
-    nodes = next((pool for pool in pools if any(node.devices for node in pool)), pools[-1])
+    nodes = next((pool for pool in pools if any(node.devices for node in pool)), next(filter(None, pools), []))
     found = {node.name: node.devices for node in nodes}
     most = max(found.values(), default=0)
     name = _name_of(cluster, nodes, known)
@@ -120,10 +120,9 @@ def _pools(cluster: Cluster, known: Sequence[Node]) -> list[list[Node]]:
         first = [node for node in known if node.partition in names]
         return [_with_features(cluster, first), first]
     first = [node for node in known if node.default]
-    pools = [_with_features(cluster, first), first]
-    if cluster.constraint or cluster.qos or cluster.per_node:
-        pools += [_with_features(cluster, known), list(known)]
-    return pools
+    if not (cluster.constraint or cluster.qos or cluster.per_node):
+        return [first]
+    return [_with_features(cluster, first), _with_features(cluster, known), first, list(known)]
 
 
 def _with_features(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:

@@ -61,8 +61,8 @@ class Steps:
         if self.platform == "cpu":
             words += [f"--cpus-per-task={held}", "--hint=nomultithread"]  # a device is a core, and not a thread of one
         else:
-            words += [f"--{name}={value}" for name, value in gpu_request(self.gpu_option, self.gres, shape).items()]
-            words += ["--gpu-bind=none"] if self.gpu_option == "gpus_per_task" else []  # workers choose their GPUs by number
+            option = "gres" if self.gpu_option == "gres" else "gpus_per_node"  # per task, a worker would see its own GPUs alone
+            words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
             words += [f"--cpus-per-task={max(1, int(self.cores * held))}"] if self.cores else []
         return [[*words, *self.arguments, *worker]]
 
