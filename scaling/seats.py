@@ -224,5 +224,6 @@ def _tail(errors: TextIO) -> list[str]:
 def _last_line(lines: list[str]) -> str:
     """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-    errors = [line for line in lines if "error:" in line and not any(words in line for words in _GENERAL)]
+    own = [line for line in own if not line.startswith('Try "srun')]
+    errors = [line for line in lines if ("error:" in line or "option" in line) and not any(words in line for words in _GENERAL)]
     return environment.last_line("\n".join(own or errors or lines), "")[:300]

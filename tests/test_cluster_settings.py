@@ -22,7 +22,16 @@ def asked(shape=None, machine=NODES, **config):
 
 @pytest.mark.parametrize(
     ("given", "sent"),
-    [(4, "4G"), ("4", "4G"), ("4GB", "4G"), ("4G", "4G"), (0.5, "512M"), ("4000MB", "4000M"), ("4096MiB", "4G"), ("1.5TB", "1536G")],
+    [
+        (4, "4G"),
+        ("4", "4G"),
+        ("4GB", "4G"),
+        ("4G", "4G"),
+        (0.5, "512M"),
+        ("4000MB", "4000M"),
+        ("4096MiB", "4G"),
+        ("1.5TB", "1536G"),
+    ],
 )
 def test_memory_is_in_gigabytes_unless_it_has_a_unit(given, sent):
     assert asked(memory=given)["mem"] == sent

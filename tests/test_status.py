@@ -429,3 +429,14 @@ def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
     assert after.returncode == 1 and "cancelled: its job was cancelled while it ran" in after.stdout
     [kept] = (tmp_path / "here" / "jobs").glob("*/states.json")
     assert json.loads(kept.read_text())["0001"]["state"]["name"] == "CANCELLED"
+
+
+def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_did_not_start(study, monkeypatch):
+    one = study(2).start(0)
+    one.journals[0].say("stopped", text="the process ended with status 2")
+    (one.journals[0].folder / "worker-1.log").write_text("slurmstepd-n1: error: execve(): python: No such file or directory\n")
+    one.keep(State("FAILED", reason="exit code 1:0"))
+    monkeypatch.setattr("scaling.cluster.slurm.ask", lambda *words: "")
+    parts = list(logs.parts(logs.look(one.folder), one.key(0)))
+    assert "the process ended with status 2" in parts[0].text
+    assert any("execve(): python: No such file" in part.text for part in parts)
