@@ -5,7 +5,7 @@ import types
 import pytest
 
 from scaling.case import Refusal
-from scaling.cluster import slurm, steps, submission, submit
+from scaling.cluster import slurm, steps, submit
 from scaling.cluster.settings import from_config
 from scaling.machine import Machine, Shape
 
@@ -48,13 +48,13 @@ def test_a_time_limit_is_in_minutes_or_in_a_format_of_slurm(given, minutes):
 
 @pytest.mark.parametrize("given", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
 def test_what_is_no_time_is_refused_with_the_formats(given):
-    with pytest.raises(Refusal, match="cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"):
+    with pytest.raises(Refusal, match=r"cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"):
         from_config({"name": "slurm", "time": given})
 
 
 @pytest.mark.parametrize("given", [0, -4, "4kB", "much", "4GBit", True, [4]])
 def test_what_is_no_memory_is_refused_with_the_units(given):
-    with pytest.raises(Refusal, match="cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"):
+    with pytest.raises(Refusal, match=r"cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"):
         from_config({"name": "slurm", "memory": given})
 
 
@@ -91,7 +91,7 @@ def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
 
 
 def test_an_option_for_gpus_needs_a_gpu():
-    with pytest.raises(Refusal, match="cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"):
+    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"):
         from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
 
 
@@ -173,14 +173,14 @@ def test_a_default_partition_without_gpus_is_no_reason_to_refuse_what_leads_to_o
 
 
 def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_have_some(site):
-    with pytest.raises(Refusal, match="no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100"):
+    with pytest.raises(Refusal, match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100"):
         site()
 
 
 def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
     """Some sites do not list their GPUs as generic resources."""
     hidden = SITE.replace("gpu:a100:4(S:0-1)", "(null)").replace("gpu:h100:8(S:0-1)", "(null)")
-    with pytest.raises(Refusal, match="or cluster.per_node to how many a node has"):
+    with pytest.raises(Refusal, match=r"or cluster.per_node to how many a node has"):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)

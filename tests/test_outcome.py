@@ -140,7 +140,7 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
         (CANCELLED.format(" DUE TO PREEMPTION"), "PREEMPTED", "preempted"),
         (CANCELLED.format(" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), "NODE_FAIL", "node_failed"),
         (CANCELLED.format(""), "CANCELLED", "cancelled"),
-        (CANCELLED.format(" DUE TO PREEMPTION") + "begins again\n" + CANCELLED.format(" DUE TO TIME LIMIT"), "TIMEOUT", "timeout"),
+        (CANCELLED.format(" DUE TO PREEMPTION") + "again\n" + CANCELLED.format(" DUE TO TIME LIMIT"), "TIMEOUT", "timeout"),
         (CANCELLED.format("") + "slurmstepd-n1: error: Exceeded job memory limit\n", "OUT_OF_MEMORY", "out_of_memory"),
         ("", "LOST", "killed"),
     ],
