@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import QUICK
-from slurm_fixture import CLUSTER, call, cluster  # noqa: F401
+from slurm_fixture import CLUSTER, call, cluster, slurm  # noqa: F401
 
 from scaling.cluster import outcome, submission
 from scaling.store import load
@@ -419,10 +419,10 @@ def test_a_case_that_takes_more_memory_than_its_job_has_is_out_of_memory(scaling
 @pytest.fixture
 def cpu_default(cluster):  # noqa: F811
     """The partition without GPUs is the default one."""
-    call("scontrol", "update", "PartitionName=cpu", "Default=YES", "Hidden=NO")
+    slurm("scontrol", "create", "PartitionName=cpu", "Nodes=c1", "Default=YES")
     yield
-    call("scontrol", "update", "PartitionName=main", "Default=YES")
-    call("scontrol", "update", "PartitionName=cpu", "Default=NO", "Hidden=YES")
+    slurm("scontrol", "update", "PartitionName=main", "Default=YES")
+    slurm("scontrol", "delete", "PartitionName=cpu")
 
 
 @pytest.mark.usefixtures("cpu_default")
