@@ -151,7 +151,7 @@ def _time(at: str | None) -> str:
 def _workers(task: Tally, key: str) -> Iterator[tuple[Path, str]]:
     """The files of the workers that had a case, and with how many they were shared."""
     seats = {seat for attempt in _attempts(task, key) for seat in attempt.seats}
-    if not seats:  # what kept workers from starting stands in the files of all of them
+    if not seats and not task.open:  # what kept workers from starting stands in the files of all of them
         for path in sorted(task.entry.folder.glob(f"{task.entry.name}.run-{task.runs}/worker-*.log")):
             yield path, ""
         return
