@@ -199,12 +199,12 @@ def problem(case: Case) -> tuple:
 
 
 # Fields that a label gives with their names.
-_SAID = ("points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh")
+_SAID = ("points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh", "data_seed")
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
-    out = set(leave_out) | {"data_seed"}
+    out = set(leave_out)
     words = []
     for name, value in to_dict(case).items():
         if name in out or (value == _DEFAULTS[name] and name not in ("mode", "points", "devices", "api", "split")):

@@ -42,6 +42,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         except BaseException as error:  # Hydra would print its own words about it first
             stopped.append(error)
 
+    _read_times_as_text()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
     options.check(words, known)
     overrides = [word for word in words if "=" in word and not word.startswith("-")]  # argparse wants them all in one place
@@ -146,6 +147,16 @@ def configuration() -> Path:
     """Return the folder of our configuration: within an installed package, or in the checkout."""
     package = Path(__file__).resolve().parent
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+
+
+def _read_times_as_text() -> None:
+    """Let YAML files hold times such as 2:00:00 as text; YAML 1.1 reads them as numbers to the base of 60."""
+    import yaml
+
+    integer = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    for first, known in resolvers.items():
+        resolvers[first] = [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in known]
 
 
 def _spelt(word: str) -> str:

@@ -119,7 +119,8 @@ def _story(task: Tally, key: str) -> list[str]:
     if attempts:
         return [_line(task, attempt) for attempt in attempts]
     state = task.seen.state
-    why = f" ({state.reason})" if state.reason else ""
+    words = outcome.last_words(task.entry) if not task.open and state.name != "COMPLETED" else ""
+    why = ": ".join(filter(None, [f" ({state.reason})" if state.reason and state.reason != words else "", words]))
     became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
     return [f"{became} {_place(task)}: {state.name.lower()}{why}"]
 
@@ -160,6 +161,11 @@ def _time(at: str | None) -> str:
 
 def _workers(task: Tally, key: str) -> Iterator[tuple[Path, str]]:
     """The files of the workers that had a case, and with how many they were shared."""
+    seats = {seat for attempt in _attempts(task, key) for seat in attempt.seats}
+    if not seats and not task.open:  # what kept workers from starting stands in the files of all of them
+        for path in sorted(task.entry.folder.glob(f"{task.entry.name}.run-{task.runs}/worker-*.log")):
+            yield path, ""
+        return
     shared = Counter((attempt.run, seat) for attempt in task.attempts for seat in attempt.seats)
     for run, seat in dict.fromkeys((attempt.run, seat) for attempt in _attempts(task, key) for seat in attempt.seats):
         path = task.entry.folder / f"{task.entry.name}.run-{run}" / f"worker-{seat}.log"

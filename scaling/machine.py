@@ -33,6 +33,7 @@ class Machine:
     name: str = "here"
     remote: bool = False  # its nodes are not this host: what only they can tell is not known
     untold: tuple[str, ...] = ()  # more of the environment that only they can tell
+    cpus_each: float | None = None  # CPUs of a node for each of its accelerators; None: not known
 
     @property
     def devices(self) -> int:

@@ -5,6 +5,7 @@ Knows the configuration and in what order things happen; each of them is done el
 
 import contextlib
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def read(config: dict[str, Any], name: str) -> Job:
     if config["versus"] is not None and cluster.name != NONE:
         raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
     cells = study.expand(config["study"], overrides, settings.max_cases)
-    machine = _machine(cluster)
+    machine = _machine(cluster, config["dry_run"])
     if ceilings.wanted(config["study"]):
         cells += ceilings.cells(cells, machine.platform)
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
@@ -85,8 +86,10 @@ def read(config: dict[str, Any], name: str) -> Job:
     return Job(name, title, settings, cluster, machine, folder, cells, config["nested"], wait)
 
 
-def _machine(cluster: Cluster) -> Machine:
+def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
     """What there is to run on."""
+    if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
     if cluster.name in (NONE, LOCAL):
         return launch.here()
     if cluster.name != HOSTS:
@@ -109,8 +112,10 @@ def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable
     with _beside(named, job.folder) as beside:
         folders = [job.folder, beside[1]] if beside else [job.folder]
         if dry_run:
-            made = _plan(job, answers, [store.load(each) for each in folders], _look(job))
+            made = _plan(job, answers, [store.load(each) for each in folders], _look(job, dry_run))
             _print_plan(made, job, console)
+            if job.cluster.name == SLURM:
+                _print_scripts(made, job, console)
             return Ran(frozenset(), frozenset(), None, True, bool(made.failures))
         for each in folders:
             store.prepare(each)
@@ -165,9 +170,10 @@ def _plan(job: Job, answers: Sequence[Answer], loaded: Sequence[store.Loaded], s
     return launch.plan(answers, job.settings, job.machine, mine, beside[0] if beside else None, outcome.queued(seen))
 
 
-def _look(job: Job) -> list[outcome.Seen]:
+def _look(job: Job, dry_run: bool = False) -> list[outcome.Seen]:
     """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
-    return outcome.look(job.folder, asking=job.cluster.name == SLURM or shutil.which("squeue") is not None)
+    must = job.cluster.name == SLURM and not dry_run
+    return outcome.look(job.folder, asking=must or shutil.which("squeue") is not None)
 
 
 def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], console: Console) -> launch.Plan:
@@ -188,17 +194,28 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
     return made
 
 
+def _tasks(job: Job, made: launch.Plan, loaded: store.Loaded) -> list[pack.Task]:
+    """Return the missing cases as tasks of the cluster."""
+    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
+    fill = pack.nested if job.nested else pack.tasks
+    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
+    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
+
+
+def _print_scripts(made: launch.Plan, job: Job, console: Console) -> None:
+    """Print every sbatch script that would be submitted."""
+    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
+    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
+        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
+
+
 def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
     """Put on record what need not run, and hand over the rest; whether anything is in the queue now."""
     supervise.run(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
     if not made.jobs:
         return bool(made.queued)
-    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    fill = pack.nested if job.nested else pack.tasks
     loaded = store.load(job.folder)
-    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
-    if job.cluster.name == LOCAL:
-        tasks = pack.as_one(tasks)
+    tasks = _tasks(job, made, loaded)
     done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
     jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
     longest = max(task.seconds for task in tasks)
@@ -212,7 +229,8 @@ def _submit(job: Job, made: launch.Plan, console: Console) -> bool:
         hours = sum(seconds * case.devices for case, seconds in took) / 3600
         console.print(f"as planned: {number(hours)} device-hours for {counted(len(took), 'case')} of them", highlight=False)
     if longest > 60 * job.cluster.time:
-        console.print(f"[yellow]one of them may take longer than cluster.time={job.cluster.time:g} minutes[/]", highlight=False)
+        words = f"one of them may take {waiting(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
+        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
     return True
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from scaling.processes import Event, Tail
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
 _LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
+_GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")  # srun, of any failure
 _STEP_SECONDS = 30.0  # for Slurm to end a step
 
 
@@ -101,7 +103,7 @@ class Seat:
         """What is known of a process that ended by itself."""
         said = self.errors[rank].read()
         last = _last_line(said)
-        status = 128 - status if status > 128 else status  # srun's way to tell of a signal
+        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status  # srun's way to tell of a signal
         by_kernel = status == -9 and memory.kills() > self.killed_before
         full = by_kernel or memory.ran_out(last)
         how = processes.how_it_ended(status)
@@ -190,4 +192,6 @@ def _close(process: subprocess.Popen) -> None:
 def _last_line(lines: list[str]) -> str:
     """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-    return processes.last_line(own or lines)
+    own = [line for line in own if not line.startswith('Try "srun')]
+    errors = [line for line in lines if ("error:" in line or "option" in line) and not any(words in line for words in _GENERAL)]
+    return processes.last_line(own or errors or lines)

@@ -19,7 +19,7 @@ from typing import Any
 
 from scaling import cores, seats, store
 from scaling.case import AUTO, Case, told
-from scaling.cluster.steps import Within
+from scaling.cluster.steps import Steps, Within
 from scaling.launch import Item, Plan, by_problem, shape_of
 from scaling.preflight import user_modules
 from scaling.record import Record
@@ -164,12 +164,20 @@ class _Run:
     def conclude(self, ticket: Ticket, status: str, reason: str, text: str) -> None:
         """Put on record, from here, how a case ended."""
         where = self.sides[ticket.where]
-        empty = blank(ticket.item, where.environments[ticket.item.answer.around], self.settings)
+        empty = blank(ticket.item, self._environment(ticket), self.settings)
         try:
             where.writer.append(dataclasses.replace(empty, status=status, reason=reason, text=text))
         except OSError as error:
             raise Unwritable(error.strerror) from None
         self.hear(ticket, {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []})
+
+    def _environment(self, ticket: Ticket) -> dict[str, Any]:
+        """Return the environment of a case that a worker did not put on record, with the nodes that it was to run on."""
+        around = self.sides[ticket.where].environments[ticket.item.answer.around]
+        if not isinstance(self.site.within, Steps):
+            return around
+        count = shape_of(ticket.item.case, self.made.machine, self.settings).nodes
+        return around | {"hosts": list(self.site.within.nodes[:count])}
 
     def hear(self, ticket: Ticket, event: dict[str, Any]) -> None:
         """Note an event of a case, and pass it on; that of our own side only, of two."""

@@ -208,10 +208,21 @@ def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple
         jax.distributed.initialize(meet(), shape["processes"], rank, ours)
     if shape["processes"] > 1:
         _gather([0.0])  # meet now: the first collective waits for half a minute only
-    devices = jax.devices(job["platform"])
+    try:
+        devices = jax.devices(job["platform"])
+    except RuntimeError as error:
+        raise Refusal(_no_backend(job["platform"], str(error))) from None
     if len(devices) < shape["devices"]:
         raise Refusal(f"{shape['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
     return devices[: shape["devices"]], measure.alone if shape["processes"] == 1 else _gather
+
+
+def _no_backend(platform: str, error: str) -> str:
+    """Return why JAX has no devices of a platform on this node, with the extra to install."""
+    extras = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
+    advice = f"; install the extra {extras[platform]}, or set cluster.platform" if platform in extras else ""
+    first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
+    return f"JAX has no {platform} backend on {machine.node_name()}: {first}{advice}"
 
 
 def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:

@@ -141,3 +141,9 @@ def test_a_label_tells_any_two_cases_apart_by_the_fields_that_differ():
             assert label(from_dict(to_dict(FULL) | {name: OTHER[name]})) != label(FULL), name
     assert "devices" not in label(FULL, leave_out=["devices"])
     assert "\n" not in label(FULL)
+
+
+def test_cases_that_differ_by_the_seed_of_their_inputs_have_labels_that_differ():
+    assert (
+        label(Case("rbf", points=6)) != label(Case("rbf", points=6, data_seed=3)) == label(Case("rbf", points=6)) + " data_seed=3"
+    )

@@ -112,3 +112,108 @@ def test_arrays_are_no_longer_than_the_cluster_allows(monkeypatch):
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
+
+
+def began(made, task=0, last=None):
+    """A task that has begun its first case, with its last word."""
+    entry = made.entries[task]
+    journal = submission.Journal(entry.path)
+    journal.say("started", job="7", node="n1", nodes=["n1"], pid=1)
+    journal.say("begin", key=submission.read(entry.path).items[0].case.key, replicate=0, attempt=1)
+    if last:
+        journal.say(*last[:1], **(last[1] if len(last) > 1 else {}))
+
+
+def log(made, text, kind="err"):
+    """What Slurm and the job wrote."""
+    (made.folder / "log").mkdir(exist_ok=True)
+    (made.folder / "log" / f"7_0_log.{kind}").write_text(text)
+
+
+CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00:00{} ***\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "reason"),
+    [
+        (CANCELLED.format(" DUE TO TIME LIMIT"), "TIMEOUT", "timeout"),
+        (CANCELLED.format(" DUE TO PREEMPTION"), "PREEMPTED", "preempted"),
+        (CANCELLED.format(" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), "NODE_FAIL", "node_failed"),
+        (CANCELLED.format(""), "CANCELLED", "cancelled"),
+        (CANCELLED.format(" DUE TO PREEMPTION") + "again\n" + CANCELLED.format(" DUE TO TIME LIMIT"), "TIMEOUT", "timeout"),
+        (CANCELLED.format("") + "slurmstepd-n1: error: Exceeded job memory limit\n", "OUT_OF_MEMORY", "out_of_memory"),
+        ("", "LOST", "killed"),
+    ],
+)  # fmt: skip
+def test_without_accounting_the_log_of_a_job_says_how_it_ended(made, tmp_path, monkeypatch, text, state, reason):
+    made = submission.with_jobs(made, {"0001": "7"})
+    began(made, last=("stopped",))
+    log(made, text)
+    asked(monkeypatch, {})
+    seen = outcome.look(tmp_path)
+    assert [one.state.name for one in seen] == [state]
+    outcome.settle(tmp_path, seen)
+    assert [record.reason for record in load(tmp_path).records] == [reason]
+
+
+def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(made, tmp_path, monkeypatch):
+    made = submission.with_jobs(made, {"0001": "7"})
+    began(made, last=("stopped",))
+    asked(monkeypatch, {})
+    assert [one.state.name for one in outcome.look(tmp_path)] == ["LOST"]
+    asked(monkeypatch, {"7": State("TIMEOUT", "n1")})
+    assert [one.state.name for one in outcome.look(tmp_path)] == ["TIMEOUT"]
+
+
+def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
+    entry = dataclasses.replace(made.entries[0], minutes=60.0)
+    reason, text, _ = outcome.ending(outcome.Seen(made, entry, State("TIMEOUT")), True)
+    assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
+    made = submission.with_jobs(made, {"0001": "7"})
+    seen = outcome.Seen(made, made.entries[0], State("FAILED", reason="exit code 3:0"))
+    log(made, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
+    log(made, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
+    assert "No space left on device" in outcome.ending(seen, begun)[1]
+    log(made, "slurm_script: line 17: module: command not found\n")
+    assert "module: command not found" in outcome.ending(seen, begun)[1]
+    began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
+    assert "execve(): python: No such file" in outcome.ending(seen, begun)[1]
+
+
+@pytest.fixture
+def array(tmp_path):
+    """A submission of three tasks, an array of two and one of one, whose launcher died before it noted any job."""
+    cases = [complete(Case("poisson", points=16 * n, mode="jacrev", devices=d)) for n, d in ((1, 1), (2, 1), (3, 2))]
+    plan = launch.plan([Answer(case, None, None) for case in cases], SETTINGS, NODES, [])
+    tasks = pack.tasks(plan, SETTINGS, [], 0.0)
+    made = submission.create(tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False)
+    dead = dataclasses.replace(made, pid=2**22 + 1)
+    submission.save(dead)
+    return dead
+
+
+def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_path, monkeypatch):
+    known = {"12_0": State("RUNNING", "n1"), "12_1": State("PENDING", reason="Resources")}
+    asked(monkeypatch, known, ["12_0", "12_1"])
+    first = array.entries[0].shape
+    found = {one.entry.job: one.state.name for one in outcome.look(tmp_path) if one.entry.shape == first or one.entry.job}
+    count = sum(entry.shape == first for entry in array.entries)
+    assert found == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
+
+
+def test_what_a_launcher_that_died_did_not_hand_over_is_not_in_the_queue(array, tmp_path, monkeypatch):
+    asked(monkeypatch, {}, [])
+    seen = outcome.look(tmp_path)
+    assert {one.state.name for one in seen} == {"LOST"} and not outcome.queued(seen)
+
+
+def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
+    asked(monkeypatch, {"12_0": State("RUNNING", "n1")}, ["12_0"])
+    ended = []
+    monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
+    assert outcome.cancel(outcome.look(tmp_path)) == 1
+    assert ended == ["12_0"]

@@ -179,3 +179,17 @@ def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_
     assert case.key in pack.foreseen([planned(case, 1.0, "this CPU")], kind, settings)
     predict = pack.predictor([], settings, pack.foreseen([slow], NODES, settings))
     assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
+
+
+def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_record):
+    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
+    record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(stages, 14.0))
+    assert pack.predictor([record], Settings(Sampling(least=7)))(record.case) == pytest.approx(84)
+    assert pack.predictor([record], Settings(Sampling(least=100)))(record.case) == pytest.approx(70 + 200)
+
+
+def test_what_timed_out_before_is_given_all_the_time_that_a_case_may_take(make_record):
+    failed = make_record("failed", points=6, reason="timeout", text="its job came to its time limit")
+    settings = Settings(case_seconds=900.0)
+    assert pack.predictor([failed], settings)(failed.case) == 900.0
+    assert pack.predictor([failed], settings)(dataclasses.replace(failed.case, points=12)) < 900.0

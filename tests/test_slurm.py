@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import QUICK
-from slurm_fixture import CLUSTER, call, cluster  # noqa: F401
+from slurm_fixture import CLUSTER, call, cluster, slurm  # noqa: F401
 
 from scaling.cluster import outcome, submission
 from scaling.store import load
@@ -243,9 +243,15 @@ def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_pat
 
 
 def test_a_task_that_comes_to_its_time_limit_is_resubmitted_by_the_next_run(submit, tmp_path, results):
+    """Without accounting the log of the job says that it was the time limit."""
     submit("cluster.time=1", "cluster.fill=1")
     before = stuck(tmp_path)
     assert "TIMEOUT" in ended(results)
+    with pytest.MonkeyPatch.context() as without:  # accounting, and a controller that remembers
+        without.setattr("scaling.cluster.slurm.states", lambda jobs: {})
+        for path in results.glob("jobs/*/states.json"):
+            path.unlink()
+        assert "TIMEOUT" in ended(results)
     complete(submit, tmp_path, before)
     assert {reason for reason, _ in failures(results)} == {"timeout"}
 
@@ -384,3 +390,112 @@ def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(scalin
     assert seen["2 n1 0,1,2,3"] == seen["2 n2 0,1,2,3"] > 0
     assert {r.case.devices for r in load(results).records} == {1, 8}
     assert all(r.status == "failed" and "gpu" in r.text.lower() for r in load(results).records)
+
+
+ONE = "{workload: residual, points: 64, mode: jacfwd, devices: 1}"
+
+
+def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(scaling_command, write_study, results):
+    words = [*write_study(ONE), *SLURM, "results=out"]
+    holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
+    assert scaling_command([*words, "cluster.memory=4"], timeout=PATIENCE).returncode == 0
+    (entry,) = submission.all_of(results)[0].entries
+    assert call("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
+    call("scancel", holder)
+    assert ended(results) == ["COMPLETED"] and sum(finished(results).values()) == 1
+    done = scaling_command([*words, "points=128", "cluster.memory=2TB"])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "Memory specification can not be satisfied" in done.stderr
+
+
+def test_a_case_that_takes_more_memory_than_its_job_has_is_out_of_memory(scaling_command, write_study, write_workload, results):
+    write_workload(body="if RUNNING: hold = np.ones(2**27); import time; time.sleep(30)\nreturn jnp.sin(x)[:2] * x[2]")
+    words = [*write_study("{workload: mine, points: 8}"), *SLURM, "results=out", "wait=true", "cluster.memory=1000MB"]
+    done = scaling_command([*words, "cluster.attempts=1"], timeout=PATIENCE)
+    assert done.returncode == 1, done.stdout
+    assert [reason for reason, _ in failures(results)] == ["out_of_memory"], failures(results)
+
+
+@pytest.fixture
+def cpu_default(cluster):  # noqa: F811
+    """The partition without GPUs is the default one."""
+    slurm("scontrol", "create", "PartitionName=cpu", "Nodes=c1", "Default=YES")
+    yield
+    slurm("scontrol", "update", "PartitionName=main", "Default=YES")
+    slurm("scontrol", "delete", "PartitionName=cpu")
+
+
+@pytest.mark.usefixtures("cpu_default")
+def test_a_gpu_partition_beside_a_default_one_without_gpus_is_found_and_a_jax_without_cuda_is_not_as_asked(
+    scaling_command, write_study, results
+):
+    words = [*write_study(ONE), *SLURM, "results=out", "cluster.platform=gpu"]
+    refused = scaling_command(words)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main" in refused.stderr
+    # As at a site where something other than cluster.partition leads to the GPUs.
+    done = scaling_command([*words, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=PATIENCE)
+    assert done.returncode == 1, done.stdout + done.stderr
+    ((reason, text),) = failures(results)
+    assert reason == "not_as_asked" and "JAX has no gpu backend on n" in text and "install the extra ad-scaling[cuda]" in text
+    assert {tuple(r.environment["hosts"]) for r in load(results).records} <= {("n1",), ("n2",)}
+
+
+@pytest.mark.parametrize("option", ["gpus_per_node", "gpus_per_task"])
+def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(scaling_command, write_study, tmp_path, option):
+    told, python = tmp_path / "told", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {told}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4, api: shard_map}")
+    words += [
+        *SLURM,
+        "results=out",
+        "wait=true",
+        "cluster.platform=gpu",
+        f"cluster.python={python}",
+        f"cluster.gpu_option={option}",
+    ]
+    assert scaling_command(words, timeout=PATIENCE).returncode == 1
+    assert set(told.read_text().splitlines()) == {"0,1,2,3 2"}  # all CPUs of the node
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("cluster.python=/no/such/python", "No such file or directory"),
+        ("cluster.setup=[module load nothing, exit 3]", "module: command not found"),
+        ("cluster.srun=[--no-such-option]", "unrecognized option"),
+    ],
+)
+def test_the_words_that_explain_a_failure_are_on_record_and_in_the_logs(scaling_command, write_study, results, word, said):
+    words = [*write_study(ONE), *SLURM, "results=out", "wait=true", "cluster.attempts=1", word]
+    assert scaling_command(words, timeout=PATIENCE).returncode == 1
+    (record,) = load(results).records
+    assert said in record.text
+    shown = scaling_command(["logs", "out", record.key[:8]])
+    assert shown.returncode == 0 and said in shown.stdout.partition("log")[2]
+
+
+def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_cancelled(submit, scaling_command, tmp_path, results):
+    submit()
+    (path,) = results.glob("jobs/*/submission.json")
+    written = json.loads(path.read_text())
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for task in written["tasks"]:
+        task["job"] = None
+    path.write_text(json.dumps(written | {"pid": gone.pid}))
+    stuck(tmp_path)
+    assert [one.state.name for one in outcome.look(results)] == ["RUNNING"]
+    assert scaling_command(["cancel", "out"], timeout=PATIENCE).returncode == 0
+    assert ended(results) == ["CANCELLED"]
+    assert not outcome.queued(outcome.look(results))
+
+
+def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, results):
+    words = [*write_study(ONE), *SLURM, "results=out", "cluster.memory=2GB", "cluster.time=00:20:00"]
+    printed = scaling_command([*words, "dry_run=true"]).stdout
+    assert not (results / "jobs").exists()
+    assert scaling_command(words, timeout=PATIENCE).returncode == 0
+    (script,) = results.glob("jobs/*/log/*_submission.sh")
+    assert script.read_text().strip() == printed[printed.index("#!/bin/bash") :].replace("STAMP", script.parts[-3]).strip()

@@ -480,3 +480,14 @@ def test_a_failed_case_is_shown_with_the_key_that_logs_wants_and_its_label_will_
     shared = " ".join(label(record.case).split()[:3])
     done = scaling_command(["logs", "here", shared])
     assert done.returncode == 2 and "2 cases" in done.stderr
+
+
+def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_did_not_start(study, monkeypatch):
+    one = study(2).start(0)
+    one.journals[0].say("stopped", text="the process ended with status 2")
+    (one.journals[0].folder / "worker-1.log").write_text("slurmstepd-n1: error: execve(): python: No such file or directory\n")
+    one.keep(State("FAILED", reason="exit code 1:0"))
+    monkeypatch.setattr("scaling.cluster.slurm.ask", lambda *words: "")
+    parts = list(logs.parts(logs.look(one.folder), one.key(0)))
+    assert "the process ended with status 2" in parts[0].text
+    assert any("execve(): python: No such file" in part.text for part in parts)

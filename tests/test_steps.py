@@ -1,10 +1,13 @@
 """How workers are started elsewhere: the words for srun and for a remote shell."""
 
 import os
+import queue
 import shlex
+import tempfile
 
 import pytest
 
+from scaling import seats
 from scaling.cluster import steps
 from scaling.cluster.settings import from_config
 from scaling.cluster.steps import Shells, Steps
@@ -57,9 +60,35 @@ def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_
         ("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO PREEMPTION ***", "preempted"),
         ("srun: error: Node failure on n1", "node_failed"),
         ("slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO NODE FAILURE ***", "node_failed"),
+        ("slurmstepd-n1: error: StepId=12.0 exceeded memory limit (217348096 > 4194304), being killed", "out_of_memory"),
+        ("slurmstepd-n1: error: Exceeded job memory limit", "out_of_memory"),
         ("srun: error: n1: task 0: Killed", None),
     ],
 )
 def test_slurms_words_for_the_end_of_a_step_become_a_reason(line, reason):
     found = steps.why(["Traceback", line, "srun: Force Terminated StepId=12.0"])
     assert found == ((reason, line) if reason else None)
+
+
+def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats():
+    said = ["F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):", "srun: error: n1"]
+    reason, text = steps.why(said)
+    assert reason == "node_failed" and "its node failed" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (255, "ended with status 255"),
+        (137, "was killed by signal 9"),
+        (143, "was killed by signal 15"),
+        (2, "ended with status 2"),
+    ],
+)
+def test_a_status_of_srun_is_a_signal_only_where_there_is_such_a_signal(status, words):
+    with tempfile.TemporaryFile("w+") as said:
+        said.write("srun: error: Unable to create step for job 12: Requested nodes are busy\n")
+        said.write("srun: error: n1: task 0: Exited with exit code 255\n")
+        seat = seats.Seat(Shape(1), [None], queue.Queue(), [said], 0)
+        text = str(seat._death(0, status))
+    assert words in text and "Requested nodes are busy" in text

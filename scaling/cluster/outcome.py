@@ -4,17 +4,19 @@ Knows how to ask and what to keep; not how it is shown.
 """
 
 import contextlib
+import dataclasses
+import math
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling import machine, store
-from scaling.cluster import slurm, submission, task
-from scaling.cluster.settings import SLURM
+from scaling import environment, machine, store
+from scaling.cluster import slurm, steps, submission, task
+from scaling.cluster.settings import LOCAL, SLURM
 from scaling.cluster.slurm import State
 from scaling.cluster.submission import Entry, Submission
 from scaling.launch import NOT_BEGUN
@@ -22,7 +24,10 @@ from scaling.launch import NOT_BEGUN
 UNKNOWN = "UNKNOWN"  # the state of a task whose scheduler is not asked
 _STATES = "states.json"  # of a submission: what became of the tasks that have ended, after the scheduler has forgotten them
 _REASONS = {
-    "TIMEOUT": ("timeout", "its job came to its time limit ({minutes:g} min, cluster.time) while it ran"),
+    "TIMEOUT": (
+        "timeout",
+        "its job came to its time limit ({minutes:g} min, cluster.time) while it ran; cluster.time={more:g} gives it more",
+    ),
     "DEADLINE": ("timeout", "its job came to its deadline while it ran"),
     "PREEMPTED": ("preempted", "its job had to give way to another while it ran"),
     "NODE_FAIL": ("node_failed", "a node of its job failed while it ran"),
@@ -30,6 +35,17 @@ _REASONS = {
     "CANCELLED": ("cancelled", "its job was cancelled while it ran"),
     "OUT_OF_MEMORY": ("out_of_memory", "its job took more memory than it had asked for while it ran"),
 }
+_LOG_BYTES = 65536  # of the end of a job's log
+_BY_LOG = {"timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL", "out_of_memory": "OUT_OF_MEMORY"}
+_FRAMES = (
+    " ",
+    "Traceback",
+    "subprocess.CalledProcessError",
+    "submitit",
+    "srun: Job step",
+    "slurmstepd",
+    "Command '[",
+)  # not the reason itself
 _NOBODYS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")  # states that are no fault of a case that had not begun
 
 
@@ -55,17 +71,20 @@ def look(results: Path, asking: bool = True) -> list[Seen]:
     seen: list[Seen] = []
     for made in submission.all_of(results):
         kept = store.read_json(made.folder / _STATES) or {}
+        noted = {entry.name for entry in made.entries if entry.job}
+        made = _with_jobs(made, kept, asking)
         known = {name: State(**told["state"]) for name, told in kept.items()}
         open_ones = [entry for entry in made.entries if entry.name not in known]
-        found = _asked(made, open_ones, asking)
+        found = _asked(made, open_ones, asking, noted)
         seen += [Seen(made, entry, known.get(entry.name) or found[entry.name]) for entry in made.entries]
-        if ended := {name: state for name, state in found.items() if not state.live and state.name != UNKNOWN}:
+        unsure = (UNKNOWN, "LOST") if made.kind == SLURM else (UNKNOWN,)  # accounting may know more later
+        if ended := {name: state for name, state in found.items() if not state.live and state.name not in unsure}:
             _keep(made, {name: {"state": asdict(state), "settled": False} for name, state in ended.items()})
     return seen
 
 
-def _asked(made: Submission, entries: Sequence[Entry], asking: bool) -> dict[str, State]:
-    """The states of tasks of which no end is known yet."""
+def _asked(made: Submission, entries: Sequence[Entry], asking: bool, noted: Collection[str]) -> dict[str, State]:
+    """The states of tasks of which no end is known yet. noted: the tasks whose job the launcher lived to note."""
     if not entries:
         return {}
     if made.host != machine.node_name() and made.kind != SLURM:
@@ -73,14 +92,39 @@ def _asked(made: Submission, entries: Sequence[Entry], asking: bool) -> dict[str
     elif made.kind != SLURM:
         return {entry.name: _told_locally(entry) for entry in entries}
     if not asking:
-        told = {entry.name: _told_by_itself(entry) for entry in entries}
+        told = {entry.name: _told_by_itself(entry, made.kind) for entry in entries}
         return {name: state if state.name == "COMPLETED" else State(UNKNOWN, state.node) for name, state in told.items()}
-    jobs = {entry.name: entry.job or _job_of(entry) for entry in entries}
-    known = slurm.states([job for job in jobs.values() if job])
-    between = State("PENDING", reason="being submitted")  # or whoever did it died before the job was noted
-    if None in jobs.values() and (made.young or slurm.named(made.name)):
-        known |= {"": between}
-    return {entry.name: known.get(jobs[entry.name] or "") or _told_by_itself(entry) for entry in entries}
+    known = slurm.states([entry.job for entry in entries if entry.job])
+    between = State("PENDING", reason="being submitted")
+    new = {e.name for e in entries if e.name not in noted and (e.job or made.young) and not _last(e)}
+    return {e.name: known.get(e.job or "") or (between if e.name in new else _told_by_itself(e, made.kind)) for e in entries}
+
+
+def _with_jobs(made: Submission, kept: Mapping[str, Any], asking: bool) -> Submission:
+    """Return a submission with the jobs of those tasks too whose launcher died before it noted them."""
+    if made.kind != SLURM or all(entry.job or entry.name in kept for entry in made.entries):
+        return made
+    jobs = {entry.name: entry.job or _job_of(entry) for entry in made.entries}
+    if asking and None in jobs.values():
+        jobs |= _jobs_by_name(made, jobs)
+    return dataclasses.replace(made, entries=tuple(dataclasses.replace(e, job=jobs[e.name]) for e in made.entries))
+
+
+def _jobs_by_name(made: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the jobs of the one array that was handed over and not noted, by task, from the name of its jobs.
+
+    The launcher hands over arrays in the order of their tasks and notes each before the next.
+    """
+    noted = {entry.job.partition("_")[0] for entry in made.entries if entry.job}
+    array = [entry for entry in made.entries if not entry.job]
+    array = [entry for entry in array if entry.shape == array[0].shape]
+    found: dict[str, str] = {}
+    for job in (*slurm.named(made.name), *slurm.remembered(made.name, made.made_at)):
+        number, _, index = job.partition("_")
+        place = int(index or 0)
+        if number not in noted and place < len(array) and jobs[array[place].name] is None:
+            found.setdefault(array[place].name, job)
+    return found
 
 
 def _told_locally(entry: Entry) -> State:
@@ -88,7 +132,7 @@ def _told_locally(entry: Entry) -> State:
     last = _last(entry)
     if _process(entry):
         return State("RUNNING" if last else "PENDING", last.get("node", ""))
-    return _told_by_itself(entry)
+    return _told_by_itself(entry, LOCAL)
 
 
 def _process(entry: Entry) -> int | None:
@@ -103,21 +147,52 @@ def _command(pid: Any) -> bytes:
     return b""
 
 
-def _told_by_itself(entry: Entry) -> State:
-    """What a task wrote of its own end; one that wrote none is lost."""
+def _told_by_itself(entry: Entry, kind: str) -> State:
+    """What a task, or the log of its job, says of its end; one of which nobody says anything is lost."""
     last = _last(entry)
     node = last.get("node", "")
     if not last:
         return State("LOST", reason="it never began, and the scheduler has forgotten it")
-    ends = {"ended": "COMPLETED", "stopped": "CANCELLED"}
-    return State(ends.get(last["last"], "LOST"), node, reason="" if last["last"] in ends else "it ended without a word")
+    if last["last"] == "ended":
+        return State("COMPLETED", node)
+    if name := _ended_by_log(entry):
+        return State(name, node)
+    if last["last"] != "stopped":
+        return State("LOST", node, reason="it ended without a word")
+    if text := last.get("text"):
+        return State("FAILED", node, reason=text)
+    if kind == SLURM:
+        return State("LOST", node, reason="it was stopped, and neither Slurm nor its log says why")
+    return State("CANCELLED", node)
+
+
+def _ended_by_log(entry: Entry) -> str | None:
+    """Return the state in which Slurm ended a job, by the log of the job; None where the log does not say."""
+    for line in reversed(_log(entry)):
+        if why := steps.why([line]):
+            return _BY_LOG[why[0]]
+        if "CANCELLED AT" in line:
+            return "CANCELLED"
+    return None
+
+
+def _log(entry: Entry, kind: str = "err") -> list[str]:
+    """Return the last lines of what the job of a task and Slurm wrote about it, on standard error (err) or output (out)."""
+    lines: list[str] = []
+    job = entry.job or _job_of(entry)
+    for path in sorted((entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines += file.read().decode(errors="replace").splitlines()
+    return lines
 
 
 def _last(entry: Entry) -> dict[str, Any]:
     """What a task said when it last began, with its last word; nothing if it never did."""
     last: dict[str, Any] = {}
     for event in submission.journal(entry.path):
-        last = event | {"last": "started"} if event["event"] == "started" else last | {"last": event["event"]}
+        text = {"text": event.get("text")} if event["event"] == "stopped" else {}
+        last = event | {"last": "started"} if event["event"] == "started" else last | {"last": event["event"]} | text
     return last
 
 
@@ -159,10 +234,28 @@ def ending(one: Seen, begun: bool) -> tuple[str, str, bool] | None:
     name = one.state.name
     if name in (_NOBODYS if not begun else ("COMPLETED",)):
         return None
+    if name not in _REASONS and (by_log := _ended_by_log(one.entry)):
+        name = by_log
     if not begun:
-        return "killed", f"its job ended ({name.lower()}) before its first case: `scaling logs` shows why", True
-    reason, text = _REASONS.get(name, ("killed", f"its job ended ({name.lower()}) while it ran"))
-    return reason, text.format(minutes=one.entry.minutes), False
+        words = last_words(one.entry)
+        why = f": {words}; `scaling logs` shows more" if words else ": `scaling logs` shows why"
+        return "timeout" if name == "TIMEOUT" else "killed", f"its job ended ({name.lower()}) before its first case{why}", True
+    if name not in _REASONS:
+        words = last_words(one.entry)
+        return "killed", f"its job ended ({name.lower()}) while it ran{f': {words}' if words else ''}", False
+    reason, text = _REASONS[name]
+    return reason, text.format(minutes=one.entry.minutes, more=math.ceil(2 * one.entry.minutes)), False
+
+
+def last_words(entry: Entry) -> str:
+    """Return why a task ended, by its own journal or by the last line of its job's log; nothing if neither says."""
+    if text := _last(entry).get("text"):
+        return str(text)
+    for kind in ("err", "out"):
+        lines = [line for line in _log(entry, kind) if line.strip() and not line.startswith(_FRAMES)]
+        if lines:
+            return environment.last_line("\n".join(lines), "")[:300]
+    return ""
 
 
 def cancelled(seen: Sequence[Seen]) -> bool:
@@ -193,8 +286,8 @@ def cancel(seen: Iterable[Seen]) -> int:
             live[one.submission.folder].append(one)
     for several in live.values():
         if several[0].submission.kind == SLURM:
-            known = [job for one in several if (job := one.entry.job or _job_of(one.entry))]
-            slurm.cancel(known or slurm.named(several[0].submission.name))
+            known = [one.entry.job for one in several if one.entry.job]
+            slurm.cancel(known if len(known) == len(several) else [*known, *slurm.named(several[0].submission.name)])
         else:
             for one in several:
                 with contextlib.suppress(OSError):

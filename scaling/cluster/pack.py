@@ -119,21 +119,33 @@ def predictor(
     exact: dict[str, list[float]] = defaultdict(list)
     alike: dict[tuple, list[float]] = defaultdict(list)
     for record in records:
-        took = [getattr(record, name) for name in _STAGES]
-        if record.status == "ok" and None not in took:
-            exact[record.key].append(sum(took))
-            alike[_likeness(record.case)].append(sum(took))
+        if record.status == "ok" and (took := _seconds_of(record, settings)) is not None:
+            exact[record.key].append(took)
+            alike[_likeness(record.case)].append(took)
     guess = (_UNKNOWN_SECONDS + settings.sampling.warm_up + settings.sampling.seconds) * settings.sampling.compilations
+    timed_out = {record.key for record in records if record.reason == "timeout"}
 
     def seconds(case: Case) -> float:
         if case.key in exact:
             return statistics.median(exact[case.key])
+        if case.key in timed_out:  # all that it may take before it is stopped
+            return settings.case_seconds
         if planned and case.key in planned:
             return planned[case.key]
         like = alike.get(_likeness(case))
         return max(like) if like else guess
 
     return seconds
+
+
+def _seconds_of(record: Record, settings: Settings) -> float | None:
+    """Return the seconds that a case would take again, with as many samples as are asked for now; None if not all are known."""
+    stages = [getattr(record, name) for name in _STAGES]
+    if None in stages:
+        return None
+    *fixed, sampling = stages
+    sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)
+    return sum(fixed) + max(sampling, settings.sampling.least * settings.sampling.compilations * sample)
 
 
 def _likeness(case: Case) -> tuple:

@@ -1,5 +1,6 @@
 """Slurm: what its commands say of its nodes and of jobs. Knows their words and formats; not what runs in a job."""
 
+import datetime
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ LIVE = (
     "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
 _SECONDS = 60.0  # for a command of Slurm to answer
+_ANY_NODES = 10**6  # nodes of a cluster that cannot be asked
 _GONE = "Invalid job id"  # squeue has forgotten all of them
 
 
@@ -50,27 +52,103 @@ def ask(*words: str) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node in a partition, as sinfo shows it."""
+
+    partition: str
+    default: bool  # whether the partition is the default one
+    name: str
+    devices: int  # of the platform that is asked for
+    cpus: int
+    features: frozenset[str]
+
+
 def machine(cluster: Cluster) -> Machine:
-    """The nodes of a partition, the default one unless it is named."""
-    rows = [line.split("|") for line in ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P").splitlines()]
-    partitions = sorted({row[0] for row in rows})
-    default = next((row[0] for row in rows if row[5].endswith("*")), "")
-    names = (cluster.partition or default).split(",")
-    for name in names:
-        if name not in partitions:
-            raise unknown("cluster.partition", name, partitions)
-    found = {node: _devices(cluster, int(x) * int(y), gres) for partition, node, x, y, gres, _ in rows if partition in names}
+    """Return the nodes that a job may run on: of its partition, or of the default one.
+
+    Where the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of all partitions
+    count: the site then chooses the partition from these. `per_node` is trusted where sinfo shows no device at all.
+    """
+    known = _nodes(cluster)
+    pools = _pools(cluster, known)
+    nodes = next((pool for pool in pools if any(node.devices for node in pool)), next(filter(None, pools), []))
+    found = {node.name: node.devices for node in nodes}
     most = max(found.values(), default=0)
-    if not most:
-        raise Refusal(
-            f"no node of partition {','.join(names)} has a {cluster.gres}: set cluster.gres to what `sinfo -o %G` calls it"
-        )
-    each = min(cluster.per_node or most, most)
-    nodes = sum(has >= each for has in found.values())
+    name = _name_of(cluster, nodes, known)
+    if not most and not cluster.per_node:
+        raise _no_device(cluster, known)
+    each = min(cluster.per_node or most, most or cluster.per_node or 0)
+    count = sum(has >= each for has in found.values()) if most else len(found)
+    cpus = [node.cpus / node.devices for node in nodes if node.devices >= each and node.devices]
     return Machine(
-        cluster.platform, cluster.device_kind, each, min(cluster.nodes or nodes, nodes), f"of partition {','.join(names)}",
-        remote=True, untold=cluster.untold,
+        cluster.platform, cluster.device_kind, each, min(cluster.nodes or count, count), name, remote=True,
+        untold=cluster.untold, cpus_each=min(cpus, default=None),
     )  # fmt: skip
+
+
+def assumed_machine(cluster: Cluster) -> Machine:
+    """Return the nodes of a cluster that cannot be asked, by its settings alone."""
+    if not cluster.per_node:
+        raise Refusal("no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4")
+    return Machine(
+        cluster.platform, cluster.device_kind, cluster.per_node, cluster.nodes or _ANY_NODES, "of cluster.nodes", remote=True,
+        untold=cluster.untold,
+    )  # fmt: skip
+
+
+def _nodes(cluster: Cluster) -> list[Node]:
+    """Return every node of every partition."""
+    lines = ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines()
+    nodes = []
+    for line in lines:
+        partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
+        devices = _devices(cluster, int(sockets) * int(cores), gres)
+        has = frozenset(features.split(","))
+        nodes.append(Node(partition, starred.endswith("*"), name, devices, int(cpus), has))
+    return nodes
+
+
+def _pools(cluster: Cluster, known: Sequence[Node]) -> list[list[Node]]:
+    """Return the sets of nodes to look at for devices, the most likely first."""
+    if cluster.partition:
+        partitions = sorted({node.partition for node in known})
+        names = cluster.partition.split(",")
+        for name in names:
+            if name not in partitions:
+                raise unknown("cluster.partition", name, partitions)
+        first = [node for node in known if node.partition in names]
+        return [_with_features(cluster, first), first]
+    first = [node for node in known if node.default]
+    if not (cluster.constraint or cluster.qos or cluster.per_node):
+        return [first]
+    return [_with_features(cluster, first), _with_features(cluster, known), first, list(known)]
+
+
+def _with_features(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that have a feature that the constraint names."""
+    named = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
+    return [node for node in nodes if named & node.features]
+
+
+def _name_of(cluster: Cluster, nodes: Sequence[Node], known: Sequence[Node]) -> str:
+    """Return where these nodes are, in words."""
+    if cluster.partition is None and not all(node.default for node in nodes):
+        return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
+    default = next((node.partition for node in known if node.default), "")
+    return f"of partition {cluster.partition or default}"
+
+
+def _no_device(cluster: Cluster, known: Sequence[Node]) -> Refusal:
+    """Return the refusal for a partition whose nodes have no device of the platform, with the partitions that have one."""
+    default = next((node.partition for node in known if node.default), "")
+    where = f"partition {cluster.partition or default}"
+    others = sorted({node.partition for node in known if node.devices})
+    if others:
+        advice = f"set cluster.partition to one that has: {', '.join(others)}; or cluster.constraint or cluster.qos"
+    else:
+        advice = "set cluster.gres to what `sinfo -o %G` calls it, or cluster.per_node to how many a node has"
+    return Refusal(f"no node of {where} has a {cluster.gres}: {advice}")
 
 
 def _devices(cluster: Cluster, cores: int, gres: str) -> int:
@@ -145,6 +223,22 @@ def accounted(jobs: Iterable[str]) -> dict[str, State]:
         state = State(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
         found |= dict.fromkeys(_each(job), state)
     return found
+
+
+def remembered(name: str, since: str) -> list[str]:
+    """Return the jobs of a name that accounting knows, also those that have ended; nothing where there is no accounting.
+
+    since: when the first of them was submitted, in UTC.
+    """
+    start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
+    try:
+        told = ask(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}",
+            "--format=JobID",
+        )  # fmt: skip
+    except Refusal:
+        return []
+    return [job for line in told.splitlines() for job in _each(line.strip())]
 
 
 def _each(job: str) -> list[str]:

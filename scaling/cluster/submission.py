@@ -66,10 +66,13 @@ class Submission:
     host: str
     minutes: float  # that a task may take, where no plan has foreseen how long it will
     entries: tuple[Entry, ...]
+    pid: int | None = None  # of the process that submits it, on `host`
 
     @property
     def young(self) -> bool:
-        """Whether it may still be under way from the hands of who submits it."""
+        """Whether the process that submits it may still be doing so."""
+        if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
+            return False
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
         return age.total_seconds() < _YOUNG_SECONDS
 
@@ -109,27 +112,35 @@ def all_of(results: Path) -> list[Submission]:
                 )
                 for e in told["tasks"]
             )  # fmt: skip
-            found.append(Submission(path.parent, told["kind"], told["made_at"], told["host"], told["minutes"], entries))
+            kind, made_at, host = told["kind"], told["made_at"], told["host"]
+            found.append(Submission(path.parent, kind, made_at, host, told["minutes"], entries, told.get("pid")))
         except (KeyError, TypeError):
             continue
     return found
+
+
+def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[Task]) -> Submission:
+    """Return a submission of tasks that have no job yet; nothing is written."""
+    folder = results / FOLDER / stamp
+    limits = dict[Shape, float]()  # an array, which is of one shape, has one limit
+    for task in tasks:
+        limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
+    entries = tuple(
+        Entry(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
+        for number, task in enumerate(tasks, 1)
+    )
+    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Submission(folder, cluster.name, made_at, node_name(), cluster.time, entries, os.getpid())
 
 
 def create(
     results: Path, stamp: str, cluster: Cluster, tasks: Sequence[Task], settings: Settings, made: Plan, nested: bool
 ) -> Submission:
     """Write a submission whose tasks have no job yet."""
-    folder = results / FOLDER / stamp
-    folder.mkdir(parents=True)
-    entries, limits = [], dict[Shape, float]()  # an array, which is of one shape, has one limit
-    for task in tasks:
-        limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
-    for number, task in enumerate(tasks, 1):
-        entry = Entry(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
+    handed = arrange(results, stamp, cluster, tasks)
+    handed.folder.mkdir(parents=True)
+    for entry, task in zip(handed.entries, tasks, strict=True):
         store.write_json(entry.path, _task_to_json(Work(task.jobs, settings, made.machine, cluster, nested, made.environments)))
-        entries.append(entry)
-    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    handed = Submission(folder, cluster.name, made_at, node_name(), cluster.time, tuple(entries))
     save(handed)
     return handed
 
@@ -148,7 +159,7 @@ def save(submission: Submission) -> None:
         }
         for e in submission.entries
     ]  # fmt: skip
-    told = {"kind": submission.kind, "made_at": submission.made_at, "host": submission.host, "minutes": submission.minutes}
+    told = {name: getattr(submission, name) for name in ("kind", "made_at", "host", "minutes", "pid")}
     told["tasks"] = tasks
     store.write_json(submission.folder / _FILE, told)
 

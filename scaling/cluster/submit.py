@@ -5,6 +5,7 @@ Knows submitit and what a scheduler is asked for; not what a task does (task.py)
 
 import contextlib
 import io
+import math
 import os
 import secrets
 import shutil
@@ -20,13 +21,15 @@ from scaling import environment
 from scaling.case import Refusal
 from scaling.cluster import pack, slurm, submission
 from scaling.cluster.settings import SLURM, Cluster
+from scaling.cluster.steps import gpu_request
 from scaling.cluster.submission import Submission
 from scaling.launch import Plan
-from scaling.machine import Shape
+from scaling.machine import Machine, Shape
 from scaling.settings import Settings
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0
+_MANY = 10**6  # tasks of an array, where no Slurm says how many it may have
 # What of PYTHONPATH a module or a setup line has set on the node comes after the copy of the code.
 _START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 
@@ -45,7 +48,7 @@ def submit(
         code = snapshot(made.folder / "code")
         before = None
         for entries in _arrays(made, cluster):
-            jobs = _handed_over(made, entries, cluster, code, before)
+            jobs = _handed_over(made, entries, cluster, code, before, plan.machine)
             made = submission.with_jobs(made, jobs)
             before = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
@@ -65,9 +68,9 @@ def _take_back(made: Submission) -> None:
         time.sleep(0.5)
 
 
-def _arrays(made: Submission, cluster: Cluster) -> list[list[submission.Entry]]:
-    """Entries of one shape together, no more than an array may have."""
-    most = slurm.most_in_array() if cluster.name == SLURM else 1
+def _arrays(made: Submission, cluster: Cluster, most: int = 0) -> list[list[submission.Entry]]:
+    """Entries of one shape together, no more than an array may have. most: that number; 0: ask Slurm."""
+    most = most or (slurm.most_in_array() if cluster.name == SLURM else 1)
     shapes: dict[Shape, list[submission.Entry]] = {}
     for entry in made.entries:
         shapes.setdefault(entry.shape, []).append(entry)
@@ -75,15 +78,17 @@ def _arrays(made: Submission, cluster: Cluster) -> list[list[submission.Entry]]:
 
 
 def _handed_over(
-    made: Submission, entries: Sequence[submission.Entry], cluster: Cluster, code: dict[str, str], before: str | None
-) -> dict[str, str]:
+    made: Submission, entries: Sequence[submission.Entry], cluster: Cluster, code: dict[str, str], before: str | None,
+    machine: Machine,
+) -> dict[str, str]:  # fmt: skip
     """Hand over an array, to begin when the one before it has ended if tasks are counted; the job of each entry, by its name."""
     import submitit
     from submitit.core.utils import FailedJobError
 
     kind = submitit.SlurmExecutor if cluster.name == SLURM else submitit.LocalExecutor
     executor: Any = kind((made.folder / "log").resolve())
-    executor.update_parameters(**(_asked(made, entries[0], cluster, before) if cluster.name == SLURM else _local(cluster)))
+    slurms = cluster.name == SLURM
+    executor.update_parameters(**(_asked(made, entries[0], cluster, machine, before) if slurms else _local(cluster)))
     variables = [f"{name}={value}" for name, value in code.items()]
     start = ["env", *variables, "sh", "-c", _START, "sh", sys.executable, "-m", "scaling.cluster.task"]
     try:
@@ -101,7 +106,30 @@ def _own_words(text: str) -> str:
     return "; ".join(dict.fromkeys(environment.scrub(line).strip() for line in lines)) or environment.last_line(text)
 
 
-def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, before: str | None) -> dict[str, Any]:
+def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.Task], machine: Machine) -> list[str]:
+    """Return the text of each sbatch script that `submit` would hand over; needs no Slurm and writes nothing."""
+    import submitit
+
+    class Unchecked(submitit.SlurmExecutor):
+        """An executor that does not look for srun."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 1
+
+    made = submission.arrange(results, "STAMP", cluster, tasks)
+    texts: list[str] = []
+    for entries in _arrays(made, cluster, 0 if shutil.which("scontrol") else _MANY):
+        before = "ARRAY" if texts else None
+        executor = Unchecked((made.folder / "log").resolve())
+        executor.update_parameters(**_asked(made, entries[0], cluster, machine, before))
+        if len(entries) > 1:
+            executor.parameters["map_count"] = len(entries)
+        texts.append(executor._make_submission_file_text(executor._submitit_command_str, ""))
+    return texts
+
+
+def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, machine: Machine, before: str | None) -> dict[str, Any]:
     """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
     shape = entry.shape
     held = shape.devices // shape.processes
@@ -110,21 +138,23 @@ def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, before: 
         more["reservation"] = cluster.reservation
     asked: dict[str, Any] = {
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
-        "time": max(1, round(entry.minutes)), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
+        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
-        "setup": list(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
+        "wckey": None, "setup": list(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
         "additional_parameters": more,
     }  # fmt: skip
     if cluster.platform == "cpu":
         asked["cpus_per_task"] = held
         more["hint"] = "nomultithread"
     else:
-        asked["gres"] = f"{cluster.gres}:{shape.devices // shape.nodes}"
-        asked["cpus_per_task"] = cluster.cores * held if cluster.cores else None
-    asked["mem"] = cluster.memory
+        more |= gpu_request(cluster.gpu_option, cluster.gres, shape)
+        cores = cluster.cores or machine.cpus_each
+        asked["cpus_per_task"] = max(1, int(cores * held)) if cores else None
+    if cluster.memory:
+        asked["mem"] = f"{cluster.memory // 1024}G" if cluster.memory % 1024 == 0 else f"{cluster.memory}M"
     if before and cluster.at_once:
         asked["dependency"] = f"afterany:{before}"
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in asked.items() if value is not None or name == "wckey"}  # submitit has one of its own
 
 
 def _local(cluster: Cluster) -> dict[str, Any]:

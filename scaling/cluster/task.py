@@ -17,7 +17,7 @@ from scaling import launch, machine, store, supervise
 from scaling.case import Refusal
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.cluster.steps import Shells, Steps, Within, nodes_here
+from scaling.cluster.steps import Shells, Steps, Within, cpus_per_gpu, nodes_here
 from scaling.launch import Item, Plan
 from scaling.record import Record
 from scaling.seats import Gone
@@ -46,6 +46,10 @@ def main(words: Sequence[str]) -> int:
             except Gone as gone:
                 journal.say("stopped", text=str(gone))
                 return 1
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    journal.say("stopped", text=f"cannot write: {error.strerror or error}")
+                raise
             journal.say("ended")
             return 0
     except Refusal as refusal:
@@ -89,7 +93,10 @@ def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, sna
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     within: Within | None = None
     if cluster.name in (SLURM, ALLOCATION):
-        within = Steps(nodes_here(), cluster.platform, cluster.gres, cluster.cores, cluster.srun_words)
+        within = Steps(
+            nodes_here(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(), cluster.srun_words,
+            cluster.gpu_option, cluster.mpi,
+        )  # fmt: skip
     elif cluster.name == HOSTS:
         within = Shells(cluster.hosts, cluster.shell)
     told |= {"restarts": restarts, "code": "snapshot" if snapshot else "checkout"}

@@ -1,0 +1,186 @@
+"""What is asked of a cluster: units of memory and time, how GPUs are requested, and on which nodes a study may run."""
+
+import types
+
+import pytest
+
+from scaling.case import Refusal
+from scaling.cluster import slurm, steps, submit
+from scaling.cluster.settings import from_config
+from scaling.machine import Machine, Shape
+
+NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
+
+
+def asked(shape=None, machine=NODES, **config):
+    """What sbatch is asked for, by the names that submitit has for it."""
+    cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
+    entry = types.SimpleNamespace(shape=shape or Shape(8, 2, 4), minutes=cluster.time)
+    words = submit._asked(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
+    return words | words.pop("additional_parameters")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (4, "4G"),
+        ("4", "4G"),
+        ("4GB", "4G"),
+        ("4G", "4G"),
+        (0.5, "512M"),
+        ("4000MB", "4000M"),
+        ("4096MiB", "4G"),
+        ("1.5TB", "1536G"),
+    ],
+)
+def test_memory_is_in_gigabytes_unless_it_has_a_unit(given, sent):
+    assert asked(memory=given)["mem"] == sent
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"),
+    [(30, 30), ("30", 30), ("2h", 120), ("90min", 90), ("1d", 1440), ("30:00", 30), ("02:00:00", 120), ("1-00:00:00", 1440),
+     ("1-12", 2160), ("1-12:30", 2190), ("0:30", 1), (0.2, 1)],
+)  # fmt: skip
+def test_a_time_limit_is_in_minutes_or_in_a_format_of_slurm(given, minutes):
+    assert asked(time=given)["time"] == minutes
+
+
+@pytest.mark.parametrize("given", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
+def test_what_is_no_time_is_refused_with_the_formats(given):
+    with pytest.raises(Refusal, match=r"cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"):
+        from_config({"name": "slurm", "time": given})
+
+
+@pytest.mark.parametrize("given", [0, -4, "4kB", "much", "4GBit", True, [4]])
+def test_what_is_no_memory_is_refused_with_the_units(given):
+    with pytest.raises(Refusal, match=r"cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"):
+        from_config({"name": "slurm", "memory": given})
+
+
+@pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
+def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
+    """YAML 1.1 reads 2:00:00 as the number 7200."""
+    (tmp_path / "my_conf" / "cluster").mkdir(parents=True)
+    (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(f"defaults: [slurm]\nper_node: 4\ntime: {time}\n")
+    words = ["--config-dir", "my_conf", "cluster=ours", "study=function", "workload=poisson", "points=16", "dry_run=true"]
+    done = scaling_command(["run", *words], env={"PATH": "/nowhere"})
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --time=120\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "gres", "request_"),
+    [
+        ("gres", "gpu:h100", {"gres": "gpu:h100:4"}),
+        ("gpus_per_node", "gpu:h100", {"gpus-per-node": "h100:4"}),
+        ("gpus_per_node", "gpu", {"gpus-per-node": "4"}),
+        ("gpus_per_task", "gpu", {"gpus-per-task": "2"}),
+    ],
+)
+def test_gpus_are_requested_by_the_option_that_the_site_wants_and_by_no_other(option, gres, request_):
+    words = asked(gpu_option=option, gres=gres)
+    assert {name: words[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in words} == request_
+
+
+def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
+    """Workers choose their GPUs by number."""
+    for option in ("gpus_per_node", "gpus_per_task"):
+        (words,) = steps.Steps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(Shape(8, 2, 4), ["worker"], {})
+        assert "--gpus-per-node=h100:4" in words and not any(word.startswith("--gres") for word in words)
+
+
+def test_an_option_for_gpus_needs_a_gpu():
+    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"):
+        from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
+
+
+@pytest.mark.parametrize(("cores", "each", "sent"), [(None, 16.0, 32), (6, 16.0, 12), (None, 0.5, 1), (None, None, None)])
+def test_a_process_has_its_share_of_the_cpus_of_its_node_unless_cores_are_given(cores, each, sent):
+    machine = Machine("gpu", None, 4, 2, remote=True, cpus_each=each)
+    assert asked(machine=machine, cores=cores).get("cpus_per_task") == sent
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "each"), [("64(x2)", "4", 16.0), ("64(x2),32", "4", 8.0), ("2", "4", 0.5), ("64", "", None), ("", "4", None)]
+)
+def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, each):
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus)
+    assert steps.cpus_per_gpu() == each
+
+
+def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path):
+    def script(**config):
+        cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
+        task = types.SimpleNamespace(shape=Shape(1), items=[1], seconds=1.0, foreseen=False)
+        (text,) = submit.scripts(tmp_path, cluster, [task], NODES)
+        return text
+
+    assert "--wckey" not in script()
+    assert "#SBATCH --wckey=study\n" in script(sbatch={"wckey": "study"})
+
+
+@pytest.mark.parametrize(("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")])
+def test_mpi_is_what_the_site_says(config, word):
+    within = steps.Steps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
+    (words,) = within.commands(Shape(1), ["worker"], {})
+    assert [each for each in words if each.startswith("--mpi")] == ([word] if word else [])
+
+
+def test_a_step_ends_when_the_first_of_its_workers_has_ended():
+    (words,) = steps.Steps(("n1", "n2"), "cpu").commands(Shape(2, 2, 2), ["worker"], {})
+    assert "--kill-on-bad-exit=1" in words and any(word.startswith("--wait=") and word != "--wait=0" for word in words)
+
+
+# A partition, a node, its sockets, cores, gres, the partition with a star if it is the default, its CPUs, its features.
+SITE = """\
+cpu|c1|2|32|(null)|cpu*|128|milan
+cpu|c2|2|32|(null)|cpu*|128|milan
+a100|g1|2|32|gpu:a100:4(S:0-1)|a100|128|milan,a100
+h100|g2|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
+h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
+"""
+
+
+@pytest.fixture
+def site(monkeypatch):
+    """The machine that these settings lead to, at a site whose default partition has no GPU."""
+
+    def machine(text=SITE, **config):
+        monkeypatch.setattr(slurm, "ask", lambda *words: text)
+        found = slurm.machine(from_config({"name": "slurm", "platform": "gpu"} | config))
+        return found.per_node, found.nodes, found.cpus_each
+
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"partition": "a100"}, (4, 1, 32.0)),
+        ({"constraint": "h100"}, (8, 2, 24.0)),
+        ({"constraint": "a100&milan"}, (4, 1, 32.0)),
+        ({"constraint": "milan"}, (4, 1, 32.0)),
+        ({"qos": "gpu_regular"}, (8, 2, 24.0)),
+        ({"per_node": 4}, (4, 3, 24.0)),
+        ({"per_node": 4, "constraint": "h100"}, (4, 2, 24.0)),
+    ],
+    ids=str,
+)
+def test_a_default_partition_without_gpus_is_no_reason_to_refuse_what_leads_to_others(site, config, found):
+    assert site(**config) == found
+
+
+def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_have_some(site):
+    with pytest.raises(Refusal, match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100"):
+        site()
+
+
+def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
+    """Some sites do not list their GPUs as generic resources."""
+    hidden = SITE.replace("gpu:a100:4(S:0-1)", "(null)").replace("gpu:h100:8(S:0-1)", "(null)")
+    with pytest.raises(Refusal, match=r"or cluster.per_node to how many a node has"):
+        site(hidden)
+    assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
+    assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
