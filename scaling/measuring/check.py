@@ -245,6 +245,11 @@ class _Compared:
         comparison = whole.at(part)
         error = np.abs(comparison.got - comparison.want)
         noise, natural = _noise(asked, native, named, comparison, part, roundoff)
+        typical = np.sqrt(
+            np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0)
+        )  # of an output that crosses zero here
+        typical = typical if part.columns is None else typical[..., part.columns]
+        noise = np.maximum(noise, np.minimum(self.allowed * typical, _rounded(roundoff) * natural))
         zero = comparison.size <= 8 * _jitter(asked, named, comparison, part)  # the reference is nothing but its own rounding
         noise = np.where(zero, noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), noise)
         drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff) * natural)
@@ -358,6 +363,7 @@ def _noise(
 def _natural(asked: _Question, of: reference.Evaluation, named: Any, value: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Return the size that value and inputs give a derivative, of a shape that broadcasts with `like`."""
     typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in of.names])) or 1.0
+    value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     along_x = asked.case.mode == "value" or asked.how == "vector" or asked.case.target == "hvp"
     size = value if along_x else (value / typical) ** (2 if asked.how in ("norm", "gram") else 1)
     if asked.how == "points":
