@@ -250,13 +250,17 @@ class _Compared:
         )  # of an output that crosses zero here
         typical = typical if part.columns is None else typical[..., part.columns]
         noise = np.maximum(noise, np.minimum(self.allowed * typical, _rounded(roundoff) * natural))
-        zero = comparison.size <= 8 * _jitter(asked, named, comparison, part)  # the reference is nothing but its own rounding
-        noise = np.where(zero, noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), noise)
+        jitter = _jitter(asked, named, comparison, part)
+        zero = comparison.size <= 8 * jitter  # the reference is nothing but its own rounding, and that grows with the roundoff
+        finer = differences.ROUNDOFF[asked.numeric.evaluation.dtype] if asked.numeric else roundoff
+        of_point = np.maximum(noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), _ROUNDINGS * jitter * roundoff / finer)
+        noise = np.where(zero, of_point, noise)
         drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff) * natural)
         size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
         fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
-        lost = ~fine & ~(allowed <= asked.most)
-        wrong = ~fine & ~lost & ~(error <= self.allowed * comparison.size + noise)
+        coarse = ~(allowed <= asked.most)
+        wrong = ~fine & ~(error <= self.allowed * comparison.size + np.where(coarse, 4 * noise, noise))
+        lost = ~fine & ~wrong & coarse
         at = np.zeros(len(all_errors), bool)
         at[part.points] = wrong.reshape(len(wrong), -1).any(axis=1)
         kept = np.zeros(len(all_errors))
@@ -374,13 +378,13 @@ def _natural(asked: _Question, of: reference.Evaluation, named: Any, value: np.n
 
 
 def _jitter(asked: _Question, named: Any, comparison: Comparison, part: Part) -> np.ndarray:
-    """Return how far the reference moves when its inputs move by a rounding of its own: the largest in each row."""
+    """Return how far the reference moves when its inputs move by a rounding of its own: the largest of each point."""
     if asked.numeric is None:
         return np.zeros(1)
     of = asked.numeric.evaluation
     with reference.evaluating(of.dtype):
         found = _nudged(of, named, comparison, part, max(differences.ROUNDOFF[of.dtype], asked.numeric.inside))
-    return np.abs(found - comparison.want).max(axis=0).max(axis=-1, keepdims=True)
+    return np.abs(found - comparison.want).max(axis=(0, *range(2, found.ndim))).reshape(-1, *[1] * (found.ndim - 2))
 
 
 def _nudged(of: reference.Evaluation, named: Any, comparison: Comparison, part: Part, roundoff: float) -> np.ndarray:

@@ -41,13 +41,14 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluating(dtype: str) -> Iterator[None]:
-    """Set JAX up to evaluate in `dtype` on the CPU, at the highest precision.
+    """Set JAX up to evaluate in `dtype` on the CPU, at the highest precision. Other dtypes than float64 leave x64 as it is.
 
     What a process traced with x64 off cannot be used with x64 on, and the other way round: JAX's caches mix up the integers of
     both (a function that indexes with NumPy's int64 arrays then fails). The caches are cleared at each change.
     """
-    x64 = dtype == "float64"
-    changes = bool(jax.config.read("jax_enable_x64")) != x64
+    before = bool(jax.config.read("jax_enable_x64"))
+    x64 = before or dtype == "float64"
+    changes = x64 != before
     if changes:
         jax.clear_caches()
     try:
