@@ -20,9 +20,11 @@ _PARTS = ("seconds", "low", "high", "call", "compute", "communication", "waiting
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number of a plausible size."""
-    if type(value) is int:
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
         return abs(value) <= _MOST_INTEGER
-    return type(value) is float and abs(value) <= _MOST  # which no NaN is
+    return isinstance(value, float) and abs(value) <= _MOST  # which no NaN is
 
 
 def is_count(value: Any) -> bool:
@@ -78,7 +80,7 @@ def _check_shapes(values: Mapping[str, Any]) -> None:
     counts = {"turns": values["turns"]} | {name: (values[name] or {}).values() for name in ("collectives", "colors")}
     counts |= {"marked": [place for places in values["marked"].values() for place in _as_list(places)]}
     for name, held in counts.items():
-        if not all(map(is_count, held)):
+        if not all(each is None or is_count(each) for each in held):
             raise ValueError(f"{name} holds {str(values[name])[:60]}, where counts belong")
     for each in values["compilations"]:
         if not isinstance(each, dict) or not is_count(each.get("samples", 0)) or not all(map(_is_stage, each.items())):

@@ -351,7 +351,7 @@ def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a
     from scaling.measuring import attempt
     from scaling.sampling import Sampling
 
-    def refuse(case):
+    def refuse(case, *_):
         raise Refusal("x must be positive, not -1")
 
     monkeypatch.setattr(workload, "build", refuse)

@@ -38,7 +38,7 @@ def zeros(*shape):
 def put(made, monkeypatch):
     """Have this workload found, whatever is asked for."""
     check._whole.cache_clear()
-    monkeypatch.setattr(workload, "build", lambda case: made)
+    monkeypatch.setattr(workload, "build", lambda case, *_: made)
 
 
 def outcome(made, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
@@ -116,7 +116,7 @@ SECOND_OF = {  # functions of one number whose Hessian, or that times the point,
 @pytest.mark.parametrize("name", SECOND_OF)
 def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, target, dtype, monkeypatch):
     made = Workload(SECOND_OF[name], {"x": uniform(4, low=0.5)}, wrt="x")
-    monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case: made))
+    monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case, *_: made))
     case = workload.complete(Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype))
     built = workload.build(case)
     with jax.enable_x64(dtype == "float64"):

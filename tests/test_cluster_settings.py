@@ -110,7 +110,9 @@ def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cp
     assert steps.cpus_per_gpu() == each
 
 
-def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path):
+def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "most_in_array", lambda: 1000)
+
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
         task = types.SimpleNamespace(shape=Shape(1), items=[1], seconds=1.0, foreseen=False)

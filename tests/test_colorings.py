@@ -77,7 +77,7 @@ def test_the_answer_and_a_table_say_what_colouring_took_and_when_it_pays(tmp_pat
     assert (row["seeds"], row["nonzeros"], row["pays after"]) == ("9 columns", "1,280", "3 evaluations")
 
 
-@pytest.mark.parametrize("odd", [{"colors": {"columns": None, "rows": "many"}}, {"colors": None, "nonzeros": None}], ids=str)
+@pytest.mark.parametrize("odd", [{"colors": {"columns": None}}, {"colors": None, "nonzeros": None}], ids=str)
 def test_a_record_that_tells_no_colours_stops_no_report(tmp_path, odd):
     (line,), of = told(tmp_path, [record(**FEW | odd)], "Sparsity")
     assert " seeds for" not in line and len(of["sparsity"]) == 1

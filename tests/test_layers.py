@@ -10,11 +10,12 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "scaling"
 # Each may import those before it.
 ORDER = [
-    "words", "case", "intervals", "sampling", "draws", "peer", "pytrees", "workload", "formulas", "measuring.modes",
+    "words", "case", "effects", "where", "intervals", "sampling", "draws", "peer", "pytrees", "workload", "formulas",
+    "measuring.modes",
     "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
-    "measuring.reduced", "measuring.places", "measuring.counts", "measuring.rounding", "measuring.reference",
-    "measuring.fd_check",
+    "measuring.reduced", "measuring.places", "measuring.counts", "measuring.products", "measuring.rounding",
+    "measuring.reference", "measuring.fd_check",
     "measuring.differences", "measuring.numeric", "measuring.sampled", "measuring.check",
     "measuring.streaming", "measuring.blocks", "measuring.hlo", "measuring.operations", "measuring.kernels",
     "measuring.measure", "environment", "process_state", "channel", "reaper", "processes",
@@ -45,13 +46,14 @@ ORDER = [
     "tracking.outcome", "tracking.publish", "tracking.early",
     "planning.hardware", "planning.network", "planning.model", "planning.calibration", "planning.topology", "planning.planner",
     "planning.crew", "planning.plan",
-    "progress", "streams", "compose", "field_help", "status", "merge", "logs", "run", "cli",
+    "progress", "streams", "yaml_files", "options", "compose", "field_help", "status", "merge", "logs", "run", "cli",
 ]  # fmt: skip
 WITH_JAX = [
     "draws", "workload", "measuring.modes", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
-    "measuring.counts", "measuring.rounding", "measuring.reference", "measuring.fd_check", "measuring.differences",
-    "measuring.numeric", "measuring.sampled", "measuring.check", "measuring.streaming", "measuring.blocks",
+    "measuring.counts", "measuring.products", "measuring.rounding", "measuring.reference", "measuring.fd_check",
+    "measuring.differences", "measuring.numeric", "measuring.sampled", "measuring.check",
+    "measuring.streaming", "measuring.blocks",
     "measuring.measure", "measuring.compiling", "measuring.counted", "measuring.attempt", "planning.topology",
     "process_state",
 ]  # fmt: skip

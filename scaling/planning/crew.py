@@ -80,7 +80,7 @@ class Crew:
             words = str(lost) or f"no end after {self.seconds:g} s (case_seconds)"
             shared.ended(case, {"status": "failed", "reason": lost.reason, "text": words})
             return False
-        shared.ended(case, {name: value for name, value in said.items() if name not in ("event", "key")})
+        shared.ended(case, {name: value for name, value in said.items() if name not in ("event", "key", "rank")})
         return True
 
     def _forgotten(self, planner: Seat, case: Case) -> bool:
