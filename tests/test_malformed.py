@@ -597,7 +597,6 @@ TABLES["clusters"] = {
         ("slurm", "cluster.time=nan", "cluster.time must be"),
         ("slurm", "cluster.time=inf", "cluster.time must be"),
         ("slurm", "cluster.time=soon", "cluster.time must be"),
-        ("slurm", "cluster.time=1:00:00", "cluster.time must be"),
         ("slurm", "cluster.fill=2", "cluster.fill must be"),
         ("slurm", "cluster.fill=0", "cluster.fill must be"),
         ("slurm", "cluster.platform=cuda", "unknown cluster.platform 'cuda'.*gpu"),

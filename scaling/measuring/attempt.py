@@ -182,7 +182,7 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
         with _together(place):
             got = collect(result)
             del result
-            digest = hashlib.blake2b(np.ascontiguousarray(got).view(np.uint8).data).digest()
+            digest = _digest(got)
             if digest in seen:  # the same numbers to the last bit
                 return
             verdict = check.verdict(case, built, sizes, got, place.platform, pattern=pattern)
@@ -195,6 +195,12 @@ def _made_ready(case: Case, place: Place, found: dict[str, Any]) -> Ready:
 
     checked(result)
     return Ready(ask, wait, checked, sample)
+
+
+def _digest(got: np.ndarray) -> bytes:
+    """Return a digest of the numbers of a result."""
+    plain = np.ascontiguousarray(got)
+    return hashlib.blake2b(repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data).digest()
 
 
 def waiter(example: Any) -> Callable[[Any], Any]:

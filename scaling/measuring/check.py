@@ -249,13 +249,13 @@ class _Compared:
             np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0)
         )  # of an output that crosses zero here
         typical = typical if part.columns is None else typical[..., part.columns]
-        noise = np.maximum(noise, np.minimum(self.allowed * typical, _rounded(roundoff) * natural))
+        noise = np.maximum(noise, np.minimum(self.allowed * typical, _rounded(roundoff, asked.workload.terms) * natural))
         jitter = _jitter(asked, named, comparison, part)
         zero = comparison.size <= 8 * jitter  # the reference is nothing but its own rounding, and that grows with the roundoff
         finer = differences.ROUNDOFF[asked.numeric.evaluation.dtype] if asked.numeric else roundoff
         of_point = np.maximum(noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), _ROUNDINGS * jitter * roundoff / finer)
         noise = np.where(zero, of_point, noise)
-        drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff) * natural)
+        drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff, asked.workload.terms) * natural)
         size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
         fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
         coarse = ~(allowed <= asked.most)
@@ -310,9 +310,9 @@ def _checked(asked: _Question, kept: float, count: int) -> dict[str, float]:
     return {"entries": kept * (some + (1 - some) * whole), "points": 1.0 if some == 1 else whole}
 
 
-def _rounded(roundoff: float) -> float:
+def _rounded(roundoff: float, terms: int) -> float:
     """Return what rounding may do to a number of this roundoff on the way to a derivative, relative to the number."""
-    return _FAIR * roundoff
+    return _FAIR * roundoff * float(np.sqrt(terms))
 
 
 def _worst_part(failed: np.ndarray, error: np.ndarray, by_column: bool) -> Part:
@@ -359,7 +359,7 @@ def _noise(
     noise = found.max(axis=0) - found.min(axis=0)
     noise = np.maximum(noise, comparison.size * np.median(over(noise, np.broadcast_to(comparison.size, noise.shape))))
     off = np.abs(here - comparison.want)
-    off = np.where(off <= _rounded(roundoff) * natural, 2 * off, 0.0)
+    off = np.where(off <= _rounded(roundoff, asked.workload.terms) * natural, 2 * off, 0.0)
     noise = np.maximum(noise, off.max(axis=-1, keepdims=True))
     return noise, natural
 
@@ -669,7 +669,8 @@ def _block(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndar
     case, workload = asked.case, asked.workload
     if case.mode == "value":
         value, terms = _value(asked, start, stop)
-        return value[:, :, None], _at_least(np.abs(value), None if terms is None else terms[:, None])[:, :, None]
+        size = np.abs(value) if asked.numeric else np.abs(value).max(axis=1, keepdims=True)
+        return value[:, :, None], _at_least(size, None if terms is None else terms[:, None])[:, :, None]
     J, floor = _jacobians(asked, start, stop)
     if asked.at_entries:
         assert J.pattern is not None

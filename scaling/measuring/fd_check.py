@@ -14,6 +14,7 @@ from scaling.measuring.reference import Evaluation
 
 _DIRECTIONS = 4
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
+_NOISE_STEPS = tuple(2.0**-k for k in (14, 17, 20, 24))
 _RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
 SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
 _ZERO = 1e-3  # the least size of an input, of what is typical of all its numbers
@@ -85,10 +86,19 @@ def nudged(of: Evaluation, named: Named, relative: float, generator: np.random.G
 
 
 def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> np.ndarray:
-    """Return how far rounding moves the values: (points, outputs)."""
+    """Return how far rounding moves the values: (points, outputs).
+
+    By nudges of the inputs, and by fourth differences at short steps, in which nothing but rounding is left: where a function
+    adds one to a small number, a nudge of that number moves nothing.
+    """
     here = reference.values(of, named)
     moved = [reference.values(of, nudged(of, named, 2 * roundoff, generator)) for _ in range(3)]
-    return roundoff * np.abs(here) + np.max(np.abs(np.array(moved) - here), axis=0)
+    by_nudges = np.max(np.abs(np.array(moved) - here), axis=0)
+    direction, fourth = random_direction(of, named, generator), []
+    for step in _NOISE_STEPS:
+        near, far = (_at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2))
+        fourth.append(np.abs(6 * here - 4 * near + far) / 4)
+    return roundoff * np.abs(here) + np.maximum(by_nudges, np.nan_to_num(np.sort(fourth, axis=0)[-2]))
 
 
 def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:

@@ -76,6 +76,8 @@ def _depths(jaxpr: Any, given: Sequence[float | None], seen: _Seen) -> list[floa
             depth[variable] = each
             aval = variable.aval
             seen.width = max(seen.width, int(getattr(aval, "size", 1)))
+            if equation.primitive.name == "reduce_precision":
+                seen.bits = min(seen.bits, int(equation.params["mantissa_bits"]) + 1)
             if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
                 seen.bits = min(seen.bits, int(jax.numpy.finfo(aval.dtype).nmant) + 1)
     return [of(atom) or 0.0 for atom in jaxpr.outvars]
