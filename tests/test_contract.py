@@ -102,8 +102,8 @@ def run(case: Case) -> Record:
 def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
     record = run(case_of(row))
     if record.status == "skipped":
-        too_many = record.case.dtype == "bfloat16" and record.tolerance > 0.2  # terms, for the digits that it has
-        assert record.reason == "no_digits" and (too_many or record.case.mode == "finite_difference")
+        few_bits = record.case.dtype == "bfloat16"  # where sums of many terms, or of such that cancel, have no digit
+        assert record.reason == "no_digits" and (few_bits or record.case.mode == "finite_difference")
         return
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance

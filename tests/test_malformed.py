@@ -19,7 +19,7 @@ import pytest
 from scaling import cli, run, supervise
 from scaling.case import CHOICES, OPTIONS
 from scaling.planning import plan
-from scaling.store import Writer
+from scaling.record import to_line
 
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")
@@ -809,7 +809,7 @@ def call(tmp_path, monkeypatch, capsys, make_record):
         (tmp_path / "a_loop").symlink_to("a_loop")
         for name, status in (("good", "ok"), ("other", "ok")):
             (tmp_path / name).mkdir()
-            Writer(tmp_path / name).append(make_record(status=status))
+            (tmp_path / name / "records.jsonl").write_text(to_line(make_record(status=status)) + "\n")
 
     def call(words, files):
         prepare(files)
