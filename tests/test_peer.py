@@ -70,7 +70,7 @@ def test_a_peer_of_ones_own_is_measured_beside_jax(write_peer, run, scaling_comm
 
 def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compared_in(write_peer, run):
     write_peer(head="PACKAGES = ('pytest',)")
-    records, _ = run()
+    records, done = run()
     assert len({r.setting for r in records}) == 1
     assert len({r.environment["digest"] for r in records}) == 2
     told = records[-1].environment["engine"]
@@ -102,7 +102,7 @@ def test_what_goes_wrong_in_a_peer_costs_its_own_records(write_peer, run):
 
 def test_what_a_peer_does_not_offer_or_lacks_is_skipped_with_the_words(write_peer, run):
     write_peer(head="PACKAGES = ('numpy', 'surely-not-there')")
-    records, _ = run()
+    records, done = run()
     assert [(r.status, r.reason) for r in records[2:]] == [("skipped", "not_installed")] * 2
     assert records[2].text == "surely-not-there is not installed; pip install 'ad-scaling[peers]'"
     assert done.stdout.count("not_installed") >= 1
@@ -112,7 +112,7 @@ def test_a_peer_that_was_missing_runs_when_it_is_there(write_peer, run):
     write_peer(head="PACKAGES = ('surely-not-there',)")
     assert [r.status for r in run()[0]] == ["ok", "ok", "skipped", "skipped"]
     write_peer()
-    records, _ = run()
+    records, done = run()
     assert [r.status for r in records] == ["ok"] * 4
     assert "2 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
 
@@ -123,7 +123,7 @@ def test_a_peer_that_is_gone_for_a_while_leaves_its_record(write_peer, run):
     write_peer(head="PACKAGES = ('surely-not-there',)")
     run()
     write_peer()
-    records, _ = run()
+    records, done = run()
     assert [r.status for r in records] == ["ok"] * 4
     assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
 
