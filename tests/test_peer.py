@@ -70,7 +70,7 @@ def test_a_peer_of_ones_own_is_measured_beside_jax(write_peer, run, scaling_comm
 
 def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compared_in(write_peer, run):
     write_peer(head="PACKAGES = ('pytest',)")
-    records, done = run()
+    records, _ = run()
     assert len({r.setting for r in records}) == 1
     assert len({r.environment["digest"] for r in records}) == 2
     told = records[-1].environment["engine"]

@@ -14,6 +14,7 @@ from scaling.measuring.reference import Evaluation
 
 _DIRECTIONS = 4
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
+_KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in (14, 17, 20, 24))
 _RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
 SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
@@ -46,14 +47,14 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     norm = np.sqrt(np.mean(pushed**2, axis=0))
     again = [reference.along(of, nudged(of, named, 4 * roundoff, generator), directions[0]) for _ in range(3)]
     changes = norm > 8 * np.max(np.abs(np.array(again) - pushed[0]), axis=0)  # more than rounding explains
-    noise = _noise(of, named, roundoff, generator)
+    least, noise = _noise(of, named, roundoff, generator)
     wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, pushed, strict=True):
         found, error = _differences(of, named, direction, noise)
         size = np.maximum(norm, np.abs(found))
         far = ~(np.abs(exact - found) <= _RELATIVE * size + 4 * error)
         if far.any():
-            far &= ~_between_one_sided(of, named, direction, noise, exact, _RELATIVE * size)
+            far &= ~_between_one_sided(of, named, direction, least, exact, _RELATIVE * size)
         wrong |= far
         sure |= 4 * error <= SURE * size
         off = max(off, float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))))
@@ -85,10 +86,10 @@ def nudged(of: Evaluation, named: Named, relative: float, generator: np.random.G
     return {**named, **{name: named[name] * (1 + relative * sign) for name, sign in signs.items()}}
 
 
-def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> np.ndarray:
-    """Return how far rounding moves the values: (points, outputs).
+def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far rounding moves the values, two (points, outputs), the second one no less than the first.
 
-    By nudges of the inputs, and by fourth differences at short steps, in which nothing but rounding is left: where a function
+    By nudges of the inputs; and also by fourth differences at short steps, in which only rounding is left: where a function
     adds one to a small number, a nudge of that number moves nothing.
     """
     here = reference.values(of, named)
@@ -98,7 +99,8 @@ def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.G
     for step in _NOISE_STEPS:
         near, far = (_at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2))
         fourth.append(np.abs(6 * here - 4 * near + far) / 4)
-    return roundoff * np.abs(here) + np.maximum(by_nudges, np.nan_to_num(np.sort(fourth, axis=0)[-2]))
+    least = roundoff * np.abs(here) + by_nudges
+    return least, np.maximum(least, np.nan_to_num(np.sort(fourth, axis=0)[-2]))
 
 
 def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:
@@ -127,13 +129,13 @@ def _between_one_sided(
     of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, room: np.ndarray
 ) -> np.ndarray:
     """Return where the function has a kink and the derivative lies between those of its two sides: (points, outputs)."""
-    step, here = 2.0**-16, reference.values(of, named)
-
-    def side(sign: int) -> np.ndarray:
-        near, far = _at(of, named, direction, sign * step), _at(of, named, direction, 2 * sign * step)
-        return sign * (4 * near - far - 3 * here) / (2 * step)
-
-    ahead, behind = side(1), side(-1)
-    error = room + 8 * noise / step
-    kink = np.abs(ahead - behind) > 4 * error
-    return kink & (exact >= np.minimum(ahead, behind) - error) & (exact <= np.maximum(ahead, behind) + error)
+    here, found = reference.values(of, named), np.zeros(exact.shape, bool)
+    for step in _KINK_STEPS:
+        sides = []
+        for sign in (1, -1):
+            near, far = (_at(of, named, direction, k * sign * step) for k in (1, 2))
+            sides.append(sign * (4 * near - far - 3 * here) / (2 * step))
+        error = room + 8 * noise / step
+        kink = np.abs(sides[0] - sides[1]) > 4 * error
+        found |= kink & (exact >= np.min(sides, axis=0) - error) & (exact <= np.max(sides, axis=0) + error)
+    return found
