@@ -94,7 +94,8 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
         assert all(getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals"))
         results = 2 if record.case.storage else 1  # of two steps: one is on its way to the host
         assert record.peak_bytes == record.argument_bytes + record.temp_bytes + results * record.output_bytes
-        assert record.compulsory_bytes == record.argument_bytes + record.output_bytes
+        one_step = record.argument_bytes + record.output_bytes
+        assert record.compulsory_bytes > one_step if record.case.storage else record.compulsory_bytes == one_step
         assert record.kernels and record.program and record.capacity_bytes and record.seconds == []
         assert sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels) == record.hbm_bytes
         if not record.case.storage:  # moving results to the host, a block at a time, is not in the model

@@ -85,9 +85,9 @@ def read(config: dict[str, Any], name: str) -> Job:
             "name the hardware to plan for, such as hardware=v5p or hardware=h100; `scaling plan --help` lists what there is"
         )
     defaults = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}
-    for name, value in defaults.items():
-        if config[name] != value:
-            raise Refusal(f"{name}={config[name]} has no effect here: it is an option of `scaling run`; leave it out")
+    for option, value in defaults.items():
+        if config[option] != value:
+            raise Refusal(f"{option}={config[option]} has no effect here: it is an option of `scaling run`; leave it out")
     folder = store.results_folder(config["results"])
     settings, deadline = Settings.from_config(config), config["deadline"]
     a_number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
