@@ -121,7 +121,7 @@ def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_
     assert {len(r.environment["hosts"]) for r in by_count[4]} == {2}
     assert all(r.environment["shape"] == {"devices": 4, "nodes": 2, "processes": 2} for r in by_count[4])
     assert {r.environment["code"] for r in records if r.status == "ok"} == {"snapshot"}
-    assert "oversubscribed, without a core for each device" in done.stdout
+    assert "oversubscribed, without a core for each device" in scaling_command(["report", "out"]).stdout
     again = scaling_command(words, timeout=PATIENCE)
     assert "smoke: 0 cases to run" in again.stdout and load(results).records == records
 
@@ -294,7 +294,7 @@ def test_attempts_are_counted_and_bounded(submit, tmp_path, results):
 
 
 def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, results):
-    wrong = 'reference={"jacobian": lambda *_: Reference(np.ones((6, 2, 3)))}'
+    wrong = "reference=lambda named: Reference(np.ones((6, 2)), np.ones((6, 2, 3)))"
     write_workload(returns=f'Workload(function=function, points={{"x": uniform(3)}}, {wrong})')
     words = [*write_study("{workload: mine, points: 6}"), *SLURM, "results=out", "wait=true"]
     assert scaling_command(words, timeout=PATIENCE).returncode == 1

@@ -15,9 +15,11 @@ from scaling.measuring.reference import Evaluation
 _DIRECTIONS = 4
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
-_NOISE_STEPS = tuple(2.0**-k for k in (14, 17, 20, 24))
+_NOISE_SEEN = 3  # steps at which the values move at all
+_NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # from the shortest on
 _RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
 SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
+_OWN_ROUNDINGS = 64
 _ZERO = 1e-3  # the least size of an input, of what is typical of all its numbers
 
 Named = Mapping[str, np.ndarray]
@@ -48,13 +50,15 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     again = [reference.along(of, nudged(of, named, 4 * roundoff, generator), directions[0]) for _ in range(3)]
     changes = norm > 8 * np.max(np.abs(np.array(again) - pushed[0]), axis=0)  # more than rounding explains
     least, noise = _noise(of, named, roundoff, generator)
+    own = _OWN_ROUNDINGS * roundoff * np.abs(reference.values(of, named))  # of a value, which a derivative may hold
     wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, pushed, strict=True):
         found, error = _differences(of, named, direction, noise)
         size = np.maximum(norm, np.abs(found))
-        far = ~(np.abs(exact - found) <= _RELATIVE * size + 4 * error)
+        room = _RELATIVE * size + own
+        far = ~(np.abs(exact - found) <= room + 4 * error)
         if far.any():
-            far &= ~_between_one_sided(of, named, direction, least, exact, _RELATIVE * size)
+            far &= ~_between_one_sided(of, named, direction, least, exact, room)
         wrong |= far
         sure |= 4 * error <= SURE * size
         off = max(off, float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))))
@@ -95,12 +99,15 @@ def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.G
     here = reference.values(of, named)
     moved = [reference.values(of, nudged(of, named, 2 * roundoff, generator)) for _ in range(3)]
     by_nudges = np.max(np.abs(np.array(moved) - here), axis=0)
-    direction, fourth = random_direction(of, named, generator), []
+    direction, seen = random_direction(of, named, generator), np.zeros(here.shape, int)
+    fourth = np.zeros(here.shape)
     for step in _NOISE_STEPS:
         near, far = (_at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2))
-        fourth.append(np.abs(6 * here - 4 * near + far) / 4)
+        found = np.nan_to_num(np.abs(6 * here - 4 * near + far)) / 2
+        fourth = np.where(seen < _NOISE_SEEN, np.maximum(fourth, found), fourth)
+        seen += found > 0
     least = roundoff * np.abs(here) + by_nudges
-    return least, np.maximum(least, np.nan_to_num(np.sort(fourth, axis=0)[-2]))
+    return least, np.maximum(least, fourth)
 
 
 def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:
