@@ -71,8 +71,8 @@ class Workload:
         such arrays, or one number, the sum over points. None where differentiating the batch at once is not offered.
     whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
         (points, outputs, inputs), each flattened as one likes; or a pytree of arrays as `jax.vmap(jax.jacrev(...))` returns it.
-    reference: NumPy float64 of a block of points; None asks for finite differences instead. It takes pytrees as `points` and
-        `shared` have them, and returns plain arrays: outputs and inputs each flat, in the order of the leaves.
+    reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It takes pytrees as
+        `points` and `shared` have them, and returns plain arrays: outputs and inputs each flat, in the order of the leaves.
     second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's target is `hessian`
         or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the answer; scales the tolerance.
