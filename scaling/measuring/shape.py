@@ -5,6 +5,7 @@ cut over.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -224,7 +225,10 @@ def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStr
     except Refusal:
         raise
     except (MemoryError, OverflowError) as error:
-        words = " ".join(str(error).split()) or "no memory left"
+        asked = getattr(error, "_total_size", 0)  # of an array of NumPy's
+        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise  # the host's memory ran out
+        words = " ".join(str(error).split())
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
