@@ -33,8 +33,8 @@ class TakesTrees:
     function: Callable[..., Any]
     trees: tuple[Tree, ...]
 
-    def __call__(self, /, **named: Any) -> Any:
-        return self.function(**rebuild(self.trees, named))
+    def __call__(self, /, *flat: Any, **named: Any) -> Any:
+        return self.function(*flat, **rebuild(self.trees, named))
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ReturnsArray(TakesTrees):
     what: str = "function"
     leading: int = 0
 
-    def __call__(self, /, **named: Any) -> Any:
-        return concatenate_leaves(super().__call__(**named), self.what, self.leading)
+    def __call__(self, /, *flat: Any, **named: Any) -> Any:
+        return concatenate_leaves(super().__call__(*flat, **named), self.what, self.leading)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _check_shapes(values: Mapping[str, Any]) -> None:
     counts = {"turns": values["turns"]} | {name: (values[name] or {}).values() for name in ("collectives", "colors")}
     counts |= {"marked": [place for places in values["marked"].values() for place in _as_list(places)]}
     for name, held in counts.items():
-        if not all(each is None or is_count(each) for each in held):
+        if not all(is_count(each) or (each is None and name == "colors") for each in held):
             raise ValueError(f"{name} holds {str(values[name])[:60]}, where counts belong")
     for each in values["compilations"]:
         if not isinstance(each, dict) or not is_count(each.get("samples", 0)) or not all(map(_is_stage, each.items())):

@@ -63,7 +63,8 @@ def test_entries_that_are_rounded_move_no_result_by_more_than_its_size_allows(ho
             J, x = jacobians(generator, kind)
             floor = generator.choice([0.0, 50.0], POINTS)
             least = np.maximum(np.abs(J), floor[:, None, None])
-            s = least if how in ("outputs", "inputs", "vector", "points") else least.max(axis=(1, 2), keepdims=True)
+            axes = 2 if how is None else (1, 2)
+            s = least if how in ("outputs", "inputs", "vector", "points") else least.max(axis=axes, keepdims=True)
             off = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
             aligned = entry * s * np.where(J < 0, -1.0, 1.0)  # every rounding in the direction that hurts
             want, size = reduced(how, Jacobians(J), rounding, floor, x)

@@ -3,7 +3,7 @@
 import os
 import queue
 import shlex
-import tempfile
+import types
 
 import pytest
 
@@ -86,9 +86,8 @@ def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats()
     ],
 )
 def test_a_status_of_srun_is_a_signal_only_where_there_is_such_a_signal(status, words):
-    with tempfile.TemporaryFile("w+") as said:
-        said.write("srun: error: Unable to create step for job 12: Requested nodes are busy\n")
-        said.write("srun: error: n1: task 0: Exited with exit code 255\n")
-        seat = seats.Seat(Shape(1), [None], queue.Queue(), [said], 0)
-        text = str(seat._death(0, status))
+    said = ["srun: error: Unable to create step for job 12: Requested nodes are busy"]
+    said += ["srun: error: n1: task 0: Exited with exit code 255"]
+    seat = seats.Seat(Shape(1), [None], queue.Queue(), [types.SimpleNamespace(read=lambda: said)], 0)
+    text = str(seat._death(0, status))
     assert words in text and "Requested nodes are busy" in text
