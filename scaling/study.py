@@ -191,7 +191,7 @@ def _cell(fields: dict[str, Any]) -> Cell:
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _bytes(fields["memory_limit"])
     counts = {name: fields.get(name) for name in ("points", "devices", "chunk", "block", "memory_limit")}
-    for name, value in (*counts.items(), *((f"size {name}", size) for name, size in sizes.items())):
+    for name, value in (*counts.items(), *((f"sizes.{name}", size) for name, size in sizes.items())):
         if isinstance(value, int) and value > LARGEST:
             found = f"{float(value):g}" if value < 1e300 else "a larger one"
             raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {found}")
