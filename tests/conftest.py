@@ -1,27 +1,16 @@
 """What the tests share: the command in a process of its own, made-up records, and a user's workload."""
 
-import os
 import signal
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
-import loaded
 import pytest
 
 from scaling.case import Case
 from scaling.record import Record
-
-COMMAND = Path(sys.executable).parent / "scaling"
-SLOWEST = 120.0  # seconds that a command of these tests may take at the very most
-QUICK = ("sampling.seconds=0.05", "sampling.least=7", "sampling.most=7", "sampling.warm_up=0.001")
-
-
-def command_environment(extra=None):
-    """The environment of a command: ours, without what would steer it, and no stale bytecode of a rewritten module."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "HYDRA_", "XLA_", "JAX_"))}
-    return kept | {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"} | (extra or {})
+from tests.support import loaded
+from tests.support.commands import COMMAND, QUICK, SLOWEST, command_environment
+from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
 
 @pytest.fixture(scope="session")

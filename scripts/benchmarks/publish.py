@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / "tests"), str(ROOT)]
+sys.path.append(str(ROOT))
 from pytest import MonkeyPatch
 from wandb_server import serving
 
 from scaling.tracking.publish import publish
 from scaling.tracking.settings import Settings
-from tests import made_up
+from tests.support import made_up
 
 CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180.0
 

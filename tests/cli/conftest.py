@@ -1,0 +1,17 @@
+"""Fixtures of the tests of the command."""
+
+import pytest
+
+from scaling import store
+from scaling.record import to_line
+
+
+@pytest.fixture
+def folders(tmp_path, make_record):
+    """Two folders of results of the same case."""
+    record = make_record(environment={"cores": [0]}, started_at="2026-11-21T00:00:00Z")
+    for name in ("DIR", "GOOD"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text(to_line(record) + "\n")
+        store.write_json(tmp_path / name / "study.json", store.stamp() | {"study": "mine", "cases": []})
+    return tmp_path / "DIR", record

@@ -1,0 +1,64 @@
+"""The worked files for sites, conf/cluster/examples: each composes without a Slurm, and what it would submit is a golden file.
+
+After a change that is meant: AD_SCALING_GOLDEN=1 writes the files anew.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import TOP
+
+EXAMPLES = sorted(path.stem for path in (TOP / "conf" / "cluster" / "examples").glob("*.yaml"))
+GOLDEN = Path(__file__).parent / "golden"
+STUDY = ["run", "study=function", "workload=poisson", "points=[16,32]", "mode=jacrev", "devices=[1,2,8]", "results=here"]
+WITHOUT_SLURM = {"PATH": "/nowhere"}
+
+
+def scripts(done, folder):
+    """The sbatch scripts that a dry run printed, without the paths of this machine."""
+    text = done.stdout[done.stdout.index("#!/bin/bash") :]
+    return text.replace(str(folder.resolve()), "FOLDER").replace(sys.executable, "PYTHON").rstrip() + "\n"
+
+
+def test_there_is_an_example_for_each_kind_of_site():
+    assert {"apptainer", "lab", "perlmutter"} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_dry_run_of_an_example_prints_its_golden_scripts_without_a_slurm(name, tmp_path, scaling_command):
+    nodes = ["nodes=4"] if name == "lab" else []
+    words = [*STUDY, f"cluster=examples/{name}", "dry_run=true", *(f"cluster.{word}" for word in nodes)]
+    done = scaling_command(words, env=WITHOUT_SLURM)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.glob("here/**"))
+    path = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("AD_SCALING_GOLDEN") == "1":
+        path.write_text(scripts(done, tmp_path))
+    assert scripts(done, tmp_path) == path.read_text()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_asks_for_a_time_for_gpus_and_their_cpus_and_names_the_interface_of_nccl(name):
+    text = (GOLDEN / f"{name}.sbatch").read_text()
+    for script in text.split("#!/bin/bash")[1:]:
+        assert re.search(r"^#SBATCH --time=\d+$", script, re.MULTILINE)
+        assert re.search(r"^#SBATCH --(gres=gpu|gpus-per-node=|gpus-per-task=)", script, re.MULTILINE)
+        assert re.search(r"^#SBATCH --cpus-per-task=\d+$", script, re.MULTILINE)
+        assert re.search(r"^export NCCL_SOCKET_IFNAME=\w+$", script, re.MULTILINE)
+        assert "wckey" not in script
+
+
+def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_command):
+    done = scaling_command([*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "set cluster.per_node, such as cluster.per_node=4" in done.stderr
+
+
+def test_without_a_slurm_nothing_but_a_dry_run_is_possible(scaling_command, tmp_path):
+    done = scaling_command([*STUDY, "cluster=examples/lab"], env=WITHOUT_SLURM)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no sinfo here" in done.stderr and not (tmp_path / "here").exists()

@@ -1,0 +1,262 @@
+"""User's modules that die, hang, fork, print for ever or change the process they are in: each is a row, and the rest runs."""
+
+import io
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scaling import progress, study
+from scaling.case import Refusal
+from scaling.store import latest, load
+from tests.support.commands import QUICK
+
+HEAD = """\
+import atexit, builtins, ctypes, json, os, signal, subprocess, sys, threading, time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.workload import Workload, uniform
+
+VARIANTS = ("plain", "other")
+RUNNING = "worker" in os.path.basename(sys.argv[0])  # as against being examined before the start
+"""
+TAIL = """
+
+def workload(case):
+    {body}
+
+    def function(x):
+        return jnp.sin(x)[:2] * x[2]
+
+    return Workload(function=function, points={{"x": uniform(3, low=0.5)}})
+"""
+# Name -> (what it does at import, what it does in workload(case), reason of its record, words of its text).
+FAILS = {
+    "sleeps_at_import": ("time.sleep(1000)", "", "timeout", "10 s (case_seconds) while it was imported"),
+    "sleeps_in_workload": ("", "time.sleep(1000)", "timeout", "10 s (case_seconds) while workload(case) was called"),
+    "sleeps_in_worker": ("", "if RUNNING: time.sleep(1000)", "timeout", "10 s (case_seconds)"),
+    "prints_without_end": ("while True: print('y' * 999)", "", "timeout", "10 s (case_seconds)"),
+    "becomes_another_program": ("if RUNNING: os.execvp('sleep', ['sleep', '1000'])", "", "timeout", "10 s (case_seconds)"),
+    "leaves": ("os._exit(3)", "", "killed", "ended with status 3"),
+    "leaves_in_worker": ("", "if RUNNING: os._exit(4)", "killed", "ended with status 4"),
+    "exits": ("sys.exit(5)", "", "killed", "ended with status 5 (SystemExit)"),
+    "segfaults": ("ctypes.string_at(0)", "", "killed", "signal 11 (SIGSEGV) while it was imported"),
+    "segfaults_in_worker": ("", "if RUNNING: ctypes.string_at(0)", "killed", "signal 11 (SIGSEGV)"),
+    "aborts": ("", "os.abort()", "killed", "signal 6 (SIGABRT) while workload(case) was called"),
+    "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "", "killed", "signal 9 (SIGKILL)"),
+    "interrupts": ("", "raise KeyboardInterrupt", "killed", "KeyboardInterrupt, as signal 2 (SIGINT)"),
+    "interrupts_in_worker": ("if RUNNING: raise KeyboardInterrupt", "", "killed", "signal 2 (SIGINT)"),
+    "raises_at_the_root": ("class Root(BaseException): pass\nraise Root('of all')", "", "error", "raised Root: of all"),
+    "closes_descriptors": ("os.closerange(3, 999)", "", "killed", "Bad file descriptor"),
+    "sets_x64": ("jax.config.update('jax_enable_x64', True)", "", "error", "changed jax_enable_x64 from False to True"),
+    "sets_x64_in_worker": ("", "jax.config.update('jax_enable_x64', RUNNING)", "error", "changed jax_enable_x64"),
+    "sets_platforms": ("jax.config.update('jax_platforms', 'tpu')", "", "error", "changed jax_platforms from 'cpu' to 'tpu'"),
+    "patches_numpy": ("np.asarray = lambda *a, **k: 1 / 0", "", "error", "changed numpy.asarray"),
+    "patches_numpy_in_worker": ("", "if RUNNING: np.abs = lambda x: 0 * x", "error", "changed numpy.abs"),
+    "patches_json": ("json.dumps = lambda *a, **k: 'x'", "", "error", "changed json.dumps"),
+    "patches_builtins": ("builtins.print = lambda *a, **k: None", "", "error", "changed builtins.print"),
+    "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
+}  # fmt: skip
+CONTAINED = {  # what these do ends with their process, and changes nothing of what is measured
+    "starts_a_thread": ("threading.Thread(target=time.sleep, args=(1000,)).start()", ""),
+    "blocks_at_exit": ("atexit.register(time.sleep, 1000)", ""),
+    "forks": ("if os.fork() == 0: time.sleep(1000)", ""),
+    "forks_and_both_go_on": ("", "os.fork()"),
+    "starts_a_daemon": ("subprocess.Popen(['sleep', '1000'], start_new_session=True)", ""),
+    "changes_directory": ("os.chdir('/')", ""),
+    "ignores_signals": ("for s in set(signal.Signals) - {9, 19}: signal.signal(s, signal.SIG_IGN)", ""),
+    "clears_the_environment": ("os.environ.clear()", ""),
+    "writes_to_every_descriptor": ("for s in range(1, 20):\n    try: os.write(s, b'\\xff{')\n    except OSError: pass", ""),
+}  # fmt: skip
+GOOD = {"good": ("", ""), "good_too": ("", "")}
+
+
+def write_module(folder, name, head="", body=""):
+    (folder / f"{name}.py").write_text(HEAD + head + TAIL.format(body=body or "pass"))
+
+
+def alive(marker):
+    """Return the processes whose environment holds a marker, but for those of this test."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if marker.encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append((path.parent.name, (path.parent / "cmdline").read_bytes()))
+        except OSError:
+            continue
+    return found
+
+
+def await_none(marker, within=10.0):
+    """Return the processes that are still alive after some seconds."""
+    deadline = time.monotonic() + within
+    while (left := alive(marker)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def run_words(folder, text, *words):
+    conf = folder / "my_conf" / "study"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "mine.yaml").write_text(text)
+    return ["run", "--config-dir", "my_conf", "study=mine", *QUICK, *words]
+
+
+def records(folder):
+    return latest(load(folder / "results" / "mine").records)
+
+
+def little_memory():
+    resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, resource.RLIM_INFINITY))
+
+
+def test_each_hostile_module_of_a_study_is_a_row_the_good_ones_are_ok_and_no_process_is_left(scaling_command, tmp_path):
+    assert len(FAILS) + len(CONTAINED) >= 20
+    for name, (head, body, *_) in {**FAILS, **CONTAINED, **GOOD}.items():
+        write_module(tmp_path, name, head, body)
+    modules = ", ".join(["good", *FAILS, *CONTAINED, "good_too"])
+    text = f"{{points: 6, api: jit, grids: [{{workload: linear, mode: [jacfwd, jacrev]}}, {{workload: [{modules}]}}]}}"
+    words = run_words(tmp_path, text, "case_seconds=10")
+    done = scaling_command(words, env={"HOSTILE": str(tmp_path)}, timeout=900, preexec_fn=little_memory)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert await_none(f"HOSTILE={tmp_path}") == []
+    found = {(record.case.workload, record.case.mode): record for record in records(tmp_path)}
+    assert len(found) == len(FAILS) + len(CONTAINED) + len(GOOD) + 2
+    for name in (*GOOD, *CONTAINED):
+        assert found[name, "jacfwd"].status == "ok", (name, found[name, "jacfwd"].text)
+    assert found["linear", "jacfwd"].status == found["linear", "jacrev"].status == "ok"
+    for name, (_, _, reason, told) in FAILS.items():
+        record = found[name, "jacfwd"]
+        assert (record.status, record.reason) == ("failed", reason), (name, record.text)
+        assert name in record.text and told in record.text and not record.seconds, (name, record.text)
+
+
+def test_a_variant_that_dies_while_it_is_examined_costs_its_own_cases_and_no_others(scaling_command, tmp_path):
+    write_module(tmp_path, "mine", body="if case.variant == 'plain': os._exit(7)")
+    words = run_words(tmp_path, "{workload: mine, points: 6, api: jit, variant: [plain, other], mode: [jacfwd, jacrev]}")
+    assert scaling_command([*words, "dry_run=true"]).returncode == 1
+    assert not (tmp_path / "results").exists()
+    assert scaling_command(words).returncode == 1
+    ended = {(record.case.variant, record.case.mode): (record.status, record.reason) for record in records(tmp_path)}
+    failed, ok = ("failed", "killed"), ("ok", None)
+    assert ended == {
+        ("plain", "jacfwd"): failed, ("plain", "jacrev"): failed, ("other", "jacfwd"): ok, ("other", "jacrev"): ok,
+    }  # fmt: skip
+    write_module(tmp_path, "mine")
+    assert scaling_command(words).returncode == 0, "it was mended"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_module_that_hangs_while_it_is_examined_does_not_outlive_its_launcher(ending, start_command, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOSTILE", str(tmp_path))
+    head = "subprocess.Popen(['sleep', '1000'], start_new_session=True)\nopen('begun', 'w').close()\ntime.sleep(1000)"
+    write_module(tmp_path, "mine", head)
+    process = start_command(run_words(tmp_path, "{workload: mine, points: 6, api: jit}"))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(alive(f"HOSTILE={tmp_path}")) >= 3
+    process.send_signal(ending)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if ending == signal.SIGINT else -ending)
+    assert await_none(f"HOSTILE={tmp_path}") == []
+
+
+SECRET = 's3cret/with a "quote" & more'
+RAISES = "SECRET = os.environ['MY_API_TOKEN']\nos.environ.clear()\n"
+
+
+@pytest.mark.parametrize(
+    "head, body",
+    [
+        (RAISES + "raise ImportError(f'no {SECRET}')", ""),
+        (RAISES + "raise ValueError({'a': SECRET})", ""),
+        (RAISES, "raise KeyError(SECRET)"),
+        (RAISES + "TARGETS = SECRET", "raise TypeError(case.target, SECRET)"),
+        (RAISES + "raise type('Root', (BaseException,), {})(SECRET)", ""),
+        (RAISES, "if RUNNING: raise ValueError(SECRET)"),
+        (RAISES, "if RUNNING: raise KeyboardInterrupt(SECRET)"),
+        (RAISES + "if RUNNING: sys.exit(f'no {SECRET}')", ""),
+    ],
+)
+def test_a_secret_in_the_text_of_an_exception_reaches_neither_the_screen_nor_the_disk(head, body, scaling_command, tmp_path):
+    write_module(tmp_path, "mine", head, body)
+    words = run_words(tmp_path, "{workload: mine, points: 6, api: jit}")
+    done = scaling_command(words, env={"MY_API_TOKEN": SECRET})
+    assert done.returncode in (1, 2)
+    told = [done.stdout, done.stderr]
+    told += [path.read_text() for path in tmp_path.rglob("*") if path.suffix in (".json", ".jsonl", ".html", ".md", ".csv")]
+    assert "<MY_API_TOKEN>" in "".join(told)
+    assert not [text for text in told if "s3cret" in text or "&amp; more" in text]
+
+
+def test_cases_that_differ_in_their_layout_only_are_built_and_traced_once(scaling_command, tmp_path):
+    write_module(tmp_path, "mine", body="open('calls', 'a').write('x')")
+    text = "{workload: mine, points: [6, 12], devices: [1, 2], api: [shard_map, pmap], block: [1, 2, 3]}"
+    done = scaling_command(run_words(tmp_path, text, "dry_run=true", "oversubscribe=true"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("  run   ") > 12
+    assert len((tmp_path / "calls").read_text()) <= 2 * 2, "completing a case may call it twice"
+
+
+GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(range(1000))}
+
+
+def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(study, "_cell", lambda fields: pytest.fail("a cell was made"))
+    with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
+        study.expand({**GRID, "where": "points == 1"}, {}, 100_000)
+
+
+@pytest.mark.parametrize(
+    "swept, overrides, count",
+    [
+        ({"grids": [{"points": [1, 2, 3]}, {"sizes": {"p": [1, 2], "o": [3, 4]}}]}, {}, 7),
+        ({"parts": {"a": {"points": [1, 2]}, "b": {"points": [3, 4], "mode": ["jacfwd", "jacrev"]}}}, {}, 6),
+        ({"points": [1, 2], "grids": [{}, {"points": [3, 4, 5]}]}, {}, 5),
+        ({"grids": [{"points": [1, 2]}]}, {"points": [1, 2, 3], "sizes": {"p": [1, 2]}}, 6),
+    ],
+)
+def test_max_cases_counts_what_the_lists_of_a_study_sweep(swept, overrides, count):
+    whole = {"workload": "linear", **swept}
+    assert study.expand(whole, overrides, count)
+    with pytest.raises(Refusal, match=f"{count} cases"):
+        study.expand(whole, overrides, count - 1)
+
+
+def test_the_command_line_allows_more_cases(scaling_command):
+    words = ["run", "study=smoke", "points=[6,12]", "dry_run=true"]
+    refused = scaling_command([*words, "max_cases=2"])
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and "max_cases=2" in refused.stderr
+    assert scaling_command([*words, "max_cases=2000"]).returncode == 0
+    assert "max_cases must be" in scaling_command([*words, "max_cases=0"]).stderr
+
+
+def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with progress.examination(Console(file=out, width=100)) as note:
+        for second in range(100):
+            clock[0] = float(second)
+            note(min(10 * second, 700), 700)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "examining: 50 of 700 cases" and 2 < len(lines) < 8
+
+
+def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tmp_path):
+    from scaling import processes
+
+    script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
+    process = processes.start(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
+    reader = processes.read_events(process, lambda event: None)
+    assert process.wait(30) == 5
+    processes.close(process, [reader])
+    assert alive(f"HOSTILE={tmp_path}") == []

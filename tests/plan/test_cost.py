@@ -1,0 +1,43 @@
+"""What measuring a plan would take: by hand, from how a case is measured."""
+
+import dataclasses
+
+import pytest
+
+from scaling.planning import cost
+from scaling.sampling import Sampling
+from scaling.settings import Settings
+from tests.support.planned import plan, predicted
+
+STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
+SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, turns=3, compilations=1)
+
+
+def settings(replicates=1, **sampling):
+    return dataclasses.replace(Settings(), sampling=dataclasses.replace(SAMPLING, **sampling), replicates=replicates)
+
+
+def case(high, devices=1, **fields):
+    return dataclasses.replace(plan(high / 2, devices), predicted=predicted(high / 2, high=high), **STAGES | fields)
+
+
+def test_a_short_case_takes_its_stages_and_sampling_to_its_end():
+    assert cost.seconds(case(0.001), settings()) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
+
+
+def test_a_long_case_is_called_as_often_as_it_must_be():
+    # Once and checked, once to warm up, and seven samples.
+    assert cost.seconds(case(10.0), settings()) == pytest.approx(2 + 0.8 + 9 * 10.0)
+
+
+def test_each_compilation_is_sampled_by_itself():
+    assert cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(2 + 0.001 + 3 * (0.8 + 0.05 + 1.0))
+
+
+def test_device_hours_are_those_of_every_device_in_every_replicate():
+    records = [case(0.001), case(10.0, 64), plan(None, 4)]
+    *hours, unknown = cost.device_hours(records, settings(replicates=5))
+    for end, took in zip(("low", "high"), hours, strict=True):
+        one, many = (cost.seconds(record, settings(), end) for record in records[:2])
+        assert took == pytest.approx(5 * (one + 64 * many) / 3600)
+    assert unknown == 1 and cost.seconds(records[2], settings()) is None and cost.device_hours([], settings()) == (0, 0, 0)

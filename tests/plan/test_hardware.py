@@ -1,0 +1,212 @@
+"""Hardware: what conf/hardware says is whole and sourced, and what is malformed is refused in one line that names the field."""
+
+import json
+import math
+
+import pytest
+import yaml
+
+from scaling.case import DTYPES, Refusal
+from scaling.planning.hardware import from_config
+from tests.support.machines import machine, told
+from tests.support.paths import CONF
+
+FILES = sorted((CONF / "hardware").glob("*.yaml"))
+# What needs no source: names, what follows from the shape of a chip or a host, and what is the user's.
+UNSOURCED = {"name", "title", "platform", "device_kind", "per_chip", "per_host", "price", "sources", "ceilings"}
+
+
+def file(path):
+    """A file as Hydra reads it, to which 1e9 is a number, as it is to JSON."""
+    return yaml.load(path.read_text(), Loader=_Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", yaml.resolver.re.compile(r"^[-+]?\d[\d.]*e[-+]?\d+$"), list("-+0123456789")
+)
+
+
+def numbers(value):
+    """Every number in a nested value."""
+    if isinstance(value, dict):
+        return [n for each in value.values() for n in numbers(each)]
+    if isinstance(value, list):
+        return [n for each in value for n in numbers(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_a_machine_with_a_source_for_each_figure(path):
+    fields = file(path)
+    found = from_config(fields)
+    assert found.name == path.stem
+    figures = {name for name, value in fields.items() if value is not None} - UNSOURCED
+    if path.stem == "cpu":
+        figures -= {"most"}  # no more than what is compiled for this host
+    if isinstance(fields.get("target"), str):
+        figures -= {"target"}  # a name
+    assert set(fields["sources"]) == figures
+    assert all(isinstance(source, str) and len(source) > 6 for source in fields["sources"].values())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
+    fields = file(path)
+    found = from_config(fields)
+    assert all(n > 0 and math.isfinite(n) for n in numbers({name: value for name, value in fields.items() if name != "target"}))
+    counts = found.counts()
+    assert counts == sorted(set(counts)) and counts[0] == 1 and counts[-1] == found.most
+    if found.slices:
+        assert math.prod(found.slices[-1]) * found.per_chip == found.most
+        sizes = [math.prod(shape) for shape in found.slices]
+        assert sizes == sorted(sizes) and len({len(shape) for shape in found.slices}) == 1
+    for count in counts:
+        shape = found.shape(count)
+        assert shape is not None
+        if shape and count > 1:
+            assert math.prod(shape) * found.per_chip == count
+        found.enough(count)
+    for rates in found.rates:
+        assert rates.network[-1].devices is None
+        assert all(rates.products[d]["highest"] <= rates.products[d]["default"] for d in DTYPES if rates.products[d]["highest"])
+
+
+def test_hosts_are_full_and_slices_are_those_that_there_are():
+    hosts = machine(per_host=8, most=64)
+    assert hosts.counts() == [1, 2, 4, 8, 16, 32, 64]
+    assert [hosts.shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
+    torus = machine(platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32)
+    assert torus.counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
+    assert [torus.shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "count", "near"),
+    [
+        ({"per_host": 8, "most": 64}, 20, "take 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
+        ({"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16}, 8, "take 1, 4, 16"),
+    ],
+)
+def test_a_number_of_devices_that_cannot_be_had_is_refused_with_its_neighbours(fields, count, near):
+    with pytest.raises(Refusal) as refusal:
+        machine(**fields).enough(count)
+    assert str(refusal.value) == f"devices={count} cannot be had of mine: {near}"
+
+
+def test_beyond_the_largest_machine_any_number_will_do_up_to_a_million():
+    found = machine(most=64)
+    for count in (65, 999_999, 1_000_000):
+        found.enough(count)
+    with pytest.raises(Refusal, match="devices=1000001: a plan goes up to 1000000"):
+        found.enough(1_000_001)
+
+
+def test_rates_are_those_of_the_largest_number_of_devices_that_is_no_more():
+    found = machine()
+    assert found.at(1) is found.at(4096) is found.rates[0]
+
+
+def test_what_is_not_said_of_rates_follows_from_others():
+    some = machine(divisions=None, reductions=None, turned=None).rates[0]
+    assert some.divisions == some.transcendental and some.reductions == some.arithmetic and some.turned == some.bandwidth[0][1]
+
+
+def test_a_price_or_a_title_changes_no_prediction_and_a_rate_does():
+    assert machine(price=3.5, title="Another", sources={"bandwidth": "here"}).digest == machine().digest
+    for change in ({"bandwidth": 2e9}, {"jitter": 0.5}, {"most": 64}, {"stragglers": {"share": 0.1, "slowdown": 1.5}}):
+        assert machine(**change).digest != machine().digest
+
+
+# Values that are none for a field, and the fields that have a meaning for some of them after all.
+BAD = {"missing": None, "text": "many", "negative": -1, "zero": 0, "true": True, "nan": math.nan, "infinite": math.inf,
+       "list": [[1, "x"]], "mapping": {"a": -1}}  # fmt: skip
+FIELDS = [name for name in told() if name != "sources"]
+FINE = {
+    ("missing", name) for name in ("price", "slices", "device_kind", "title", "divisions", "reductions", "turned")
+} | {("text", name) for name in ("name", "title", "device_kind")} | {("mapping", "target")}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("bad", BAD)
+def test_a_malformed_field_is_refused_in_one_line_that_names_it(field, bad):
+    if (bad, field) in FINE:
+        machine(**{field: BAD[bad]})
+        return
+    with pytest.raises(Refusal) as refusal:
+        machine(**{field: BAD[bad]})
+    assert f"hardware.{field}" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", ".", "a b", "x" * 200, "\x00"])
+def test_a_name_that_no_file_could_have_is_refused(name):
+    with pytest.raises(Refusal, match=r"hardware\.name"):
+        machine(name=name)
+    assert machine(name="tpu-7.x+1").name == "tpu-7.x+1"
+
+
+def test_a_device_differs_from_the_others_by_a_share():
+    assert machine(jitter=1.0).jitter == 1.0
+    with pytest.raises(Refusal, match=r"hardware\.jitter"):
+        machine(jitter=1000.0)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_that_is_not_there_is_the_same_as_one_that_is_null(field):
+    fields = told()
+    del fields[field]
+    if ("missing", field) in FINE:
+        from_config(fields)
+        return
+    with pytest.raises(Refusal, match=rf"hardware\.{field}"):
+        from_config(fields)
+
+
+LEVEL = {"shape": "tree", "devices": None, "bandwidth": 1e9, "latency": 1e-6}
+NESTED = {
+    "products": [{"float32": 1}, {d: {"highest": 1} for d in DTYPES},
+                 {d: {"highest": "x", "high": 1, "default": 1} for d in DTYPES}],
+    "arithmetic": [{"float32": 1}, dict.fromkeys(DTYPES, -1), dict.fromkeys(DTYPES, "x"), dict.fromkeys((*DTYPES, "int8"), 1)],
+    "attained": [[0.5], [0.9, 0.4], [0, 1], ["a", "b"], [0.1, 0.2, 0.3], {"low": 1}],
+    "asking": [[2.0, 0.5], [True, True]],
+    "stragglers": [{"share": 1e-4}, {"share": -1, "slowdown": 1.5}, {"share": 2.0, "slowdown": 1.5},
+                   {"share": 0.1, "slowdown": 0.5}, {"share": 0.1, "slowdown": 2, "more": 1}],
+    "slices": [[], [[]], [[2, 2], [4, 4]], [[1, "x"]], [[2, -2]], [[True]], 5],
+    "per_host": [1.5],
+    "most": [2.5],
+    "network": [[], [LEVEL | {"shape": "star"}], [LEVEL | {"bandwidth": 0}], [LEVEL | {"latency": "x"}], [LEVEL | {"devices": 4}],
+                [LEVEL | {"colour": 1}], [{"shape": "tree"}], [LEVEL | {"devices": 2.5}, LEVEL], [LEVEL | {"wraps": 0}],
+                [LEVEL | {"wraps": "x"}], [LEVEL | {"devices": True}, LEVEL]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in NESTED.items() for value in values])
+def test_what_is_malformed_inside_a_field_is_refused_too(field, value):
+    with pytest.raises(Refusal, match=rf"hardware\.{field}"):
+        machine(**{field: value})
+
+
+def test_the_largest_machine_is_that_of_the_last_slice():
+    with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last of slices, not 8"):
+        machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
+
+
+def test_a_machine_is_compiled_for_by_what_its_compiler_knows_it_by():
+    for platform, target in (("gpu", "h100"), ("tpu", {"name": "v5p"}), ("tpu", None)):
+        with pytest.raises(Refusal, match=r"hardware\.target"):
+            machine(platform=platform, target=target)
+
+
+def test_an_unknown_key_is_refused_with_the_nearest():
+    with pytest.raises(Refusal, match=r"unknown key of hardware 'bandwith'.*did you mean 'bandwidth'"):
+        machine(bandwith=1e9)
+    for internal in ("told", "rates", "devices"):
+        with pytest.raises(Refusal, match="unknown key of hardware"):
+            machine(**{internal: 1})
+
+
+def test_what_a_machine_was_made_from_can_be_kept():
+    assert from_config(json.loads(json.dumps(machine().told))) == machine()

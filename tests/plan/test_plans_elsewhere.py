@@ -1,0 +1,65 @@
+"""What other verbs make of a folder that holds plans: they tell them apart from what happened, and lose nothing of them."""
+
+import json
+
+import pytest
+
+from scaling import merge, store
+from scaling import status as statuses
+from scaling.reading import findings, lint
+from scaling.record import to_line
+from tests.support import made_up, planned
+
+
+def test_plans_alone_are_not_publishable_and_status_tells_them_apart(tmp_path, capsys):
+    made_up.write(tmp_path / "alone", [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
+    (tmp_path / "alone" / "study.json").unlink()
+    remarks = lint.remarks(findings.read(tmp_path / "alone"))
+    assert [(each.rule, each.severity) for each in remarks] == [("nothing measured, only planned", "warning")]
+    status = statuses.look(tmp_path / "alone")
+    assert status.counts == {} and status.notes == ["for mine, compiled and not run: 2 planned"]
+
+
+def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder, devices in zip(folders, (1, 2), strict=True):
+        made_up.write(folder, [planned.plan(1e-3, 1), planned.plan(1e-3, devices)], None, ["strong"])
+        store.write_json(folder / "plan-mine.json", {"hardware": {"title": f"A machine, by {folder.name}", "price": 2.0}})
+    for added in (2, 0):
+        merged = merge.merge([str(folder) for folder in folders], str(tmp_path / "c"))
+        assert merged.records == added and len(store.load(tmp_path / "c").plans) == 2
+    (forecast,) = findings.read(tmp_path / "c").forecasts
+    assert (forecast.title, forecast.price) == ("A machine, by a", 2.0)
+
+
+DAMAGE = {  # where in a line, and what stands there
+    "no kind of device": (("environment", "device_kind"), 5),
+    "no platform": (("environment", "platform"), None),
+    "hardware without a name": (("environment", "hardware"), {}),
+    "hardware that is a word": (("environment", "hardware"), "v5p"),
+    "a part that is missing": (("predicted", "communication"), None),
+    "a part that is a word": (("predicted", "waiting"), "x"),
+    "a bound that is a number": (("predicted", "bound"), 5),
+    "by a list": (("predicted", "by"), [1]),
+    "an interval without its middle": (("predicted", "low"), 1.0),
+    "draws that are words": (("predicted", "draws"), ["x"]),
+    "bytes that are a word": (("messages",), [{"kind": "all-reduce", "bytes": "x", "group": 2}]),
+    "a kernel that is a number": (("kernels",), [1]),
+    "ok, though it was not run": (("status",), "ok"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_plan_is_passed_over_by_name(name, tmp_path):
+    place, value = DAMAGE[name]
+    fields = json.loads(to_line(planned.plan(1e-3, 2)))
+    *way, last = place
+    within = fields
+    for step in way:
+        within = within[step]
+    within[last] = value
+    made_up.write(tmp_path, [planned.plan(1e-3, 1)])
+    (tmp_path / "other.jsonl").write_text(json.dumps(fields) + "\n")
+    loaded = store.load(tmp_path)
+    assert len(loaded.plans) == 1 and len(loaded.damaged) == 1 and "other.jsonl:1" in loaded.damaged[0]
+    assert len(findings.read(tmp_path).forecasts) == 1

@@ -1,0 +1,263 @@
+"""A study is shared fields, grids and overrides; what it expands to follows from them alone."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from scaling.case import FIELDS, Refusal, to_dict
+from scaling.study import SCALINGS, Cell, expand
+from tests.support.composed import compose, configuration
+from tests.support.paths import CONF
+
+STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
+
+
+def cases(study, **overrides):
+    return [cell.case for cell in expand(study, overrides)]
+
+
+def values(study, field, **overrides):
+    return [to_dict(case)[field] for case in cases(study, **overrides)]
+
+
+def test_a_list_sweeps_and_a_scalar_holds():
+    study = {"workload": "linear", "points": [6, 10, 14], "mode": ["jacfwd", "jacrev"], "devices": 2}
+    assert [(c.points, c.mode, c.devices) for c in cases(study)] == [
+        (6, "jacfwd", 2), (6, "jacrev", 2), (10, "jacfwd", 2), (10, "jacrev", 2), (14, "jacfwd", 2), (14, "jacrev", 2),
+    ]  # fmt: skip
+
+
+def test_sizes_sweep_like_fields():
+    study = {"workload": "linear", "sizes": {"p": [8, 16, 64], "o": [2, 5]}}
+    assert [tuple(sorted(s.items())) for s in values(study, "sizes")] == [
+        (("o", o), ("p", p)) for p in (8, 16, 64) for o in (2, 5)
+    ]
+
+
+def test_a_grid_is_stronger_than_what_it_shares_and_the_command_line_than_both():
+    study = {"points": 6, "dtype": "float64", "devices": 1, "grids": [{"workload": "linear", "points": 10}, {"workload": "rbf"}]}
+    assert [(c.points, c.dtype) for c in cases(study)] == [(10, "float64"), (6, "float64")]
+    assert [(c.points, c.dtype) for c in cases(study, points=14)] == [(14, "float64"), (14, "float64")]
+    assert values(study, "dtype", dtype="float32") == ["float32", "float32"]
+
+
+def test_an_override_may_sweep_what_a_grid_holds_and_hold_what_it_sweeps():
+    study = {"workload": "linear", "grids": [{"points": [6, 10], "devices": 1}]}
+    assert [(c.points, c.devices) for c in cases(study, points=14, devices=[1, 2])] == [(14, 1), (14, 2)]
+
+
+def test_an_override_that_is_null_or_empty_changes_nothing():
+    study = {"workload": "linear", "points": [6, 10], "sizes": {"p": 5}}
+    assert cases(study, points=None, sizes={}, where=None, scaling=None) == cases(study)
+
+
+def test_sizes_are_merged_name_by_name():
+    study = {"sizes": {"p": 5, "o": 3}, "grids": [{"workload": "linear", "sizes": {"p": [8, 16]}}, {"workload": "linear"}]}
+    assert values(study, "sizes") == [{"p": 8, "o": 3}, {"p": 16, "o": 3}, {"p": 5, "o": 3}]
+    assert values(study, "sizes", sizes={"o": 7}) == [{"p": 8, "o": 7}, {"p": 16, "o": 7}, {"p": 5, "o": 7}]
+
+
+@pytest.mark.parametrize(("alias", "mode"), [("vmap_jacfwd", "jacfwd"), ("vmap_jacrev", "jacrev")])
+def test_the_articles_names_are_a_mode_and_a_batch(alias, mode):
+    assert [(c.mode, c.batch) for c in cases({"workload": "linear", "batch": "whole", "mode": [mode, alias]})] == [
+        (mode, "whole"), (mode, "vmap"),
+    ]  # fmt: skip
+
+
+def test_an_alias_is_the_same_case_as_what_it_stands_for():
+    study = {"workload": "linear", "mode": ["vmap_jacfwd", "jacfwd", "vmap_jacrev", "jacrev"]}
+    assert values(study, "mode") == ["jacfwd", "jacrev"]
+
+
+def test_a_case_that_two_grids_name_is_there_once_in_the_first_place():
+    study = {"workload": "linear", "grids": [{"points": [6, 10]}, {"points": [10, 14, 6]}]}
+    assert values(study, "points") == [6, 10, 14]
+
+
+def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_devices():
+    cells = expand({"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {})
+    scaled = [(cell.scaling, cell.case.devices, cell.scaled(cell.case).points) for cell in cells]
+    assert scaled == [(s, d, 6 if s == "strong" else 6 * d) for d in (1, 2, 3) for s in SCALINGS]
+
+
+def test_weak_scaling_grows_the_points_alone():
+    """A size that is as large as there are points means those of one device: more would be more work for each."""
+    study = {"workload": "rbf", "points": [6, 10], "devices": 3, "sizes": {"m": "points", "d": 4}, "scaling": "weak"}
+    made = [cell.scaled(cell.case) for cell in expand(study, {})]
+    assert [(case.points, dict(case.sizes)) for case in made] == [(18, {"m": 6, "d": 4}), (30, {"m": 10, "d": 4})]
+    assert [to_dict(case) | {"points": 0} for case in made] == [to_dict(cell.case) | {"points": 0} for cell in expand(study, {})]
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("devices == 1", [("jit", 1), ("pmap", 1)]),
+        ("devices == 1 or api != 'jit'", [("jit", 1), ("pmap", 1), ("pmap", 2)]),
+        ("not (api == 'jit' and devices > 1)", [("jit", 1), ("pmap", 1), ("pmap", 2)]),
+        ("api in ['jit'] and points % devices == 0", [("jit", 1), ("jit", 2)]),
+        ("points // devices - 1 >= 5", [("jit", 1), ("pmap", 1)]),
+        ("1 < devices <= 2", [("jit", 2), ("pmap", 2)]),
+        ("p * o == 15 and -p < 0 and scaling == 'strong' and variant is None", [(a, d) for a in ("jit", "pmap") for d in (1, 2)]),
+    ],
+)
+def test_where_keeps_the_cells_for_which_it_holds(where, kept):
+    study = {"workload": "linear", "points": 6, "sizes": {"p": 5, "o": 3}, "api": ["jit", "pmap"], "devices": [1, 2]}
+    assert [(c.api, c.devices) for c in cases(study | {"where": where})] == kept
+    assert [(c.api, c.devices) for c in cases(study, where=where)] == kept
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "__import__('os').getcwd()", "open('x')", "api.upper()", "api.__class__ == 1", "(lambda: 1)()", "(devices := 1)",
+        "[d for d in [1]]", "api[0] == 'j'", "f'{api}'", "devices if devices else 0", "9 ** 9 ** 9 > 1", "1 << 9", "{1: 2}",
+        "devices == 1; points", "devices = 1", "devices ==", "", "points // 0 == 1", "points % (devices - 1) == 0", "api < 3",
+        "x" * 3 + " == 1", "devcies == 1", "__builtins__", "sizes", "'", "(" * 500 + "1" + ")" * 500, "\0", "await api",
+    ],
+)  # fmt: skip
+def test_where_is_a_comparison_and_nothing_more(where):
+    study = {"workload": "linear", "points": 6, "api": ["jit"], "devices": [1]}
+    with pytest.raises(Refusal, match="where") as refused:
+        cases(study | {"where": where})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_wrong_name_in_where_is_told_what_was_meant():
+    with pytest.raises(Refusal, match=r"unknown name in where 'devcies'.*did you mean 'devices'"):
+        cases({"workload": "linear", "where": "devcies == 1"})
+
+
+def test_where_excludes_before_a_workload_is_asked_so_a_size_it_names_must_be_a_size():
+    with pytest.raises(Refusal, match="unknown name in where 'q'"):
+        cases({"workload": "linear", "sizes": {"p": 5}, "where": "q == 5"})
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        {"workload": "linear", "points": []},
+        {"workload": "linear", "sizes": {"p": []}},
+        {"workload": "linear", "where": "devices == 9"},
+        {"workload": "linear", "grids": [{"mode": []}, {"where": "False"}]},
+    ],
+)
+def test_a_study_without_cases_is_refused(study):
+    with pytest.raises(Refusal, match="the study has no cases"):
+        cases(study)
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ({"workload": "linear", "devises": 1}, "unknown study key 'devises'.*did you mean 'devices'"),
+        ({"workload": "linear", "grid": []}, "unknown study key 'grid'.*did you mean 'grids'"),
+        ({"grids": [{"workload": "linear", "pints": 6}]}, "unknown study key 'pints'.*did you mean 'points'"),
+        ({"grids": [{"workload": "linear", "grids": []}]}, "unknown study key 'grids'"),
+        ({"points": 6}, "names no workload"),
+        ({"grids": [{"points": 6}]}, "names no workload"),
+        ({"grids": {"workload": "linear"}}, "grids must be a list"),
+        ({"grids": ["linear"]}, "grids must be a list"),
+        ({"workload": "linear", "sizes": [5, 3]}, "sizes must be a mapping"),
+        ({"workload": "linear", "sizes": {"p": "many"}}, "sizes.p must be a positive integer, not 'many'"),
+        ({"workload": "linear", "devices": "all"}, "devices=all is for `scaling plan`.*devices=\\[1,2\\]"),
+        ({"workload": "linear", "scaling": "week"}, "unknown scaling 'week'.*did you mean 'weak'"),
+        ({"workload": "linear", "mode": "vmap_jacfw"}, "unknown mode 'vmap_jacfw'"),
+        ({"workload": "linear", "points": [6, "10"]}, "points must be a positive integer, not '10'"),
+    ],
+)
+def test_what_is_no_study_is_refused_in_one_line(study, words):
+    with pytest.raises(Refusal, match=words) as refused:
+        cases(study)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fields():
+    with pytest.raises(Refusal, match="unknown study key 'p'"):
+        cases({"workload": "linear", "p": 5})
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_that_comes_with_the_package_expands(name):
+    plain = study_of(name)
+    # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
+    cells = expand({"workload": "my.module"} | plain, counts_for(plain))
+    assert all(isinstance(cell, Cell) for cell in cells)
+    assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
+    assert isinstance(plain.get("title"), str), "a study says what it asks"
+
+
+def test_the_cells_of_a_studys_parts_come_first_and_each_once():
+    part = {"workload": "my.module", "points": [6, 8]}
+    found = expand(
+        {"parts": {"one": part, "other": part | {"points": [8, 10]}}, "grids": [{"workload": "mine", "points": 2}]}, {}
+    )
+    assert [(cell.case.workload, cell.case.points) for cell in found] == [
+        ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
+    ]  # fmt: skip
+    assert {cell.case.devices for cell in expand({"parts": {"one": part}}, {"devices": 4})} == {4}
+    assert {cell.case.dtype for cell in expand({"parts": {"one": part}, "dtype": "float64"}, {})} == {"float64"}
+    with pytest.raises(Refusal, match="unknown study key 'celings'"):
+        expand({"parts": {"one": part}, "celings": True}, {})
+    with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
+        expand({"parts": ["one"]}, {})
+
+
+def test_ceilings_are_asked_for_by_true_and_false_alone():
+    with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
+        expand({"workload": "mine", "ceilings": 3}, {})
+
+
+def test_there_is_an_override_to_try_for_every_field():
+    assert {*OTHERS, "sizes"} == set(FIELDS)
+
+
+def test_every_field_of_a_case_stands_at_the_root_as_null():
+    root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
+    told = {name: root.get(name, "absent") for name in (*FIELDS, "scaling", "where")}
+    assert told == dict.fromkeys(told) | {"sizes": {}}
+
+
+OTHERS = {  # no study has any of these
+    "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other",
+    "engine": "my.peer", "chunk": 24, "formulation": "other",
+    "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
+    "dtype": "bfloat16", "precision": "default", "jit": False, "data_seed": 9, "cache": "warm",
+    "seeds": "colored", "reduce": "gram", "block": 24, "memory_limit": 10**9, "storage": "host", "remat": "dots_saveable",
+    "forward": "other", "mesh": "3x8", "overlap": True,
+}  # fmt: skip
+
+
+def study_of(name):
+    return configuration(f"study={name}")["study"]
+
+
+def counts_for(plain):
+    """Devices, where a study leaves them to the hardware that it is planned for."""
+    return {"devices": 2} if plain.get("devices") == "all" else {}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
+    where = "where=True"  # the study's own might exclude it
+    value = str(OTHERS[field]).lower() if isinstance(OTHERS[field], bool) else OTHERS[field]
+    cells = compose("study=smoke", f"{field}={value}", where)
+    assert {getattr(cell.case, field) for cell in cells} == {OTHERS[field]}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_an_override_is_never_without_effect_in_any_study(name):
+    plain = study_of(name)
+    for field, value in OTHERS.items():
+        given = {"workload": "my.module", "where": "True"} | counts_for(plain) | {field: value}
+        assert set(values(plain, field, **given)) == {value}, field
+
+
+def test_a_size_set_at_the_root_replaces_it_in_every_grid():
+    cases = [cell.case for cell in compose("study=linear", "++sizes.p=[11,13]", "where=True") if cell.case.workload == "linear"]
+    assert {case.sizes["p"] for case in cases} == {11, 13}
+    assert {case.sizes["o"] for case in cases} == {2, 5}
+
+
+def test_scaling_and_devices_set_at_the_root_hold_in_every_grid():
+    cells = compose("study=smoke", "scaling=weak", "devices=[1,2,4]", "where=True")
+    assert {cell.scaling for cell in cells} == {"weak"}
+    assert {cell.case.devices for cell in cells} == {1, 2, 4}

@@ -1,0 +1,53 @@
+"""The axes of the contract, and the problems that it differentiates."""
+
+from scaling import workload
+from scaling.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
+from scaling.measuring import shape, unfit
+
+PROBLEMS = {
+    "rbf": {"workload": "rbf", "points": 12},
+    "rbf of fewer": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
+    "rbf rowwise": {"workload": "rbf", "points": 8, "formulation": "rowwise"},
+    "rbf squared": {"workload": "rbf", "points": 12, "variant": "squared"},
+    "rbf squared by a product": {"workload": "rbf", "points": 12, "variant": "squared", "formulation": "product"},
+    "rbf in three dimensions": {"workload": "rbf", "points": 8, "variant": "squared", "sizes": {"d": 3, "m": 20}},
+    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 16}},
+    "linear by W": {"workload": "linear", "points": 4, "sizes": {"p": 6, "o": 8}},
+    "linear by X": {"workload": "linear", "points": 8, "sizes": {"p": 4, "o": 2}, "wrt": "X"},
+    "linear by both": {"workload": "linear", "points": 4, "sizes": {"p": 2, "o": 4}, "wrt": "W+X"},
+    "residual by m": {"workload": "residual", "points": 400},
+    "residual by d": {"workload": "residual", "points": 8, "wrt": "d"},
+    "residual by both": {"workload": "residual", "points": 4, "wrt": "d+m"},
+    "residual with dot": {"workload": "residual", "points": 12, "formulation": "dot"},
+    "residual scalar": {"workload": "residual", "points": 1024, "wrt": "d+m", "variant": "scalar"},
+    "poisson": {"workload": "poisson", "points": 1200},
+    "poisson's Hessian": {"workload": "poisson", "points": 8, "target": "hessian"},
+    "residual's Hessian": {"workload": "residual", "points": 12, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
+    "residual's Hessian times": {"workload": "residual", "points": 8, "wrt": "m+d", "variant": "scalar", "target": "hvp"},
+}
+AXES = {
+    "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"],
+    "api": list(APIS), "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],
+}  # fmt: skip
+
+
+def twice(problem: str) -> bool:
+    """Whether a problem asks for second derivatives."""
+    return PROBLEMS[problem].get("target") in SECOND
+
+
+def case_of(row: tuple) -> Case:
+    """The completed case of one row of the product."""
+    fields = dict(zip(AXES, row, strict=True))
+    return workload.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
+
+
+def runs(row: tuple) -> bool:
+    """Whether a row is a case that can run, here and by its nature."""
+    problem, mode = row[:2]
+    if mode not in WHOLE and (mode in HESSIAN) != twice(problem):
+        return False  # as `unfit` says too; asking it costs a hundred times as much
+    case = case_of(row)
+    built = workload.build(case)
+    undivided = case.points % case.axes[0]
+    return not undivided and unfit.unfit(case, built, shape.shape(case, built)) is None

@@ -1,0 +1,24 @@
+"""Every verb of the command with words that read a folder DIR."""
+
+RUN = ["run", "study=linear", "sizes.p=4", "sizes.o=2", "points=2", "devices=1", "mode=jacfwd", "dtype=float32"]
+VERBS = {
+    "run": [*RUN, "results=DIR"],
+    "dry run": [*RUN, "results=DIR", "dry_run=true"],
+    "plan": ["plan", *RUN[1:], "hardware=v5p", "results=DIR"],
+    "status": ["status", "DIR"],
+    "logs": ["logs", "DIR", "KEY"],
+    "cancel": ["cancel", "DIR"],
+    "report": ["report", "DIR"],
+    "proposal": ["report", "DIR", "--proposal"],
+    "compare from it": ["compare", "DIR", "GOOD"],
+    "compare to it": ["compare", "GOOD", "DIR"],
+    "lint": ["lint", "DIR"],
+    "export": ["export", "DIR"],
+    "merge from it": ["merge", "DIR", "GOOD", "--output", "merged"],
+    "merge into it": ["merge", "GOOD", "--output", "DIR"],
+    "publish": ["publish", "DIR", "--mode", "offline"],
+}
+
+
+def words_of(verb, record):
+    return [record.key if word == "KEY" else word for word in VERBS[verb]]

@@ -1,0 +1,59 @@
+"""Laws of publishing the studies of conf/study: all of them arrive as they were sent, and a second publish adds nothing."""
+
+import functools
+
+from tests.support import made_up
+import pytest
+from tests.support import wandb_cases
+from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
+from tests.support.wandb_server import ENTITY, serving
+from tests.support.wandb_study import brought
+
+from scaling.tracking.publish import publish
+from scaling.tracking.runs import plan
+from scaling.tracking.settings import Settings
+
+SETTINGS = Settings(entity=ENTITY, timeout=20, dashboard=False)
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    with serving(monkeypatch, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cases_of_studies(tmp_path_factory):
+    """The cases of every study; a user's own function for the study that has none."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "mine.py").write_text(wandb_cases.USER_WORKLOAD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield functools.cache(cases_of)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name, request):
+    """One curve for each shape of config that no earlier study has; `--full` takes all cases."""
+    cases = cases_of_studies(name)
+    if not request.config.getoption("--full"):
+        earlier = STUDIES[: STUDIES.index(name)]
+        cases = thinned(cases, {shape_of(case) for other in earlier for case in cases_of_studies(other)})
+    folder = made_up.write(tmp_path / name, records_of(cases), name)
+    runs = plan(folder)
+    assert {run.config["way"] for run in runs if run.job_type == "curve"} and len(runs) > 1
+    said = publish(folder, SETTINGS)
+    assert said.well and (said.sent, said.differ) == (len(runs), 0), said.lines
+    assert brought(server, folder)
+    again = publish(folder, SETTINGS)
+    assert again.well and (again.sent, again.before, again.superseded) == (0, len(runs), 0), again.lines
+    assert len(server.runs) == len(runs) and brought(server, folder)
+
+
+def test_the_thinned_cases_hold_every_shape_of_config_of_every_study(cases_of_studies):
+    kept, known = set(), set()
+    for name in STUDIES:
+        cases = cases_of_studies(name)
+        kept |= {shape_of(case) for case in thinned(cases, known)}
+        known |= {shape_of(case) for case in cases}
+    assert kept == known and any(not sizes for _, sizes in known)
