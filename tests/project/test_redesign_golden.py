@@ -1,6 +1,7 @@
 """What the package made of its studies and of real results folders before its redesign, it still makes.
 
-The data and how they were made: tests/golden/redesign/make.py. Names, statuses and numbers are compared, not wording.
+The data and how they were made: tests/golden/redesign/make.py.
+Names, statuses and numbers are compared, not wording.
 """
 
 import importlib.util
@@ -53,7 +54,8 @@ def _shown_alike(old, new):
     """Whether two lists of printed numbers are the same, but for the last of three digits."""
     if len(old) != len(new):
         return False
-    return all(a == b or math.isclose(float(a), float(b), rel_tol=0.011) for a, b in zip(old, new, strict=True))
+    pairs = zip(old, new, strict=True)
+    return all(a == b or math.isclose(float(a), float(b), rel_tol=0.011) for a, b in pairs)
 
 
 def _lost(old, new):
@@ -69,7 +71,8 @@ def _lost(old, new):
 def command(loaded_command):
     """The command as tests/golden/redesign/make.py calls it."""
     steering = ("WANDB_", "HYDRA_", "XLA_", "JAX_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(steering)} | _ENVIRONMENT
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    environment = kept | _ENVIRONMENT
     return lambda words, cwd: loaded_command.run([_PROGRAM, *words], cwd, environment, _SLOWEST)
 
 
@@ -114,10 +117,11 @@ def test_exported_tables_hold_the_same_values(read, folder):
     golden, found = _golden("reading")["folders"][folder]["exports"], read["folders"][folder]["exports"]
     assert found.keys() >= golden.keys()
     for name, table in golden.items():
-        assert [column for column in found[name]["columns"] if column in table["columns"]] == table["columns"], name
+        columns = table["columns"]
+        assert [column for column in found[name]["columns"] if column in columns] == columns, name
         assert len(found[name]["rows"]) == len(table["rows"]), name
         for old, new in zip(table["rows"], found[name]["rows"], strict=True):
-            differ = {column: (value, new.get(column)) for column, value in old.items() if not _same(value, new.get(column))}
+            differ = {of: (value, new.get(of)) for of, value in old.items() if not _same(value, new.get(of))}
             assert not differ, (name, old.get("key"))
 
 
@@ -142,7 +146,8 @@ def test_tables_of_a_report_hold_the_same_rows_of_numbers(read, folder):
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_answers_of_a_report_hold_the_same_numbers(read, folder):
     old, new = (side["reports"][folder]["answers"] for side in (_golden("reading"), read))
-    assert _lost([[number] for line in old for number in line], [[number] for line in new for number in line]) == []
+    old, new = ([[number] for line in lines for number in line] for lines in (old, new))
+    assert _lost(old, new) == []
 
 
 def test_comparison_of_two_variants_gives_the_same_verdicts(read):
@@ -177,28 +182,21 @@ def copied(command, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("resumed")
     make.copy_results(cwd)
     shutil.copytree(_GOLDEN / "conf", cwd / "conf")
-    plan = [
-        "plan",
-        "--config-dir",
-        "conf",
-        "study=probe",
-        "hardware=cpu",
-        "hardware.ceilings=everything",
-        "results=planned",
-    ]
-    probes = [["run", "--config-dir", "conf", "study=probe", "results=measured"], plan]
-    for words in probes:
-        assert (done := command(words, cwd)).returncode == 0, done.stderr
-    fresh = {name: _records(cwd / name)[0] for name in ("measured", "planned")}
+    (cwd / "planned").mkdir()
+    lines = [line for path in (cwd / "everything").glob("*.jsonl") for line in path.open()]
+    ceilings = (line for line in lines if json.loads(line)["kind"] != "case")  # those of the hardware
+    (cwd / "planned" / "ceilings.jsonl").write_text("".join(ceilings))
+    for words in (["run", "results=measured"], ["plan", "hardware=cpu", "results=planned"]):
+        done = command([words[0], "--config-dir", "conf", "study=probe", *words[1:]], cwd)
+        assert done.returncode == 0, done.stderr
+    written = {name: (cwd / name).glob("2*.jsonl") for name in ("measured", "planned")}
+    fresh = {name: json.loads(path.read_text()) for name, (path,) in written.items()}
     here = {"None": fresh["measured"]["environment"], "cpu": fresh["planned"]["environment"]}
     for name in ("everything", "versus"):
         for path in (cwd / name).glob("*.jsonl"):
-            path.write_text("".join(_moved(line, here) for line in path.read_text().splitlines(keepends=True)))
+            lines = path.read_text().splitlines(keepends=True)
+            path.write_text("".join(_moved(line, here) for line in lines))
     return cwd, fresh
-
-
-def _records(folder):
-    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
 
 
 def _moved(line, here):
@@ -213,7 +211,7 @@ def _moved(line, here):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the studies want two cores")
-@pytest.mark.parametrize(("folder", "words"), _RESUMED, ids=lambda value: " ".join(value) if isinstance(value, list) else value)
+@pytest.mark.parametrize(("folder", "words"), _RESUMED, ids=["cases", "plan", "variants"])
 def test_an_old_results_folder_resumes_with_nothing_run_twice(command, copied, folder, words):
     cwd, _ = copied
     before = {path: path.read_bytes() for path in (cwd / folder).rglob("*.jsonl")}

@@ -1,22 +1,23 @@
-"""Golden data for a redesign: what the package of 2026-11 makes of its studies and of results folders that it wrote.
+"""Golden data for a redesign: what the package of 2026-11 makes of its studies and of its results folders.
 
-`python tests/golden/redesign/make.py [keys] [reading] [surface]` writes keys.json, reading.json and surface.json again.
-The results folders in `results/` are real and are not made again: their lines stay as they were written, except for the
-names of the host and its kernel. They came from the studies in `conf/study`, with JAX_PLATFORMS=cpu, on two cores:
+`python tests/golden/redesign/make.py [keys] [reading] [surface]` writes the JSON files here again.
+The results folders in `results/` are real and are not made again: their lines stay as they were written, but for
+the names of the host and its kernel. They came from the studies in `conf/study`, with JAX_PLATFORMS=cpu, on
+two cores. Each command ends with results=results/FOLDER:
 
-    scaling run study=replicated replicates=2 results=results/everything QUICK
-    scaling plan study=planned hardware=v5e 'devices=[1,4]' results=results/everything
-    scaling plan study=planned hardware=h100 'devices=[1,8]' results=results/everything
-    scaling run study=golden results=results/everything QUICK
-    scaling plan study=planned hardware=cpu 'devices=[1,2]' results=results/everything
-    scaling run study=versus versus=xla:--xla_cpu_enable_fast_math=false replicates=3 results=results/versus QUICK
-    scaling run study=unruly case_seconds=20 results=results/unruly QUICK
+    everything  scaling run study=replicated replicates=2 QUICK
+                scaling plan study=planned hardware=v5e 'devices=[1,4]'
+                scaling plan study=planned hardware=h100 'devices=[1,8]'
+                scaling run study=golden QUICK
+                scaling plan study=planned hardware=cpu 'devices=[1,2]'
+    versus      scaling run study=versus versus=xla:--xla_cpu_enable_fast_math=false replicates=3 QUICK
+    unruly      scaling run study=unruly case_seconds=20 QUICK
 
-QUICK is `sampling.seconds=0.05 sampling.least=7 sampling.most=7 sampling.warm_up=0.001`. `results/made_up` holds
-records of tests/made_up.py, with up to eight devices.
+QUICK is sampling.seconds=0.05 sampling.least=7 sampling.most=7 sampling.warm_up=0.001. `results/made_up`
+holds records of tests/made_up.py, with up to eight devices.
 
-Only `case_keys` imports the package. Everything else runs commands and reads what they print and write: names,
-statuses and numbers.
+Only `case_keys` imports the package. Everything else runs commands and reads what they print and write:
+names, statuses and numbers.
 """
 
 import csv
@@ -35,6 +36,7 @@ HERE = Path(__file__).parent
 FOLDERS = ("everything", "made_up", "unruly", "versus")
 REPORTED = ("everything", "made_up")
 VERBS = ("run", "plan", "status", "logs", "cancel", "report", "compare", "lint", "export", "merge", "publish")
+_HYDRA = ("run", "plan")  # verbs whose words are overrides
 Command = Callable[[list[str], Path], Any]  # words, working directory -> returncode, stdout, stderr
 
 # Words that complete a study that does not stand alone.
@@ -124,7 +126,7 @@ def read_folder(name: str, command: Command, cwd: Path) -> dict[str, Any]:
 
 
 def read_report(name: str, command: Command, cwd: Path) -> dict[str, Any]:
-    """Return the exit status of a report of a folder in `cwd`, its counts, and the numbers of its answers and tables."""
+    """Return the exit status of a report, its counts, and the numbers of its answers and tables."""
     done = command(["report", name], cwd)
     last = done.stdout.strip().splitlines()[-1].partition(";")[0]
     return {
@@ -165,10 +167,10 @@ def surface(command: Command, cwd: Path) -> dict[str, Any]:
     return {
         "verbs": [verb for verb in re.findall(r"^  scaling (\w+)", overview, re.MULTILINE) if verb != "VERB"],
         "help_exit": {verb: done.returncode for verb, done in helps.items()},
-        "options": {verb: options(done.stdout) for verb, done in helps.items() if verb not in ("run", "plan")},
+        "options": {verb: options(done.stdout) for verb, done in helps.items() if verb not in _HYDRA},
         "fields": re.findall(r"^  ([a-z_.]+) {1,18}\S", fields, re.MULTILINE),
         "refused": {name: {"words": _BAD[name], "exit": done.returncode} for name, done in refused.items()},
-        "unclear": [name for name, done in refused.items() if done.stdout.strip() or done.stderr.count("\n") != 1],
+        "unclear": [name for name, done in refused.items() if done.stdout or done.stderr.count("\n") != 1],
         "record": sorted({name for record in records for name in record}),
         "case": sorted({name for record in records for name in record["case"]}),
         "environment": sorted(set.intersection(*(set(record["environment"]) for record in records))),
@@ -203,7 +205,7 @@ def _markdown(path: Path) -> dict[str, Any]:
 
 
 def _csv(path: Path) -> dict[str, Any]:
-    """Return the columns and the rows of an exported table; of the samples, how many each case has, and their sum."""
+    """Return the columns and the rows of an exported table; of samples, their number and sum."""
     worded = _WORDED.get(path.stem, ())
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -229,8 +231,8 @@ def _without_facts(row: dict[str, str]) -> dict[str, str]:
 def _in_a_process(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run `scaling WORDS` in a process of its own."""
     program = str(Path(sys.executable).parent / "scaling")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    return subprocess.run([program, *words], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    around = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+    return subprocess.run([program, *words], cwd=cwd, env=around, capture_output=True, text=True, check=False)
 
 
 def write(name: str, value: Any) -> None:
