@@ -1,7 +1,7 @@
 """Golden data for a redesign: what the package of 2026-11 makes of its studies and of its results folders.
 
 `python tests/golden/redesign/make.py [keys] [reading] [surface]` writes the JSON files here again.
-The results folders in `results/` are real and are not made again: their lines stay as they were written, but for
+The results folders in `results/` are real and are not made again: their lines stay as written, but for
 the names of the host and its kernel. They came from the studies in `conf/study`, with JAX_PLATFORMS=cpu, on
 two cores. Each command ends with results=results/FOLDER:
 
