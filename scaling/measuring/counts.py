@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax.dtypes import issubdtype
 from jax.extend.core import Literal, jaxprs_in_params
@@ -32,19 +33,21 @@ _ALIKE = {  # a rule -> JAX's primitives that it counts
         sort split squeeze stack stop_gradient swap tile top_k transpose unstack zeros_like""",
     "results": "abs add add_any ceil clamp div floor max min mul neg nextafter rem round sign square sub",
     "transcendental": """acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp
-        exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p logistic polygamma pow regularized_incomplete_beta rsqrt sin sinh
-        sqrt tan tanh zeta""",
+        exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p log2 logistic polygamma pow regularized_incomplete_beta rsqrt sin
+        sinh sqrt tan tanh zeta""",
     "operands": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
     "updates": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
 _RULE_OF = {name: rule for rule, names in _ALIKE.items() for name in names.split()}
-ELEMENTWISE = {*_RULE_OF, "integer_pow"}  # primitives without a product of matrices
+ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}  # primitives without a product of matrices
 _RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters, inputs, outputs) -> operations
     "results": lambda p, x, y: y[0].size,
     "transcendental": lambda p, x, y: y[0].size,
     "operands": lambda p, x, y: x[0].size if p.get("axes", True) else 0,
     "updates": lambda p, x, y: x[2].size,
     "integer_pow": lambda p, x, y: y[0].size * (abs(p["y"]).bit_length() + p["y"].bit_count() - 2 + (p["y"] < 0)),  # by squaring
+    "one_minus_square": lambda p, x, y: 3 * y[0].size,  # (1 + x) (1 - x), from JAX 0.11
+    "polynomial": lambda p, x, y: 2 * (len(x) - 2) * y[0].size,  # of x and its coefficients, by Horner's rule, from JAX 0.12
     "dot_general": lambda p, x, y: 2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0]),
     "conv_general_dilated": lambda p, x, y: (  # with its padding, without the zeros between the numbers of a dilated input
         2 * y[0].size * x[1].size // x[1].shape[p["dimension_numbers"].rhs_spec[0]] // math.prod(p["lhs_dilation"])
@@ -91,7 +94,7 @@ def _one(equation: Any) -> tuple[int, int]:
     rule = _RULE_OF.get(name, name)
     if rule == "nothing":
         return 0, 0
-    inner = [] if rule in _RULES else list(jaxprs_in_params(p))
+    inner = [] if rule in _RULES else subjaxprs(equation)
     if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == (len(equation.invars), len(equation.outvars)):
         return _sum(inner[0])  # a call
     given, made = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
@@ -102,6 +105,14 @@ def _one(equation: Any) -> tuple[int, int]:
         raise KeyError("complex numbers")
     count = _RULES[rule](p, given, made)
     return (0, count) if rule == "transcendental" else (count, 0)
+
+
+def subjaxprs(equation: Any) -> list[Any]:
+    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it expands to."""
+    primitive = equation.params.get("_prim")  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12
+    if hasattr(primitive, "expand"):
+        return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals).jaxpr]
+    return list(jaxprs_in_params(equation.params))
 
 
 def trips(equation: Any) -> int:

@@ -13,6 +13,7 @@ from scaling.measuring import reference
 from scaling.measuring.reference import Evaluation
 
 _DIRECTIONS = 4
+_NUDGES = 3  # along each of them: one alone may by chance move the rounding of a derivative by nothing
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_SEEN = 3  # steps at which the values move at all
@@ -47,8 +48,11 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     directions = [random_direction(of, named, generator) for _ in range(_DIRECTIONS)]
     pushed = np.array([reference.along(of, named, direction) for direction in directions])  # (directions, points, outputs)
     norm = np.sqrt(np.mean(pushed**2, axis=0))
-    again = [reference.along(of, nudged(of, named, 4 * roundoff, generator), directions[0]) for _ in range(3)]
-    changes = norm > 8 * np.max(np.abs(np.array(again) - pushed[0]), axis=0)  # more than rounding explains
+    again = [
+        [reference.along(of, nudged(of, named, 4 * roundoff, generator), direction) for direction in directions]
+        for _ in range(_NUDGES)
+    ]
+    changes = norm > 8 * np.max(np.abs(np.array(again) - pushed), axis=(0, 1))  # more than rounding explains
     least, noise = _noise(of, named, roundoff, generator)
     own = _OWN_ROUNDINGS * roundoff * np.abs(reference.values(of, named))  # of a value, which a derivative may hold
     wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0

@@ -3,11 +3,10 @@
 from typing import Any
 
 import jax
-from jax.extend.core import jaxprs_in_params
 
 from scaling.case import WHOLE, Case
 from scaling.measuring import shape
-from scaling.measuring.counts import ELEMENTWISE
+from scaling.measuring.counts import ELEMENTWISE, subjaxprs
 from scaling.workload import Workload
 
 
@@ -26,7 +25,7 @@ def multiplies(case: Case, workload: Workload) -> bool:
 def _multiplies(jaxpr: Any) -> bool:
     """Return whether any operation of a jaxpr may multiply matrices: all that is not known to be something else."""
     for equation in jaxpr.eqns:
-        name, inner = equation.primitive.name, list(jaxprs_in_params(equation.params))
+        name, inner = equation.primitive.name, subjaxprs(equation)
         if name not in ELEMENTWISE and (not inner or name.startswith("custom")):
             return True
         if any(_multiplies(getattr(each, "jaxpr", each)) for each in inner):

@@ -10,14 +10,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Literal, jaxprs_in_params
+from jax.extend.core import Literal
 
-from scaling.measuring.counts import trips
+from scaling.measuring.counts import subjaxprs, trips
 
 _ELEMENTWISE = 1 / 16  # of a term: the table allows sixteen roundings for each
 _UNKNOWN_TRIPS = 100  # of a loop that ends when its own condition says so
 _WEIGHTS = {  # terms of one evaluation, beyond those of an elementwise operation
-    **dict.fromkeys(("exp", "log", "sin", "cos", "tan", "tanh", "logistic", "pow", "exp2", "expm1", "log1p", "atan2"), 0.5),
+    **dict.fromkeys(
+        ("exp", "log", "sin", "cos", "tan", "tanh", "logistic", "pow", "exp2", "expm1", "log1p", "log2", "atan2"), 0.5
+    ),
     **dict.fromkeys(("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt"), 1.0),
     **dict.fromkeys(("lgamma", "digamma", "erf_inv", "igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"), 64.0),
     **dict.fromkeys(("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad"), 64.0),
@@ -95,7 +97,7 @@ def _of_equation(equation: Any, reached: list[float | None], seen: _Seen) -> lis
         body = p["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
         inside = max(_depths(body, [0.0] * len(body.invars), seen), default=0.0)
         return [before + inside * _trips(equation)] * many
-    inner = [getattr(each, "jaxpr", each) for each in jaxprs_in_params(p)]
+    inner = [getattr(each, "jaxpr", each) for each in subjaxprs(equation)]
     if inner and len(inner[0].invars) == len(reached) and len(inner[0].outvars) == many:
         return _depths(inner[0], reached, seen)
     within = max((max(_depths(each, [0.0] * len(each.invars), seen), default=0.0) for each in inner), default=0.0)
@@ -129,6 +131,8 @@ def _weight(equation: Any) -> float:
         return math.prod(shapes[1]) / shapes[1][p["dimension_numbers"].rhs_spec[0]]
     if name.startswith("scatter"):
         return math.prod(shapes[2]) if len(shapes) > 2 and name != "scatter" else 0.0
+    if name == "polynomial":
+        return _ELEMENTWISE * 2 * (len(shapes) - 2)
     if name in _FACTORISATIONS:
         return 4 * max(shapes[0], default=1)
     if name == "fft":

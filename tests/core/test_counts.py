@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import hijax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling import workload
 from scaling.case import Case
-from scaling.measuring import counts, kernels, spmd
+from scaling.measuring import counts, kernels, products, rounding, spmd
 from scaling.measuring.counts import Operations
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
@@ -92,6 +93,38 @@ def test_operations_are_those_of_a_hand_count(name):
     assert found == Operations(flops, transcendentals)
     assert type(found.flops) is type(found.transcendentals) is int  # they go into JSON
     assert counts.operations(jax.make_jaxpr(function)(*arguments)) == found
+
+
+@pytest.mark.parametrize("name", ["log2", "tanh", "arcsin", "arctanh", "interp", "polyval"])
+@pytest.mark.parametrize("derivative", [False, True])
+def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_and_multiplies_no_matrices(name, derivative):
+    """From JAX 0.11 on, `log2` and 1 - x**2 are primitives; from 0.12 on, a polynomial and a search in an array as well."""
+    more = {"interp": (jnp.arange(4.0), jnp.arange(4.0)), "polyval": (x3,)}.get(name, ())
+    function = {"polyval": lambda x, _: jnp.polyval(jnp.array([1.0, 2.0, 3.0, 4.0]), x)}.get(name, getattr(jnp, name))
+    if derivative:
+        function = jax.grad(lambda x, *more, of=function: jnp.sum(of(x, *more)))
+    found = operations(function, x35, *more)
+    assert found.flops is not None and found.flops + found.transcendentals >= x35.size
+    assert not products._multiplies(jax.make_jaxpr(function)(x35, *more).jaxpr)
+
+
+class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
+    """A primitive that JAX expands when it lowers, as `jax.custom_remat` of JAX 0.11 is one."""
+
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+        super().__init__()
+
+    def expand(self, x):
+        return jnp.cumsum(twice_sine(x), axis=1)
+
+
+def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
+    plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
+    expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
+    assert operations(expanded, x35) == operations(plain, x35) == Operations(45, 15)
+    assert rounding.rounded(expanded, x35) == rounding.rounded(plain, x35)
+    assert not products._multiplies(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from scaling import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import numpy as np
+from jax.sharding import AxisType, Mesh
 
 from scaling import workload
 from scaling.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
-from scaling.measuring import attempt, compiling, measure, shape, streaming, unfit
+from scaling.measuring import attempt, compiling, measure, shape, spmd, streaming, unfit
 from scaling.record import Record
 from scaling.sampling import Sampling
 
@@ -66,6 +67,33 @@ def right(fields: dict, sends: bool = False) -> Record:
 
 def modes_of(problem: str) -> tuple[str, ...]:
     return ("fwd_over_rev", "rev_over_rev") if problem in TWICE else ("jacfwd", "jacrev")
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"split": "both", "mesh": "2x4", "devices": 8},
+        {"split": "both", "mesh": "2x4", "devices": 8, "mode": "jacrev", "chunk": 2},
+        {"split": "both", "mesh": "2x2", "devices": 4, "storage": "host", "block": 2},
+        {"split": "both", "mesh": "2x2", "devices": 4, "api": "pmap"},
+        {"split": "seeds", "devices": 2, "wrt": "m", "variant": "scalar", "mode": "jacrev"},
+    ],
+    ids=str,
+)
+def test_explicit_and_automatic_axes_of_a_mesh_give_the_same(fields, axis_type, monkeypatch):
+    """JAX's own functions do not agree on which of them is the default, and may change it."""
+    made = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
+    monkeypatch.setattr(spmd, "Mesh", made)
+    right({"mode": "jacfwd"} | PROBLEMS["residual by both"] | fields)
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
+def test_a_gradient_over_data_is_the_same_on_explicit_and_automatic_axes(axis_type, monkeypatch):
+    made = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
+    monkeypatch.setattr(spmd, "Mesh", made)
+    fields = {"workload": "linear", "points": 8, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "wrt": "W"}
+    right(fields | {"mode": "jacrev"}, sends=True)
 
 
 @pytest.mark.parametrize("mesh", MESHES)
