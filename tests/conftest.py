@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from scaling.case import Case
-from scaling.record import Record
+from scaling.core.case import Case
+from scaling.core.record import Record
 from tests.support import loaded
 from tests.support.commands import COMMAND, QUICK, SLOWEST, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture

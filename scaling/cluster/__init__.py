@@ -1,1 +1,1 @@
-"""Running a study on a cluster: what is asked of it, what was submitted, what runs there, and what became of it. No JAX."""
+"""Studies as jobs of a cluster."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.case import Refusal
-from scaling.cluster import outcome, tally
-from scaling.cluster.outcome import Seen
+from scaling.cluster import job_state, task_progress
+from scaling.cluster.job_state import TaskState
+from scaling.core.case import Refusal
 
 _POLL_SECONDS = 2.0
 _SLOWEST_SECONDS = 10.0  # for those who wait for hours
@@ -19,14 +19,14 @@ _GOING_SECONDS = 10.0  # for what was cancelled
 _SHARE = 0.2  # of a core at most, for looking
 
 
-def looks(results: Path) -> Iterator[list[Seen]]:
+def poll(results: Path) -> Iterator[list[TaskState]]:
     """What is known of every task, again and again, until none waits or runs. A `Refusal` if nobody answers, or not any more."""
     began = time.monotonic()
     heard = None
     while True:
         looked = time.monotonic()
         try:
-            seen = outcome.look(results)
+            seen = job_state.look_up(results)
             heard = looked
             yield seen
             if not any(one.state.live for one in seen):
@@ -47,8 +47,8 @@ def until_done(results: Path, console: Console, between: Callable[[], None] | No
     said = ""
     try:
         with console.status("") as status:
-            for seen in looks(results):
-                words = told(seen)
+            for seen in poll(results):
+                words = progress_line(seen)
                 status.update(words)
                 if words not in ("", said) and not console.is_terminal:
                     console.print(words, soft_wrap=True, highlight=False)
@@ -63,19 +63,19 @@ def until_done(results: Path, console: Console, between: Callable[[], None] | No
     return True
 
 
-def until_gone(results: Path) -> list[Seen]:
+def until_gone(results: Path) -> list[TaskState]:
     """Wait a moment for tasks that were cancelled; those that are still there."""
     deadline = time.monotonic() + _GOING_SECONDS
-    while left := [one for one in outcome.look(results) if one.state.live]:
+    while left := [one for one in job_state.look_up(results) if one.state.live]:
         if time.monotonic() > deadline:
             break
         time.sleep(_GOING_SECONDS / 20)
     return left
 
 
-def told(seen: Sequence[Seen]) -> str:
+def progress_line(seen: Sequence[TaskState]) -> str:
     """The tasks that wait or run by state, and how far they have come; nothing if there are none."""
-    live = tally.of(one for one in seen if one.state.live)
+    live = task_progress.progress_of(one for one in seen if one.state.live)
     if not live:
         return ""
     states = Counter(task.seen.state.name.lower() for task in live)

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaling.case import Case
-from scaling.launch import Item, Plan, by_problem, shape_of
-from scaling.machine import Machine, Shape
-from scaling.planning import cost
-from scaling.record import Record
-from scaling.settings import Settings
+from scaling.core.case import Case
+from scaling.core.machine import Machine, ProcessShape
+from scaling.core.record import Record
+from scaling.core.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.core.settings import RunSettings
+from scaling.plan import cost
 
 _START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
 _UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise
@@ -22,42 +22,44 @@ _STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds",
 
 
 @dataclass(frozen=True)
-class Task:
+class PackedTask:
     """Jobs that a task runs one after another, the shape that they need, and how long they will take."""
 
-    shape: Shape
-    jobs: tuple[tuple[Item, ...], ...]
+    shape: ProcessShape
+    jobs: tuple[tuple[ScheduledCase, ...], ...]
     seconds: float
     foreseen: bool = False  # a plan says how long each of its cases takes, and none was tried before
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[ScheduledCase]:
         """All of its cases."""
         return [item for job in self.jobs for item in job]
 
 
-def tasks(made: Plan, settings: Settings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()) -> list[Task]:
+def tasks(
+    made: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
+) -> list[PackedTask]:
     """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is.
 
     planned: what `scaling plan` has said of these cases.
     """
     predict = predictor(records, settings, foreseen(planned, made.machine, settings))
-    by_shape: dict[Shape, list[list[Item]]] = defaultdict(list)
+    by_shape: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for job in made.jobs:
-        by_shape[shape_of(job[0].case, made.machine, settings)] += by_problem(job)
+        by_shape[process_shape(job[0].case, made.machine, settings)] += group_by_problem(job)
     made_of = [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
     return [_marked(task, foreseen(planned, made.machine, settings)) for task in made_of]
 
 
 def nested(
-    made: Plan, settings: Settings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
-) -> list[Task]:
+    made: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
+) -> list[PackedTask]:
     """The same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
     predict = predictor(records, settings, foreseen(planned, made.machine, settings))
-    shapes = [shape_of(job[0].case, made.machine, settings) for job in made.jobs]
+    shapes = [process_shape(job[0].case, made.machine, settings) for job in made.jobs]
     nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
-    largest = Shape(nodes * each, nodes, nodes)  # in which every step finds room
-    together: dict[tuple, list[Item]] = defaultdict(list)
+    largest = ProcessShape(nodes * each, nodes, nodes)  # in which every step finds room
+    together: dict[tuple, list[ScheduledCase]] = defaultdict(list)
     for item in (item for job in made.jobs for item in job):
         together[_curve(item.case)].append(item)
     filled = _filled(largest, list(together.values()), predict, budget)
@@ -65,12 +67,12 @@ def nested(
     return [_marked(task, foreseen(planned, made.machine, settings)) for task in blocks]
 
 
-def _marked(task: Task, known: Mapping[str, float]) -> Task:
+def _marked(task: PackedTask, known: Mapping[str, float]) -> PackedTask:
     """The task, foreseen if all of its cases are and none was tried before."""
     return dataclasses.replace(task, foreseen=all(item.case.key in known and item.attempt == 1 for item in task.items))
 
 
-def foreseen(planned: Iterable[Record], machine: Machine, settings: Settings) -> dict[str, float]:
+def foreseen(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
     """How long each case takes that was planned for the devices of this machine, by its key; for its platform if these are
     not known. Of several, the longest."""
     took: dict[str, float] = {}
@@ -86,33 +88,35 @@ def _curve(case: Case) -> tuple:
     return (case.workload, case.target, case.variant, tuple(case.sizes.items()), case.wrt, case.dtype, case.precision)
 
 
-def _blocks(items: Iterable[Item], made: Plan) -> tuple[tuple[Item, ...], ...]:
+def _blocks(items: Iterable[ScheduledCase], made: Schedule) -> tuple[tuple[ScheduledCase, ...], ...]:
     """Items by the jobs of the plan that they are from, in its order: replicate after replicate, shapes shuffled in each."""
     mine = set(map(id, items))
     jobs = [tuple(item for item in job if id(item) in mine) for job in made.jobs]
     return tuple(job for job in jobs if job)
 
 
-def _filled(shape: Shape, groups: Iterable[list[Item]], predict: Callable[[Case], float], budget: float) -> list[Task]:
+def _filled(
+    shape: ProcessShape, groups: Iterable[list[ScheduledCase]], predict: Callable[[Case], float], budget: float
+) -> list[PackedTask]:
     """Groups in their order, as many to a task as fit its time; a job ends where what a process has in common ends."""
-    made: list[Task] = []
-    jobs: list[list[Item]] = []
+    made: list[PackedTask] = []
+    jobs: list[list[ScheduledCase]] = []
     total = 0.0
     for group in groups:
         long = sum(predict(item.case) for item in group)
         fresh = not jobs or jobs[-1][0].process != group[0].process
         if jobs and total + long + _START_SECONDS * fresh > budget:
-            made.append(Task(shape, tuple(map(tuple, jobs)), total))
+            made.append(PackedTask(shape, tuple(map(tuple, jobs)), total))
             jobs, total, fresh = [], 0.0, True
         if fresh:
             jobs.append([])
         jobs[-1] += group
         total += long + _START_SECONDS * fresh
-    return [*made, Task(shape, tuple(map(tuple, jobs)), total)] if jobs else made
+    return [*made, PackedTask(shape, tuple(map(tuple, jobs)), total)] if jobs else made
 
 
 def predictor(
-    records: Sequence[Record], settings: Settings, planned: Mapping[str, float] | None = None
+    records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float] | None = None
 ) -> Callable[[Case], float]:
     """A function from a case to the seconds that it will take: those that it took, or was planned to take, or another like it
     took at most, or a guess."""
@@ -138,7 +142,7 @@ def predictor(
     return seconds
 
 
-def _seconds_of(record: Record, settings: Settings) -> float | None:
+def _seconds_of(record: Record, settings: RunSettings) -> float | None:
     """Return the seconds that a case would take again, with as many samples as are asked for now; None if not all are known."""
     stages = [getattr(record, name) for name in _STAGES]
     if None in stages:
@@ -153,8 +157,8 @@ def _likeness(case: Case) -> tuple:
     return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk
 
 
-def as_one(several: Sequence[Task]) -> list[Task]:
+def as_one(several: Sequence[PackedTask]) -> list[PackedTask]:
     """All of them as one task, where nothing may run beside another."""
     largest = max((task.shape for task in several), key=lambda shape: shape.devices)
     jobs, seconds = tuple(job for task in several for job in task.jobs), sum(task.seconds for task in several)
-    return [Task(largest, jobs, seconds)]
+    return [PackedTask(largest, jobs, seconds)]

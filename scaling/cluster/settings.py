@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from scaling.case import Refusal, unknown
+from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -82,11 +82,11 @@ class Cluster:
 def from_config(config: Any) -> Cluster:
     """The settings of a composed configuration; a value that cannot be meant is a `Refusal`."""
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
-        raise unknown("cluster", config.get("name") if isinstance(config, Mapping) else config, NAMES)
+        raise unknown_name("cluster", config.get("name") if isinstance(config, Mapping) else config, NAMES)
     known = {f.name for f in fields(Cluster)}
     for name in config:
         if name not in known:
-            raise unknown(f"key of cluster={config['name']}", name, known)
+            raise unknown_name(f"key of cluster={config['name']}", name, known)
     given = {name: _checked(name, value) for name, value in config.items()}
     cluster = Cluster(**{name: value for name, value in given.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
@@ -102,7 +102,7 @@ def _checked(name: str, value: Any) -> Any:
         return Refusal(f"cluster.{name} must be {what}, not {value!r}{more}")
 
     if name == "platform" and value not in PLATFORMS:
-        raise unknown("cluster.platform", value, PLATFORMS)
+        raise unknown_name("cluster.platform", value, PLATFORMS)
     if name in LISTS:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise wrong("a list of words, such as [--verbose]")
@@ -120,7 +120,7 @@ def _checked(name: str, value: Any) -> Any:
             raise wrong("a name")
         return str(value)
     if name == "gpu_option" and value not in GPU_OPTIONS:
-        raise unknown("cluster.gpu_option", value, GPU_OPTIONS)
+        raise unknown_name("cluster.gpu_option", value, GPU_OPTIONS)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in _WHOLE and not (number and isinstance(value, int) and value >= 1):
         raise wrong("a positive integer")

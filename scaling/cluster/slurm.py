@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.case import Refusal, unknown
 from scaling.cluster.settings import Cluster
-from scaling.cluster.steps import nodes_here
-from scaling.environment import last_line
-from scaling.machine import Machine
+from scaling.core.case import Refusal, unknown_name
+from scaling.core.environment import last_line
+from scaling.core.machine import Machine
+from scaling.transport.remote import allocated_nodes
 
 LIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED",
@@ -23,7 +23,7 @@ _GONE = "Invalid job id"  # squeue has forgotten all of them
 
 
 @dataclass(frozen=True)
-class State:
+class JobState:
     """What is known of a job: Slurm's own words."""
 
     name: str  # PENDING, RUNNING, COMPLETED, TIMEOUT, ...
@@ -53,7 +53,7 @@ def ask(*words: str) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class SlurmNode:
     """A node in a partition, as sinfo shows it."""
 
     partition: str
@@ -97,7 +97,7 @@ def assumed_machine(cluster: Cluster) -> Machine:
     )  # fmt: skip
 
 
-def _nodes(cluster: Cluster) -> list[Node]:
+def _nodes(cluster: Cluster) -> list[SlurmNode]:
     """Return every node of every partition."""
     lines = ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines()
     nodes = []
@@ -105,18 +105,18 @@ def _nodes(cluster: Cluster) -> list[Node]:
         partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
         devices = _devices(cluster, int(sockets) * int(cores), gres)
         has = frozenset(features.split(","))
-        nodes.append(Node(partition, starred.endswith("*"), name, devices, int(cpus), has))
+        nodes.append(SlurmNode(partition, starred.endswith("*"), name, devices, int(cpus), has))
     return nodes
 
 
-def _pools(cluster: Cluster, known: Sequence[Node]) -> list[list[Node]]:
+def _pools(cluster: Cluster, known: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
     """Return the sets of nodes to look at for devices, the most likely first."""
     if cluster.partition:
         partitions = sorted({node.partition for node in known})
         names = cluster.partition.split(",")
         for name in names:
             if name not in partitions:
-                raise unknown("cluster.partition", name, partitions)
+                raise unknown_name("cluster.partition", name, partitions)
         first = [node for node in known if node.partition in names]
         return [_with_features(cluster, first), first]
     first = [node for node in known if node.default]
@@ -125,13 +125,13 @@ def _pools(cluster: Cluster, known: Sequence[Node]) -> list[list[Node]]:
     return [_with_features(cluster, first), _with_features(cluster, known), first, list(known)]
 
 
-def _with_features(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
+def _with_features(cluster: Cluster, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
     """Return the nodes that have a feature that the constraint names."""
     named = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     return [node for node in nodes if named & node.features]
 
 
-def _name_of(cluster: Cluster, nodes: Sequence[Node], known: Sequence[Node]) -> str:
+def _name_of(cluster: Cluster, nodes: Sequence[SlurmNode], known: Sequence[SlurmNode]) -> str:
     """Return where these nodes are, in words."""
     if cluster.partition is None and not all(node.default for node in nodes):
         return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
@@ -139,7 +139,7 @@ def _name_of(cluster: Cluster, nodes: Sequence[Node], known: Sequence[Node]) -> 
     return f"of partition {cluster.partition or default}"
 
 
-def _no_device(cluster: Cluster, known: Sequence[Node]) -> Refusal:
+def _no_device(cluster: Cluster, known: Sequence[SlurmNode]) -> Refusal:
     """Return the refusal for a partition whose nodes have no device of the platform, with the partitions that have one."""
     default = next((node.partition for node in known if node.default), "")
     where = f"partition {cluster.partition or default}"
@@ -166,7 +166,7 @@ def _devices(cluster: Cluster, cores: int, gres: str) -> int:
 
 def allocation(cluster: Cluster) -> Machine:
     """The nodes of the allocation that this process runs in."""
-    nodes = nodes_here()
+    nodes = allocated_nodes()
     if cluster.platform == "cpu":
         told = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")  # such as 4(x2),2
         has = min(int(word.split("(")[0]) for word in told.split(","))
@@ -184,7 +184,7 @@ def most_in_array() -> int:
     return max(1, int(told.group(1)) - 1) if told else 1000
 
 
-def states(jobs: Sequence[str]) -> dict[str, State]:
+def states(jobs: Sequence[str]) -> dict[str, JobState]:
     """What is known of these jobs ('12_3'), by job; of one that Slurm has forgotten, nothing."""
     if not jobs:
         return {}
@@ -200,13 +200,13 @@ def states(jobs: Sequence[str]) -> dict[str, State]:
     for line in waiting.splitlines():
         job, name, node, elapsed, reason = line.strip().split("|", 4)
         told.add(job)
-        if State(name).live or job not in known or State(known[job].name).live:
-            known[job] = State(name, node, elapsed, "" if reason == "None" else reason)
+        if JobState(name).live or job not in known or JobState(known[job].name).live:
+            known[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
     # Accounting may never have heard of an end: what it believes to run, and the controller does not know, does not run.
     return {job: known[job] for job in jobs if job in known and (job in told or not known[job].live)}
 
 
-def accounted(jobs: Iterable[str]) -> dict[str, State]:
+def accounted(jobs: Iterable[str]) -> dict[str, JobState]:
     """What accounting remembers of jobs; nothing where there is none."""
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     try:
@@ -216,11 +216,11 @@ def accounted(jobs: Iterable[str]) -> dict[str, State]:
         )  # fmt: skip
     except Refusal:
         return {}
-    found: dict[str, State] = {}
+    found: dict[str, JobState] = {}
     for line in told.splitlines():
         job, name, node, elapsed, code = line.split("|")
         node = "" if node == "None assigned" else node
-        state = State(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
+        state = JobState(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
         found |= dict.fromkeys(_each(job), state)
     return found
 

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling import store
-from scaling.case import Refusal, from_dict, to_dict
-from scaling.cluster.pack import Task
+from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import LISTS, Cluster
-from scaling.launch import Item, Plan
-from scaling.machine import Machine, Shape, node_name
-from scaling.preflight import Answer
-from scaling.sampling import Sampling
-from scaling.settings import Settings
+from scaling.core import store
+from scaling.core.case import Refusal, from_dict, to_dict
+from scaling.core.machine import Machine, ProcessShape, node_name
+from scaling.core.sampling import Sampling
+from scaling.core.schedule import Schedule, ScheduledCase
+from scaling.core.settings import RunSettings
+from scaling.study.preflight import Examined
 
 FOLDER = "jobs"
 _FILE = "submission.json"
@@ -39,13 +39,13 @@ _LEAST_MINUTES = 10  # beside it: with less, submitit takes a preemption for a t
 
 
 @dataclass(frozen=True)
-class Entry:
+class SubmittedTask:
     """A task of a submission: its file's name, its job, and what it is."""
 
     folder: Path
     name: str
     job: str | None  # None: it was not handed over
-    shape: Shape
+    shape: ProcessShape
     cases: int
     seconds: float  # as predicted
     minutes: float  # that it may take
@@ -65,7 +65,7 @@ class Submission:
     made_at: str  # UTC, ISO 8601
     host: str
     minutes: float  # that a task may take, where no plan has foreseen how long it will
-    entries: tuple[Entry, ...]
+    entries: tuple[SubmittedTask, ...]
     pid: int | None = None  # of the process that submits it, on `host`
 
     @property
@@ -86,15 +86,15 @@ class Submission:
 class Work:
     """A task as its file says it: what to run, and how."""
 
-    jobs: tuple[tuple[Item, ...], ...]
-    settings: Settings
+    jobs: tuple[tuple[ScheduledCase, ...], ...]
+    settings: RunSettings
     machine: Machine
     cluster: Cluster
     nested: bool
     environments: dict[tuple, dict[str, Any]]  # as planned, by `Answer.around`
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[ScheduledCase]:
         """All of its cases."""
         return [item for job in self.jobs for item in job]
 
@@ -106,8 +106,8 @@ def all_of(results: Path) -> list[Submission]:
         told = store.read_json(path)
         try:
             entries = tuple(
-                Entry(
-                    path.parent, e["task"], e["job"], Shape(**e["shape"]), e["cases"], e["seconds"],
+                SubmittedTask(
+                    path.parent, e["task"], e["job"], ProcessShape(**e["shape"]), e["cases"], e["seconds"],
                     e.get("minutes", told["minutes"]),
                 )
                 for e in told["tasks"]
@@ -119,14 +119,14 @@ def all_of(results: Path) -> list[Submission]:
     return found
 
 
-def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[Task]) -> Submission:
+def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask]) -> Submission:
     """Return a submission of tasks that have no job yet; nothing is written."""
     folder = results / FOLDER / stamp
-    limits = dict[Shape, float]()  # an array, which is of one shape, has one limit
+    limits = dict[ProcessShape, float]()  # an array, which is of one shape, has one limit
     for task in tasks:
         limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
     entries = tuple(
-        Entry(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
+        SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
         for number, task in enumerate(tasks, 1)
     )
     made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -134,7 +134,7 @@ def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[Task]) 
 
 
 def create(
-    results: Path, stamp: str, cluster: Cluster, tasks: Sequence[Task], settings: Settings, made: Plan, nested: bool
+    results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask], settings: RunSettings, made: Schedule, nested: bool
 ) -> Submission:
     """Write a submission whose tasks have no job yet."""
     handed = arrange(results, stamp, cluster, tasks)
@@ -145,7 +145,7 @@ def create(
     return handed
 
 
-def limit(task: Task, cluster: Cluster) -> float:
+def limit(task: PackedTask, cluster: Cluster) -> float:
     """Minutes that a task may take: as the cluster says, or less where a plan has foreseen it; a short job is started sooner."""
     return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES) if task.foreseen else cluster.time
 
@@ -195,7 +195,7 @@ def read(task: Path) -> Work:
         settings, cluster, machine = told["settings"], told["cluster"], told["machine"]
         return Work(
             tuple(tuple(map(_item_from_json, job)) for job in told["jobs"]),
-            Settings(**settings | {"sampling": Sampling(**settings["sampling"])}),
+            RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
             Machine(**machine | {"untold": tuple(machine["untold"])}),
             Cluster(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
             told["nested"],
@@ -210,16 +210,16 @@ def _listed(around: tuple) -> list[Any]:
     return [digest, list(map(list, engine))]
 
 
-def _item_to_json(item: Item) -> dict[str, Any]:
+def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
     return {
         "case": to_dict(item.case), "order": item.order, "attempt": item.attempt, "replicate": item.replicate,
         "engine": dict(item.answer.engine), "workload_digest": item.answer.workload_digest,
     }  # fmt: skip
 
 
-def _item_from_json(told: dict[str, Any]) -> Item:
-    answer = Answer(from_dict(told["case"]), None, told["workload_digest"], tuple(told["engine"].items()))
-    return Item(answer, told["order"], told["attempt"], told["replicate"])
+def _item_from_json(told: dict[str, Any]) -> ScheduledCase:
+    answer = Examined(from_dict(told["case"]), None, told["workload_digest"], tuple(told["engine"].items()))
+    return ScheduledCase(answer, told["order"], told["attempt"], told["replicate"])
 
 
 class Journal:

@@ -17,15 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling import environment
-from scaling.case import Refusal
 from scaling.cluster import pack, slurm, submission
 from scaling.cluster.settings import SLURM, Cluster
-from scaling.cluster.steps import gpu_request
 from scaling.cluster.submission import Submission
-from scaling.launch import Plan
-from scaling.machine import Machine, Shape
-from scaling.settings import Settings
+from scaling.core import environment
+from scaling.core.case import Refusal
+from scaling.core.machine import Machine, ProcessShape
+from scaling.core.schedule import Schedule
+from scaling.core.settings import RunSettings
+from scaling.transport.remote import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0
@@ -40,7 +40,7 @@ def stamp() -> str:
 
 
 def submit(
-    results: Path, cluster: Cluster, tasks: Sequence[pack.Task], settings: Settings, plan: Plan, nested: bool
+    results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], settings: RunSettings, plan: Schedule, nested: bool
 ) -> Submission:
     """Hand tasks over. Where any is rejected, none stays in the queue, and the scheduler's own words are the `Refusal`."""
     made = submission.create(results, stamp(), cluster, tasks, settings, plan, nested)
@@ -68,17 +68,17 @@ def _take_back(made: Submission) -> None:
         time.sleep(0.5)
 
 
-def _arrays(made: Submission, cluster: Cluster, most: int = 0) -> list[list[submission.Entry]]:
+def _arrays(made: Submission, cluster: Cluster, most: int = 0) -> list[list[submission.SubmittedTask]]:
     """Entries of one shape together, no more than an array may have. most: that number; 0: ask Slurm."""
     most = most or (slurm.most_in_array() if cluster.name == SLURM else 1)
-    shapes: dict[Shape, list[submission.Entry]] = {}
+    shapes: dict[ProcessShape, list[submission.SubmittedTask]] = {}
     for entry in made.entries:
         shapes.setdefault(entry.shape, []).append(entry)
     return [group[start : start + most] for group in shapes.values() for start in range(0, len(group), most)]
 
 
 def _handed_over(
-    made: Submission, entries: Sequence[submission.Entry], cluster: Cluster, code: dict[str, str], before: str | None,
+    made: Submission, entries: Sequence[submission.SubmittedTask], cluster: Cluster, code: dict[str, str], before: str | None,
     machine: Machine,
 ) -> dict[str, str]:  # fmt: skip
     """Hand over an array, to begin when the one before it has ended if tasks are counted; the job of each entry, by its name."""
@@ -106,7 +106,7 @@ def _own_words(text: str) -> str:
     return "; ".join(dict.fromkeys(environment.scrub(line).strip() for line in lines)) or environment.last_line(text)
 
 
-def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.Task], machine: Machine) -> list[str]:
+def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], machine: Machine) -> list[str]:
     """Return the text of each sbatch script that `submit` would hand over; needs no Slurm and writes nothing."""
     import submitit
 
@@ -129,7 +129,9 @@ def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.Task], machine
     return texts
 
 
-def _asked(made: Submission, entry: submission.Entry, cluster: Cluster, machine: Machine, before: str | None) -> dict[str, Any]:
+def _asked(
+    made: Submission, entry: submission.SubmittedTask, cluster: Cluster, machine: Machine, before: str | None
+) -> dict[str, Any]:
     """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
     shape = entry.shape
     held = shape.devices // shape.processes

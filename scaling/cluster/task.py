@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling import launch, machine, store, supervise
-from scaling.case import Refusal
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.cluster.steps import Shells, Steps, Within, cpus_per_gpu, nodes_here
-from scaling.launch import Item, Plan
-from scaling.record import Record
-from scaling.seats import Gone
+from scaling.core import machine, schedule, store, supervise
+from scaling.core.case import Refusal
+from scaling.core.record import Record
+from scaling.core.schedule import Schedule, ScheduledCase
+from scaling.core.worker_group import AllocationLost
+from scaling.transport.remote import SrunSteps, SshShells, Within, allocated_nodes, cpus_per_gpu
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             except KeyboardInterrupt:
                 journal.say("stopped")
                 return _STOPPED
-            except Gone as gone:
+            except AllocationLost as gone:
                 journal.say("stopped", text=str(gone))
                 return 1
             except OSError as error:
@@ -65,7 +65,7 @@ def _stop(_signal: int, _frame: Any) -> None:
 
 
 def _nodes(cluster: Cluster) -> list[str]:
-    return list(nodes_here()) if cluster.name == SLURM else [machine.node_name()]
+    return list(allocated_nodes()) if cluster.name == SLURM else [machine.node_name()]
 
 
 def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: int) -> None:
@@ -75,8 +75,8 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     if lost(results, records, path, work, "killed", "its job was stopped and started again while it ran"):
         records = store.load(results).records
     jobs = remaining(work, records)
-    here = {around: launch.around_of(work.machine, work.settings, around) for around in work.environments}
-    made = Plan(jobs, (), 0, work.machine, here)
+    here = {around: schedule.planned_environment(work.machine, work.settings, around) for around in work.environments}
+    made = Schedule(jobs, (), 0, work.machine, here)
 
     def listen(event: dict[str, Any]) -> None:
         named = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
@@ -84,7 +84,7 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
 
     copied = _PACKAGE.is_relative_to(path.parent.resolve())
     where = site(work.cluster, journal.folder, work.nested, copied)
-    supervise.run(made, work.settings, results, lock, listen, site=where)
+    supervise.run_schedule(made, work.settings, results, lock, listen, site=where)
 
 
 def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False) -> supervise.Site:
@@ -93,21 +93,21 @@ def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, sna
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     within: Within | None = None
     if cluster.name in (SLURM, ALLOCATION):
-        within = Steps(
-            nodes_here(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(), cluster.srun_words,
+        within = SrunSteps(
+            allocated_nodes(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(), cluster.srun_words,
             cluster.gpu_option, cluster.mpi,
         )  # fmt: skip
     elif cluster.name == HOSTS:
-        within = Shells(cluster.hosts, cluster.shell)
+        within = SshShells(cluster.hosts, cluster.shell)
     told |= {"restarts": restarts, "code": "snapshot" if snapshot else "checkout"}
     return supervise.Site(within, told, errors, cluster.python or sys.executable)
 
 
-def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[Item, ...], ...]:
+def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[ScheduledCase, ...], ...]:
     """The jobs without what has a lasting record, or had its attempts; with the number of the attempt that is next."""
-    past = launch.history(records, work.environments.values())
+    past = schedule.history(records, work.environments.values())
 
-    def left(item: Item) -> Item | None:
+    def left(item: ScheduledCase) -> ScheduledCase | None:
         identity = (item.case.key, work.environments[item.answer.around]["digest"], item.replicate)
         if identity in past.good or past.over(identity, work.settings):
             return None
@@ -122,14 +122,14 @@ def lost(
 ) -> int:
     """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
     begun = {(key, replicate): attempt for key, replicate, attempt in submission.unfinished(path)}
-    known = launch.attempts(records, work.environments.values())
+    known = schedule.recorded_attempts(records, work.environments.values())
     writer, count = store.Writer(results), 0
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if every else None)
         around = work.environments[item.answer.around]  # as it was asked for: where this process runs does not matter
         if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
             continue
-        blank = supervise.blank(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
+        blank = supervise.empty_record(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
         writer.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
         count += 1
     return count

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling import formulas
-from scaling.case import FORWARD, HESSIAN, REVERSE, SECOND, Case
-from scaling.memory import available
+from scaling.core.case import FORWARD, HESSIAN, REVERSE, SECOND, Case
+from scaling.core.memory import available
+from scaling.peers import formulas
 
 COLUMNS = (*FORWARD, *HESSIAN)  # modes whose slices are columns
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import HESSIAN, Case
-from scaling.peer import Prepared
+from scaling.core.case import HESSIAN, Case
 from scaling.peers import _seeds
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("autograd", "numpy", "scipy")
 MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)

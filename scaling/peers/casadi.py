@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import HESSIAN, SECOND, Case
-from scaling.peer import Prepared
+from scaling.core.case import HESSIAN, SECOND, Case
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("casadi",)
 THREADS = True

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import Case
-from scaling.peer import Prepared
+from scaling.core.case import Case
 from scaling.peers import _seeds
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("enzyme_ad",)
 JIT = (True,)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import Case
-from scaling.peer import Prepared
+from scaling.core.case import Case
 from scaling.peers import _seeds
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("numpy", "scipy")
 MODES = ("value", "finite_difference", "analytic")
@@ -35,7 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
     """(f(x + h e) - f(x)) / h: the shift of one input at a time, the same one at every point."""
-    from scaling.measuring.modes import STEPS
+    from scaling.core.modes import STEPS
 
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from scaling import formulas
-from scaling.case import HESSIAN, SECOND, Case
-from scaling.memory import available
-from scaling.peer import Prepared
+from scaling.core.case import HESSIAN, SECOND, Case
+from scaling.core.memory import available
+from scaling.peers import formulas
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("torch",)
 THREADS = True
@@ -76,7 +76,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
     """The derivative as a function of tensors that are there already, compiled if the case asks for it."""
     import torch
 
-    from scaling.measuring.shape import due
+    from scaling.core.shape import result_shape
 
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:
@@ -87,7 +87,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
     derivative, seconds = _derivative(torch, case, workload, sizes, named, x), None
     if case.jit:
         derivative, seconds = _compiled(torch, derivative, x)
-    points, rows, columns = due(case, workload, sizes)
+    points, rows, columns = result_shape(case, workload, sizes)
     reverse = case.mode in _REVERSE
 
     def collect(result: Arrays) -> np.ndarray:  # slices lead: rows in reverse mode, columns elsewhere

@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import FLOORS, Case
-from scaling.workload import Draw, Reference, Workload, uniform
+from scaling.core.case import FLOORS, Case
+from scaling.core.workload import InputSpec, Reference, Workload, uniform
 
 TARGETS = VALUE = ("copy", "matmul", "transcendental", "arithmetic", "division", "reduction", "transpose", "all_reduce", *FLOORS)
 SIZES = {"k": 1, "terms": 1}
@@ -47,7 +47,7 @@ def _added(target, terms, x, xp=jnp):
 
 def _sum_over_points(x):
     """Over the axis that spmd.py lays over the devices; with one point a device an all-reduce and nothing else."""
-    from scaling.measuring.spmd import POINTS
+    from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
@@ -74,7 +74,7 @@ def workload(case: Case) -> Workload:
         return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=turned)
     if case.target in ("all_reduce", "collective"):
         # All points are the same row, so that the reference, which is given some of them, knows the sum over all.
-        same = Draw((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
+        same = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
         total, whole = lambda x: x * case.points, {"value": _sum_over_points}
         return Workload(total, {"x": same}, whole_modes=whole, reference=lambda i: _value(total(i["x"])), terms=case.points)
     return Workload(lambda x: -x, x, reference=lambda inputs: _value(-inputs["x"]))

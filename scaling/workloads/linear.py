@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import Case
-from scaling.workload import Inputs, Reference, Workload, uniform
+from scaling.core.case import Case
+from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"p": 8, "o": 2}
 TARGETS = ("jacobian",)

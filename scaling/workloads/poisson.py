@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats.poisson import logpmf
 
-from scaling.case import Case
-from scaling.workload import Inputs, Reference, Workload, poisson, uniform
+from scaling.core.case import Case
+from scaling.core.workload import Inputs, Reference, Workload, poisson, uniform
 
 TARGETS = ("gradient",)
 VALUE = "loss"

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import Case, Refusal
-from scaling.workload import Draw, Inputs, Reference, Workload, uniform
+from scaling.core.case import Case, Refusal
+from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 SIZES = {"d": 1, "m": "points"}
 TARGETS = ("grad_map", "grad")  # the row of every x_j summed; the row of x_1
@@ -91,9 +91,9 @@ def _of_one(variant: str, summed: bool, x, support):
     return jnp.sum(terms, axis=0) if summed else terms
 
 
-def _line(count: int) -> Draw:
+def _line(count: int) -> InputSpec:
     """linspace(-1, 1, count), row by row."""
-    return Draw((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
+    return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
 def workload(case: Case) -> Workload:
@@ -110,7 +110,7 @@ def workload(case: Case) -> Workload:
     return Workload(
         function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
         points={"x": _line(case.points) if d == 1 else uniform(d, low=-1.0)},
-        shared={"support": Draw((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
+        shared={"support": InputSpec((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,
         whole_modes=by_hand if names == ("x",) else {},

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import SECOND, Case
-from scaling.workload import Draw, Inputs, Reference, Workload
+from scaling.core.case import SECOND, Case
+from scaling.core.workload import Inputs, InputSpec, Reference, Workload
 
 TARGETS = ("jacobian",)
 VARIANTS = ("vector", "scalar")
@@ -144,8 +144,8 @@ def workload(case: Case) -> Workload:
     return Workload(
         function=(lambda d, m: jnp.sum(rs(d, m) ** 2)) if variant == "scalar" else rs,
         points={
-            "d": Draw((_GRID.size,), _profile),
-            "m": Draw((), lambda rng, rows: _centre(rows) + 0.3 * rng.standard_normal(len(rows))),
+            "d": InputSpec((_GRID.size,), _profile),
+            "m": InputSpec((), lambda rng, rows: _centre(rows) + 0.3 * rng.standard_normal(len(rows))),
         },
         wrt="m",
         whole_modes=_by_hand(dataclasses.replace(case, variant=variant), names),

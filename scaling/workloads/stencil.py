@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import Case, Refusal
-from scaling.workload import Inputs, Reference, Workload, uniform
+from scaling.core.case import Case, Refusal
+from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"side": 16}
 TARGETS = ("jacobian",)

@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.intervals import ratio_interval
-from scaling.store import load
+from scaling.core.statistics import ratio_interval
+from scaling.core.store import load
 
 ROUNDS = 3
 

@@ -19,9 +19,9 @@ import time
 import jax
 import jax.numpy as jnp
 
-from scaling.intervals import median_interval
-from scaling.measuring import attempt, measure
-from scaling.sampling import Sampling
+from scaling.core import run_case, timing
+from scaling.core.sampling import Sampling
+from scaling.core.statistics import median_interval
 
 BLOCKS, WIDTH = 200, 0.05
 WRONG, INCONCLUSIVE = 1, 3
@@ -73,7 +73,7 @@ def ratio(function, struct) -> tuple[float, float, float]:
     """Harness over hand: (ratio, low, high)."""
     x = jax.random.normal(jax.random.key(0), struct.shape, struct.dtype)
     compiled = jax.jit(function).lower(x).compile()
-    steps = measure.turns(functools.partial(compiled, x), SAMPLING, attempt.waiter(compiled(x)))
+    steps = timing.sample_turns(functools.partial(compiled, x), SAMPLING, run_case.make_waiter(compiled(x)))
     samples, ratios, shuffled = next(steps), [], random.Random(0)
     for _ in range(BLOCKS):
         count, first = samples.turns[-1], shuffled.random() < 0.5

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scaling.store import load
+from scaling.core.store import load
 
 KILLS, SEED = 50, 20261121
 STUDY = """

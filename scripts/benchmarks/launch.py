@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from scaling.record import Record
-from scaling.store import load
+from scaling.core.record import Record
+from scaling.core.store import load
 
 TIMES = 10
 STUDY = """
@@ -36,7 +36,7 @@ import hydra
 
 @hydra.main(version_base=None, config_path=".", config_name="app")
 def main(config):
-    from scaling import cores, environment
+    from scaling.core import cores, environment
 
     os.sched_setaffinity(0, cores.allowed()[:1])
     os.environ |= environment.variables("cpu")
@@ -45,11 +45,11 @@ def main(config):
     jax.config.update("jax_platforms", "cpu")
     from pathlib import Path
 
-    from scaling.case import from_dict
+    from scaling.core.case import from_dict
     from scaling.measuring import attempt
-    from scaling.record import Record
-    from scaling.sampling import Sampling
-    from scaling.store import Writer
+    from scaling.core.record import Record
+    from scaling.core.sampling import Sampling
+    from scaling.core.store import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])
     around = environment.describe("cpu", None, os.environ, None, cores.allowed()[:1])
@@ -107,7 +107,7 @@ def _ours(folder: Path) -> tuple[tuple[float, float], int]:
 def _written(folder: Path, records: list[Record]) -> int:
     import json
 
-    from scaling.case import to_dict
+    from scaling.core.case import to_dict
 
     (folder / "cases.json").write_text(json.dumps([to_dict(record.case) for record in records]))
     return len(records)

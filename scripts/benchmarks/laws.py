@@ -11,12 +11,12 @@ import sys
 
 import numpy as np
 
-from scaling.case import Case
-from scaling.reading import laws, ratios, resampling
-from scaling.reading.curves import Curve, Point
-from scaling.reading.laws import AMDAHL, GUSTAFSON, UNIVERSAL
-from scaling.record import Record
-from scaling.words import share
+from scaling.analysis import ratios, resampling, scaling_fits
+from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
+from scaling.core.case import Case
+from scaling.core.formatting import format_percentage
+from scaling.core.record import Record
 
 CURVES, RATIOS, NOISE, HELD = 500, 1000, 0.05, 0.9
 COUNTS = {"1 to 128, doubling": [2**i for i in range(8)], "1 to 8": list(range(1, 9)), "1 to 8, doubling": [1, 2, 4, 8]}
@@ -34,7 +34,7 @@ def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndar
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
     times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
-    points = [Point(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)]
+    points = [CurvePoint(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)]
     return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
 
 
@@ -46,7 +46,7 @@ def found_again() -> bool:
             for parts in several:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
-                    fitted = laws.fits(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
+                    fitted = scaling_fits.fits(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
                     one = next(each for each in fitted if each.name == law)
                     held += [e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)]
                     halves.append([(e.high - e.low) / 2 for e in one.parts.values()])
@@ -55,7 +55,9 @@ def found_again() -> bool:
                 often, half = ", ".join(f"{each:.1%}" for each in held / CURVES), np.median(halves, axis=0)
                 widths = ", ".join(f"{each:.2g}" for each in half)
                 named = ", ".join(f"{name} {part:g}" for name, part in zip(one.parts, parts, strict=True))
-                print(f"{where}, {law}, {named}: held {often}; half {widths}; best {share(best / CURVES)}", flush=True)
+                print(
+                    f"{where}, {law}, {named}: held {often}; half {widths}; best {format_percentage(best / CURVES)}", flush=True
+                )
     return good
 
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 
-from scaling import cores, environment
+from scaling.core import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
@@ -16,12 +16,11 @@ if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Pyth
 
 import jax
 
-from scaling import workload
-from scaling.case import ANALYTIC, Case
-from scaling.intervals import ratio_interval
-from scaling.measuring import inputs, measure, spmd
-from scaling.reading.curves import way_of
-from scaling.words import duration, ratio
+from scaling.analysis.curves import method_of
+from scaling.core import inputs, layout, timing, workload
+from scaling.core.case import ANALYTIC, Case
+from scaling.core.formatting import format_duration, format_ratio
+from scaling.core.statistics import ratio_interval
 
 ROUNDS = 15
 VMAP, WHOLE = {"batch": "vmap"}, {"batch": "whole"}
@@ -55,9 +54,9 @@ PROBLEMS = {
 def ready(fields: dict) -> tuple:
     """A case compiled, with its inputs in place: (case, call)."""
     case = workload.complete(Case(api="jit", **fields))
-    program = spmd.program(case, workload.build(case), jax.devices()[:1])
-    arguments = inputs.place(case, workload.build(case), program)
-    compiled = measure.stages(program.function, arguments).compiled
+    program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
+    arguments = inputs.place_inputs(case, workload.build(case), program)
+    compiled = timing.compile_stages(program.function, arguments).compiled
     return case, lambda: jax.block_until_ready(compiled(*arguments))
 
 
@@ -70,7 +69,7 @@ def main() -> None:
         for turn in range(ROUNDS + 1):
             for (_, call), taken in zip(cases, seconds, strict=True):
                 calls = 1 if not taken else max(1, int(0.01 / taken[0]))
-                total = sum(measure.once(call)[0] for _ in range(calls))
+                total = sum(timing.time_once(call)[0] for _ in range(calls))
                 if turn:  # the first warms up
                     taken.append(total / calls)
         timed = sorted(zip(cases, seconds, strict=True), key=lambda row: sorted(row[1])[ROUNDS // 2])
@@ -78,7 +77,10 @@ def main() -> None:
         case, best = next((case, taken) for (case, _), taken in timed if case.mode not in ANALYTIC)
         over = ratio_interval(best, hand)
         assert over is not None
-        print(f"| {name} | {way_of(case).name} | {duration(sorted(best)[ROUNDS // 2])} | {ratio(*over)} |", flush=True)
+        print(
+            f"| {name} | {method_of(case).name} | {format_duration(sorted(best)[ROUNDS // 2])} | {format_ratio(*over)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.reading.answer import time_of
-from scaling.reading.curves import Timing, family_name, pooled, size_name, way_of
-from scaling.reading.standing import Standing, standings
-from scaling.store import load
-from scaling.words import ratio
+from scaling.analysis.answer import time_of
+from scaling.analysis.baselines import Baseline, baselines
+from scaling.analysis.curves import Timing, family_name, method_of, pooled, size_name
+from scaling.core.formatting import format_ratio
+from scaling.core.store import load
 
 ROUNDS = 3
 
@@ -32,16 +32,16 @@ def timings() -> list[Timing]:
 
 def main() -> None:
     """Print a line for each problem and system."""
-    best: dict[tuple[str, str, str], Standing] = {}
-    for standing in standings(timings()):
+    best: dict[tuple[str, str, str], Baseline] = {}
+    for standing in baselines(timings()):
         case = standing.timing.case
         if standing.by_jax and standing.rival:
             of = (family_name(case), size_name(case), case.engine)
             best[of] = min(best.get(of, standing), standing, key=lambda s: s.timing.median)
     for (family, size, _), standing in sorted(best.items()):
         assert standing.rival and standing.by_jax
-        ours = f"{way_of(standing.rival.case).name} in JAX: {time_of(standing.rival)}"
-        print(f"{family} {size}: {way_of(standing.timing.case).name} takes {ratio(*standing.by_jax)} as long as {ours}")
+        ours = f"{method_of(standing.rival.case).name} in JAX: {time_of(standing.rival)}"
+        print(f"{family} {size}: {method_of(standing.timing.case).name} takes {format_ratio(*standing.by_jax)} as long as {ours}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ on one core. `scripts/bench planted WORD...` takes only the parts named: attempt
 import os
 import sys
 
-from scaling import cores, environment
+from scaling.core import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get(
@@ -32,7 +32,7 @@ import jax
 from planting import cases, plants, right, trial
 from planting.attempts import whole_attempts
 
-from scaling.case import Case, label
+from scaling.core.case import Case, label
 
 CAUGHT, DEVICES = 0.99, 4
 EACH = {"families": 3, "built-in": 4}  # errors planted in a case

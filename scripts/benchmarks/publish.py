@@ -14,8 +14,8 @@ sys.path.append(str(ROOT))
 from pytest import MonkeyPatch
 from wandb_server import serving
 
-from scaling.tracking.publish import publish
-from scaling.tracking.settings import Settings
+from scaling.wandb.publish import publish
+from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up
 
 CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180.0
@@ -25,9 +25,9 @@ def main() -> int:
     """Publish one folder three times, a line each; the exit status."""
     with tempfile.TemporaryDirectory() as name, MonkeyPatch.context() as patch, serving(patch, Path(name)) as server:
         folder = made_up.write(Path(name) / "made", list(records()))
-        online = Settings(mode="online", timeout=60.0)
+        online = TrackingSettings(mode="online", timeout=60.0)
         told = [timed(words, folder, how) for words, how in (
-            ("online", online), ("online again", online), ("offline", Settings(mode="offline")),
+            ("online", online), ("online again", online), ("offline", TrackingSettings(mode="offline")),
         )]  # fmt: skip
         curves = len(server.of("curve"))
     brought = curves == CURVES and all(published.well for _, published in told)
@@ -47,7 +47,7 @@ def records():
             yield made_up.record(draw, made_up.case_of(workload, mode, devices=devices, sizes=sizes))
 
 
-def timed(words: str, folder: Path, settings: Settings):
+def timed(words: str, folder: Path, settings: TrackingSettings):
     """Publish, print a line, and give the seconds with what came of it."""
     began = time.perf_counter()
     published = publish(folder, settings)

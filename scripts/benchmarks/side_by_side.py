@@ -3,7 +3,7 @@
 import os
 import sys
 
-from scaling import cores, environment
+from scaling.core import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
@@ -11,11 +11,10 @@ if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Pyth
 
 import jax
 
-from scaling import workload
-from scaling.case import Case
-from scaling.measuring import attempt, shape
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import run_case, shape, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
 
 HERE = {"digest": "benchmark", "platform": "cpu"}
 
@@ -23,15 +22,17 @@ HERE = {"digest": "benchmark", "platform": "cpu"}
 def completed(**fields: object) -> Case:
     """A case of one device with these fields."""
     case = workload.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
-    return shape.unchunked(case, shape.shape(case, workload.build(case)))
+    return shape.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
 
 
 def in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
     """The record of each, every one checked; samples are taken in turns until all have enough."""
     sampling = Sampling(least=9, seconds=seconds)
-    place = attempt.Place(jax.devices()[:1], "cpu")
-    attempts = [attempt.prepare(Record(case, "failed", HERE), place, sampling) for case in cases]
+    place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    attempts = [run_case.prepare_case(Record(case, "failed", HERE), place, sampling) for case in cases]
     waiting = [each for each in attempts if not each.ended]
     while waiting:
-        waiting = [each for each, enough in [(each, attempt.turn(each)) for each in waiting] if not enough and not each.ended]
+        waiting = [
+            each for each, enough in [(each, run_case.take_turn(each)) for each in waiting] if not enough and not each.ended
+        ]
     return [each.record() for each in attempts]

@@ -18,9 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scaling.intervals import ratio_interval
-from scaling.reading import compare
-from scaling.store import latest, load
+from scaling.analysis import compare
+from scaling.core.statistics import ratio_interval
+from scaling.core.store import latest, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95
 QUICK = ("sampling.seconds=0.1", "sampling.warm_up=0.02", "devices=1")
@@ -84,7 +84,7 @@ def run(folder: Path, name: str, *words: str) -> Path:
 
 def told(results: Path) -> tuple[Counter, int]:
     """How many cases got which verdict, and how many there are."""
-    found = compare.compare(*compare.sides(str(results), None))
+    found = compare.compare(*compare.load_folders(str(results), None))
     return Counter(row.verdict for row in found.rows), len(found.rows)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.reading import answer, findings
+from scaling.analysis import answer, findings
 from tests.support import made_up
 
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scaling.reading import answer, colorings, curves, findings, overlaps, stages
-from scaling.reading.standing import standings
-from scaling.showing import tables
+from scaling.analysis import answer, colorings, curves, findings, overlaps, stages
+from scaling.analysis.baselines import baselines
+from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -16,7 +16,7 @@ SENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 
 def colored(*records):
-    return only(colorings.colorings(curves.pooled(records)))
+    return only(colorings.coloring_gains(curves.pooled(records)))
 
 
 def told(folder, records, head):
@@ -55,13 +55,13 @@ def test_it_pays_from_the_evaluation_on_that_makes_up_for_all_that_came_before()
 
 
 def test_what_is_written_by_hand_needs_no_seeds():
-    assert colorings.colorings(curves.pooled([record(mode="analytic", seeds="colored")])) == []
+    assert colorings.coloring_gains(curves.pooled([record(mode="analytic", seeds="colored")])) == []
 
 
 def test_entries_written_by_hand_are_no_measure_for_the_whole_derivative_nor_the_other_way_round():
     by_hand = [record(seconds=1.0, mode="analytic"), record(seconds=4.0, mode="analytic", seeds="colored")]
     timings = curves.pooled([record(seconds=2.0, **FEW), record(seconds=8.0), *by_hand])
-    assert {s.timing.case.seeds: s.by_hand[0] for s in standings(timings) if s.timing.case.mode == "jacfwd"} == {
+    assert {s.timing.case.seeds: s.by_hand[0] for s in baselines(timings) if s.timing.case.mode == "jacfwd"} == {
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
     (row,) = curves.fastest([record for timing in timings for record in timing.records])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from scaling.case import Refusal
-from scaling.intervals import ratio_interval
-from scaling.reading.compare import SAME, SLOWER, UNDECIDED, compare, markdown, rows, said, sides
-from scaling.record import to_line
+from scaling.analysis.compare import SAME, SLOWER, UNDECIDED, compare, comparison_lines, comparison_rows, load_folders, markdown
+from scaling.core.case import Refusal
+from scaling.core.record import to_line
+from scaling.core.statistics import ratio_interval
 
 CASES = 200
 
@@ -66,8 +66,8 @@ def test_two_runs_of_one_process_each_decide_nothing_however_far_apart(world):
     found = compare(a, b)
     assert set(verdicts(found)) == {UNDECIDED} and not found.bad
     assert sum(row.ratio.low > 1 for row in found.rows) > CASES / 2  # within the processes they are apart
-    assert said(found)[-1].startswith("0 slower, 0 faster, 200 undecided, 0 no difference shown (of 200;")
-    assert all(word in "".join(said(found)) for word in ("No case was measured in turns", "replicates="))
+    assert comparison_lines(found)[-1].startswith("0 slower, 0 faster, 200 undecided, 0 no difference shown (of 200;")
+    assert all(word in "".join(comparison_lines(found)) for word in ("No case was measured in turns", "replicates="))
 
 
 def steady(make_record, seconds, replicates=3, **fields):
@@ -97,8 +97,11 @@ def test_every_verdict_has_its_row_and_what_changed_comes_first(make_record, tmp
         (6, "only in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
     ]  # fmt: skip
     assert found.bad and found.rows[0].ratio.value == pytest.approx(2)
-    assert "too_large: needs 9 GB" in rows(found)[6][-1] and rows(found)[0][-1] == "3 + 3 processes, 3 in turns"
-    assert rows(found, 9)[-1][1] == "and 1 undecided, 1 no difference shown" and len(rows(found, 9)) == 10
+    assert (
+        "too_large: needs 9 GB" in comparison_rows(found)[6][-1]
+        and comparison_rows(found)[0][-1] == "3 + 3 processes, 3 in turns"
+    )
+    assert comparison_rows(found, 9)[-1][1] == "and 1 undecided, 1 no difference shown" and len(comparison_rows(found, 9)) == 10
 
 
 def test_what_is_sure_but_within_the_margin_is_no_difference(make_record, tmp_path):
@@ -113,32 +116,34 @@ def test_each_side_speaks_for_the_environment_in_which_it_ran_last(make_record, 
     earlier = steady(make_record, 9.0, digest="older", started_at="2026-01-01T00:00:00Z")
     newer = steady(make_record, 1.0, digest="newer", started_at="2026-01-02T00:00:00Z")
     found = compared(tmp_path, [*newer, *earlier], steady(make_record, 1.0))
-    assert verdicts(found) == [SAME] and "A: 3 outdated records left out." in said(found)
+    assert verdicts(found) == [SAME] and "A: 3 outdated records left out." in comparison_lines(found)
 
 
 def test_it_says_what_differs_between_the_environments(make_record, tmp_path):
     there = {"versions": {"jax": "0.11.0"}, "xla_flags": "--xla_x=1", "load": 3.0, "hosts": ["host"]}
     found = compared(tmp_path, steady(make_record, 1.0), steady(make_record, 1.0, digest="other", environment=there))
-    assert said(found)[0].startswith("A is old, B is new; ")  # and not where they lie
-    assert said(found)[0].endswith("they differ in jax (0.10.2, then 0.11.0); xla_flags (none, then --xla_x=1).")
-    assert said(compared(tmp_path, steady(make_record, 1.0), steady(make_record, 1.0)))[0].endswith("nothing recorded differs.")
+    assert comparison_lines(found)[0].startswith("A is old, B is new; ")  # and not where they lie
+    assert comparison_lines(found)[0].endswith("they differ in jax (0.10.2, then 0.11.0); xla_flags (none, then --xla_x=1).")
+    assert comparison_lines(compared(tmp_path, steady(make_record, 1.0), steady(make_record, 1.0)))[0].endswith(
+        "nothing recorded differs."
+    )
 
 
 def test_cases_that_took_no_turns_are_counted(make_record, tmp_path):
     alone = [make_record(points=9, replicate=i, seconds=[1 + 1e-3 * i] * 7) for i in range(3)]
     found = compared(tmp_path, [*steady(make_record, 1.0), *alone], [*steady(make_record, 1.0), *alone])
-    assert any(line.startswith("1 of 2 cases were not measured in turns") for line in said(found))
+    assert any(line.startswith("1 of 2 cases were not measured in turns") for line in comparison_lines(found))
 
 
 def test_blocks_that_are_not_the_same_on_both_sides_are_told(make_record, tmp_path):
     def auto(chunk):
         return steady(make_record, 1.0, chunk="auto", blocks={"block": None, "chunk": chunk, "storage": "device"})
 
-    (row,) = rows(compared(tmp_path, auto(8), auto(4)))
+    (row,) = comparison_rows(compared(tmp_path, auto(8), auto(4)))
     assert row[-1] == (
         "3 + 3 processes, 3 in turns; chunk=auto: 8 seeds and all points at a time, then 4 seeds and all points at a time"
     )
-    (row,) = rows(compared(tmp_path / "same", auto(8), auto(8)))
+    (row,) = comparison_rows(compared(tmp_path / "same", auto(8), auto(8)))
     assert row[-1] == "3 + 3 processes, 3 in turns"
 
 
@@ -171,7 +176,7 @@ def test_what_cannot_be_compared_is_refused(make_record, tmp_path):
     with pytest.raises(Refusal, match="with itself"):
         compare(old, tmp_path / "other" / ".." / "old")
     with pytest.raises(Refusal, match="nothing was measured beside"):
-        sides(str(old), None)
+        load_folders(str(old), None)
 
 
 def test_a_folder_alone_is_compared_with_what_was_measured_beside_it(scaling_command, make_record, tmp_path):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from scaling.reading.crossover import maps
-from scaling.reading.curves import fastest, pooled, way_of
+from scaling.analysis.crossover import fastest_mode_maps
+from scaling.analysis.curves import fastest, method_of, pooled
 
 
 def mapped(records):
-    return maps(fastest(records), pooled(records))
+    return fastest_mode_maps(fastest(records), pooled(records))
 
 
 @pytest.fixture
@@ -88,7 +88,12 @@ def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
     ]
     (found,) = mapped(timed(devices=(1,)) + faster)
     assert found.cells[16, 1].first.case.api == "pmap" and found.cells[128, 1].first.case.api == "shard_map"
-    assert [way_of(cell.first.case).mode for _, cell in sorted(found.cells.items())] == ["jacfwd", "jacfwd", "jacrev", "jacrev"]
+    assert [method_of(cell.first.case).mode for _, cell in sorted(found.cells.items())] == [
+        "jacfwd",
+        "jacfwd",
+        "jacrev",
+        "jacrev",
+    ]
     assert len(found.flips) == 1
 
 

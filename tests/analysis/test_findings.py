@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling.reading.findings import read
-from scaling.store import Writer, write_json
+from scaling.analysis.findings import read
+from scaling.core.store import Writer, write_json
 
 STEADY = 9  # samples
 

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from scaling.reading import forecast
-from scaling.reading.forecast import answers, forecasts
+from scaling.analysis import forecast
+from scaling.analysis.forecast import answers, forecasts
 from tests.support.planned import plan, too_large
 
 TOLD = {"mine": {"scaling": ["strong"], "hardware": {"title": "A machine", "price": 3.6, "memory": 10**9}}}

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from scaling.reading import curves, findings, trends
-from scaling.reading.growth import growths
-from scaling.showing import tables
-from scaling.showing.drawing import sizes
+from scaling.analysis import curves, findings, trends
+from scaling.analysis.growth import size_exponents
+from scaling.report import tables
+from scaling.report.drawing import sizes
 from tests.support import made_up
 
 
@@ -18,7 +18,7 @@ def grown(make_record):
 
     def made(times, **fields):
         records = [make_record(sizes={"p": p, "o": 3}, seconds=[s] * 9, **fields) for p, s in times.items()]
-        return growths(curves.panels(records))
+        return size_exponents(curves.panels(records))
 
     return made
 
@@ -65,7 +65,7 @@ def test_each_mode_has_an_exponent_of_its_own(make_record):
     powers = {"jacfwd": 2, "jacrev": 1}
     records = [make_record(sizes={"p": p, "o": 3}, mode=mode, seconds=[p**power] * 9) for p in (4, 8, 16)
                for mode, power in powers.items()]  # fmt: skip
-    found = growths(curves.panels(records))
+    found = size_exponents(curves.panels(records))
     assert {growth.way.mode: growth.exponent.value for growth in found} == pytest.approx(powers)
 
 

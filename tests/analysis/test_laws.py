@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from scaling.reading import curves, laws
-from scaling.reading.laws import AMDAHL, GUSTAFSON, UNIVERSAL
-from scaling.reading.resampling import Estimate
+from scaling.analysis import curves, scaling_fits
+from scaling.analysis.resampling import ResampledEstimate
+from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 
 DOUBLING, EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
 TRIALS = 200
@@ -42,7 +42,7 @@ def curve_of(make_record):
 
 
 def law_of(curve, name):
-    return next(law for law in laws.fits(curve) if law.name == name)
+    return next(law for law in scaling_fits.fits(curve) if law.name == name)
 
 
 SETTINGS = [
@@ -107,19 +107,19 @@ def test_the_law_that_a_curve_follows_is_mostly_called_the_best(curve_of, law, p
 
 def test_exactly_one_of_the_laws_of_a_curve_is_the_best(curve_of):
     for devices in ((1, 2, 4), (1, 2, 3, 4), EIGHT):
-        assert sum(law.best for law in laws.fits(curve_of(UNIVERSAL, (0.1, 0.0), devices))) == 1
+        assert sum(law.best for law in scaling_fits.fits(curve_of(UNIVERSAL, (0.1, 0.0), devices))) == 1
 
 
 @pytest.mark.parametrize(
     "devices, names", [((1, 2), []), ((1, 2, 4), [AMDAHL]), ((2, 4, 8), [AMDAHL]), ((1, 2, 4, 8), [AMDAHL, UNIVERSAL])]
 )
 def test_a_law_takes_one_device_count_more_than_it_has_parameters(curve_of, devices, names):
-    assert [law.name for law in laws.fits(curve_of(AMDAHL, (0.1,), devices))] == names
+    assert [law.name for law in scaling_fits.fits(curve_of(AMDAHL, (0.1,), devices))] == names
 
 
 def test_a_strong_curve_is_no_business_of_gustafsons_nor_a_weak_one_of_amdahls(curve_of):
-    assert {law.name for law in laws.fits(curve_of(AMDAHL, (0.1,), EIGHT))} == {AMDAHL, UNIVERSAL}
-    assert {law.name for law in laws.fits(curve_of(GUSTAFSON, (0.1,), EIGHT))} == {GUSTAFSON, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fits(curve_of(AMDAHL, (0.1,), EIGHT))} == {AMDAHL, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fits(curve_of(GUSTAFSON, (0.1,), EIGHT))} == {GUSTAFSON, UNIVERSAL}
 
 
 def test_more_than_ideal_speedup_has_no_serial_part_and_an_interval_all_the_same(curve_of):
@@ -139,21 +139,21 @@ def test_parts_as_small_as_they_are_on_thousands_of_devices_are_found(curve_of):
 def test_the_serial_fraction_of_karp_and_flatt_is_that_of_amdahl(curve_of):
     generator = np.random.default_rng(4)
     curve = curve_of(AMDAHL, (0.1,), (1, 2, 4), jitter=0.01 * generator.normal(size=(3, SAMPLES)))
-    assert laws.karp_flatt(curve.points[0]) is None
+    assert scaling_fits.karp_flatt(curve.points[0]) is None
     for point in curve.points[1:]:
-        found = laws.karp_flatt(point)
+        found = scaling_fits.karp_flatt(point)
         assert found.low < found.value < found.high and found.value == pytest.approx(0.1, abs=0.05)
         amdahl = lambda part, d=point.devices: 1 / (part + (1 - part) / d)  # noqa: E731
         assert [amdahl(part) for part in found] == pytest.approx([point.speedup, point.speedup_high, point.speedup_low])
     (alone,) = curve_of(AMDAHL, (0.1,), (4,)).points
-    assert laws.karp_flatt(alone) is None
+    assert scaling_fits.karp_flatt(alone) is None
 
 
 @pytest.mark.parametrize("devices", [(1, 2, 4, 8), (1, 2, 4, 8, 16)])
 def test_on_too_few_device_counts_for_aicc_the_simpler_law_stands_unless_it_is_plainly_wrong(curve_of, devices):
     noise = 0.002 * np.random.default_rng(2).normal(size=len(devices))
     slower = curve_of(UNIVERSAL, (0.1, 0.4), devices, noise)  # more devices take longer, which Amdahl's law cannot say
-    assert [(law.name, law.best) for law in laws.fits(slower)] == [(AMDAHL, False), (UNIVERSAL, True)]
+    assert [(law.name, law.best) for law in scaling_fits.fits(slower)] == [(AMDAHL, False), (UNIVERSAL, True)]
     assert law_of(curve_of(AMDAHL, (0.1,), devices, noise), AMDAHL).best
 
 
@@ -165,16 +165,16 @@ def test_a_coherency_that_is_none_has_no_peak_beyond_every_machine(curve_of):
 @pytest.mark.parametrize(
     "name, parts, doubt",
     [
-        (AMDAHL, {"serial": Estimate(0.1, 0.05, 0.2)}, ""),
-        (AMDAHL, {"serial": Estimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
-        (AMDAHL, {"serial": Estimate(0.0, 0.0, 0.2)}, ""),
+        (AMDAHL, {"serial": ResampledEstimate(0.1, 0.05, 0.2)}, ""),
+        (AMDAHL, {"serial": ResampledEstimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
+        (AMDAHL, {"serial": ResampledEstimate(0.0, 0.0, 0.2)}, ""),
         (
             UNIVERSAL,
-            {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(1e-4, 0.0, 1e-3)},
+            {"contention": ResampledEstimate(0.1, 0.05, 0.2), "coherency": ResampledEstimate(1e-4, 0.0, 1e-3)},
             ", if there is a peak at all",
         ),
-        (UNIVERSAL, {"contention": Estimate(0.1, 0.0, 0.2), "coherency": Estimate(1e-4, 1e-5, 1e-3)}, ""),
+        (UNIVERSAL, {"contention": ResampledEstimate(0.1, 0.0, 0.2), "coherency": ResampledEstimate(1e-4, 1e-5, 1e-3)}, ""),
     ],
 )
 def test_a_limit_whose_part_might_be_none_is_told_with_doubt(name, parts, doubt):
-    assert laws.Law(name, parts, 1.0, 0.01, best=True).doubt == doubt
+    assert scaling_fits.ScalingFit(name, parts, 1.0, 0.01, best=True).doubt == doubt

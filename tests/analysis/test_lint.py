@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from scaling.case import to_dict
-from scaling.reading import findings, lint, series
-from scaling.record import to_line
-from scaling.showing import report
-from scaling.store import write_json
+from scaling.analysis import autocorrelation, findings, lint
+from scaling.core.case import to_dict
+from scaling.core.record import to_line
+from scaling.core.store import write_json
+from scaling.report import write_report
 
 COMMITTED = {"commit": "c" * 40, "dirty": False}
 MODES = (("jacfwd", "shard_map", 1), ("jacfwd", "shard_map", 2), ("jacfwd", "jit", 1), ("analytic", "jit", 1))
@@ -52,7 +52,7 @@ def told(tmp_path):
         (tmp_path / "one.jsonl").write_text(lines)
         cases = [{"key": case.key, "case": to_dict(case)} for case in missing]
         write_json(tmp_path / "study.json", {"study": "made up", "scaling": [scaling], "cases": cases})
-        return {remark.rule: remark for remark in lint.remarks(findings.read(tmp_path))}
+        return {remark.rule: remark for remark in lint.lint_findings(findings.read(tmp_path))}
 
     return tell
 
@@ -183,14 +183,14 @@ DRAWS = {
 def test_independent_samples_raise_hardly_any_remark(draw, count):
     generator = np.random.default_rng(count)
     runs = [DRAWS[draw](generator, count) for _ in range(1000)]
-    assert sum(series.trend(run) is not None for run in runs) <= 8
-    assert sum(series.widening(run) is not None for run in runs) <= 6
+    assert sum(autocorrelation.trend(run) is not None for run in runs) <= 8
+    assert sum(autocorrelation.widening(run) is not None for run in runs) <= 6
 
 
 def test_a_drift_is_told_with_its_size_and_sign():
     generator = np.random.default_rng(0)
     for drift in (0.1, -0.1):
-        found = [series.trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60)) for _ in range(200)]
+        found = [autocorrelation.trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60)) for _ in range(200)]
         sure = [change for change in found if change is not None]
         assert len(sure) >= 190 and np.median(sure) == pytest.approx(drift * 2 / 3, rel=0.2)
 
@@ -201,13 +201,13 @@ def test_samples_that_resemble_the_one_before_widen_as_a_first_order_process_doe
         steps = [0.0]
         for _ in range(199):
             steps.append(0.8 * steps[-1] + 0.6 * generator.normal())
-        found.append(series.widening(steps))
+        found.append(autocorrelation.widening(steps))
     assert None not in found and np.median(found) == pytest.approx(3.0, rel=0.15)
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0] * 9, [1.0, 2.0]])
 def test_a_series_without_variation_or_length_shows_nothing(samples):
-    assert series.trend(samples) is None and series.widening(samples) is None
+    assert autocorrelation.trend(samples) is None and autocorrelation.widening(samples) is None
 
 
 def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_command, study, told, tmp_path):
@@ -228,13 +228,13 @@ def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_co
 def test_markup_in_a_name_is_shown_as_text(scaling_command, study, told, tmp_path):
     told(study(workload="[red]<b>mine</b>", tolerance=None))
     assert "[red]<b>mine</b>" in scaling_command(["lint", str(tmp_path)]).stdout
-    page = report.write(tmp_path).read_text()
+    page = write_report.write(tmp_path).read_text()
     assert "&lt;b&gt;mine" in page and "<b>mine" not in page
 
 
 def test_the_report_carries_the_verdict_and_what_mends_it(study, told, tmp_path):
     (remark,) = told(study(tolerance=None)).values()
-    section = re.search(r"<h2>Would a reviewer accept it\?</h2>.*?</table>", report.write(tmp_path).read_text(), re.DOTALL)
+    section = re.search(r"<h2>Would a reviewer accept it\?</h2>.*?</table>", write_report.write(tmp_path).read_text(), re.DOTALL)
     assert section and all(word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.mend, "tolerance None"))
     told(study())
-    assert "publishable as it is" in report.write(tmp_path).read_text()
+    assert "publishable as it is" in write_report.write(tmp_path).read_text()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling.reading import curves
-from scaling.reading.losses import Loss, losses, refused
+from scaling.analysis import curves
+from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, efficiency_breakdowns, refused
 
 STEADY = 9  # samples
 
@@ -20,7 +20,7 @@ def lost(make_record):
             made.append(make_record(devices=devices, points=share, seconds=[seconds] * STEADY, seconds_min=[least] * STEADY,
                                     **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
         (curve,) = curves.curves(made, [kind])
-        return losses(curve, curves.pooled([*made, *ceilings]))
+        return efficiency_breakdowns(curve, curves.pooled([*made, *ceilings]))
 
     return lost_by
 
@@ -46,7 +46,7 @@ def test_the_losses_of_a_point_add_up_to_what_its_efficiency_lacks(lost, sums):
 
 def test_what_was_not_measured_is_none_and_stays_in_the_rest(lost):
     (loss,) = lost([(1, 1.0, {}), (2, 0.75, {"floor_seconds": 0.1, "collective_bytes": 8})])
-    assert loss == Loss(2, None, None, None, pytest.approx(1 / 3))
+    assert loss == EfficiencyBreakdown(2, None, None, None, pytest.approx(1 / 3))
 
 
 def test_what_sends_nothing_loses_nothing_by_it_whether_or_not_a_ceiling_was_measured(lost, sums):

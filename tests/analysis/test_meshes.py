@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling.reading import answer, curves, findings, meshes
-from scaling.showing import rows, tables
+from scaling.analysis import answer, curves, findings, meshes
+from scaling.report import rows, tables
 from tests.support import made_up
 from tests.support.records import only, record
 

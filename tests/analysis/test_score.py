@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from scaling.reading import curves, score
+from scaling.analysis import curves, score
 from tests.support.planned import case_of, plan
 from tests.support.records import record
 

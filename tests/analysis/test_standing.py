@@ -4,19 +4,19 @@ import dataclasses
 
 import pytest
 
-from scaling import preflight
-from scaling.case import FIELDS, MODES, to_dict
-from scaling.reading import curves, published, standing
-from scaling.reading.findings import read
-from scaling.reading.stages import first_call
-from scaling.showing import tables
-from scaling.store import Writer
+from scaling.analysis import baselines, curves, published
+from scaling.analysis.findings import read
+from scaling.analysis.stages import first_call
+from scaling.core.case import FIELDS, MODES, to_dict
+from scaling.core.store import Writer
+from scaling.report import tables
+from scaling.study import preflight
 from tests.support.composed import compose
 from tests.support.records import record
 
 
 def standings(*records):
-    found = standing.standings(curves.pooled(records))
+    found = baselines.baselines(curves.pooled(records))
     return {(s.timing.case.engine, s.timing.case.mode, s.timing.case.devices): s for s in found}
 
 
@@ -79,7 +79,7 @@ def test_bytes_are_bytes_at_every_dtype_and_a_ceiling_stands_nowhere_itself():
 @pytest.mark.parametrize(("floors", "near"), [([0.1], 0.1), ([0.09, 0.11], 0.11), ([0.09], None), ([None], None)])
 def test_a_time_under_ten_floors_is_near_its_floor(floors, near):
     (timing,) = curves.pooled([record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)])
-    assert standing.near_floor(timing) == near
+    assert baselines.near_floor(timing) == near
 
 
 def test_the_report_says_what_the_machine_can_do_and_which_roof_binds_each_case(tmp_path):
@@ -237,7 +237,7 @@ def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
 
 
 def test_every_published_row_has_a_case_in_the_study_of_the_sources():
-    cases = [to_dict(answer.case) for answer in preflight.ask(compose("study=sources"))]
+    cases = [to_dict(answer.case) for answer in preflight.examine_cells(compose("study=sources"))]
     for group in published._groups():
         for row in group["rows"]:
             for fields in (group["case"] | row["case"], group["case"] | row.get("over", row["case"])):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling import store
-from scaling.record import to_line
+from scaling.core import store
+from scaling.core.record import to_line
 
 
 @pytest.fixture

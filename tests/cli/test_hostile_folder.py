@@ -8,8 +8,8 @@ import stat
 import pytest
 
 import scaling
-from scaling import store
-from scaling.record import SCHEMA, to_line
+from scaling.core import store
+from scaling.core.record import SCHEMA, to_line
 from tests.support.verbs import VERBS, words_of
 
 

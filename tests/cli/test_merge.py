@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from scaling import merge as merging
-from scaling import store
-from scaling.case import Refusal
-from scaling.machine import Shape
-from scaling.reading import findings
-from scaling.record import to_line
+from scaling.analysis import findings
+from scaling.cli import merge as merging
+from scaling.core import store
+from scaling.core.case import Refusal
+from scaling.core.machine import ProcessShape
+from scaling.core.record import to_line
 from tests.support import made_up
 
 
@@ -120,7 +120,7 @@ def test_the_same_measurement_made_twice_is_told(tmp_path, make_record):
 
 KILLED = """
 import os, sys
-from scaling import merge
+from scaling.cli import merge
 rename, left = os.replace, [int(sys.argv[1])]
 def dying(*words):
     left[0] -= 1
@@ -153,7 +153,7 @@ def test_a_folder_in_which_a_run_works_is_read_but_not_written_to(two, tmp_path)
 def test_tasks_that_may_still_run_are_told_and_not_copied(two, tmp_path):
     jobs = tmp_path / "a" / "jobs" / "20261122T000000-abcd"
     jobs.mkdir(parents=True)
-    shape = dict.fromkeys(Shape.__annotations__, 1)
+    shape = dict.fromkeys(ProcessShape.__annotations__, 1)
     tasks = [{"task": name, "job": "7", "shape": shape, "cases": 3, "seconds": 1.0} for name in ("0001", "0002")]
     made_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     told = {"kind": "slurm", "made_at": made_at, "host": "elsewhere", "minutes": 5, "tasks": tasks}

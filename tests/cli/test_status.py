@@ -14,19 +14,20 @@ from collections import Counter
 
 import pytest
 
-from scaling import cli, launch, logs, status, store
-from scaling.case import Case, label, to_dict
-from scaling.cluster import follow, outcome, submission, table, tally
-from scaling.cluster.outcome import Seen
-from scaling.cluster.pack import Task
+from scaling.cli import logs, main, status
+from scaling.cluster import follow, job_state, status_table, submission, task_progress
+from scaling.cluster.job_state import TaskState
+from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import Cluster
-from scaling.cluster.slurm import State
-from scaling.launch import Item, manifest
-from scaling.machine import Machine, Shape
-from scaling.preflight import Answer
-from scaling.record import to_line
-from scaling.settings import Settings
-from scaling.workload import complete
+from scaling.cluster.slurm import JobState
+from scaling.core import schedule, store
+from scaling.core.case import Case, label, to_dict
+from scaling.core.machine import Machine, ProcessShape
+from scaling.core.record import to_line
+from scaling.core.schedule import ScheduledCase, study_manifest
+from scaling.core.settings import RunSettings
+from scaling.core.workload import complete
+from scaling.study.preflight import Examined
 
 SLOW = [
     "run", "study=function", "workload=poisson", "points=[16,32,48]", "devices=1", "mode=jacrev", "results=here",
@@ -45,13 +46,13 @@ def study(tmp_path):
         def __init__(self, cases=6, kind="slurm", stamp="20261121T201500-3f2a"):
             self.folder.mkdir(exist_ok=True)
             self.cases = [complete(Case("poisson", points=16 * (n + 1), mode="jacrev", devices=1 + n % 2)) for n in range(cases)]
-            items = [Item(Answer(case, None, None, ()), n, 1) for n, case in enumerate(self.cases)]
-            tasks = [Task(Shape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0) for n in range(0, cases, 2)]
-            settings = Settings(attempts=3)
-            plan = launch.plan([item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), [])
+            items = [ScheduledCase(Examined(case, None, None, ()), n, 1) for n, case in enumerate(self.cases)]
+            tasks = [PackedTask(ProcessShape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0) for n in range(0, cases, 2)]
+            settings = RunSettings(attempts=3)
+            plan = schedule.make_schedule([item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), [])
             made = submission.create(self.folder, stamp, Cluster(name=kind), tasks, settings, plan, False)
             self.made = submission.with_jobs(made, {entry.name: f"7_{n}" for n, entry in enumerate(made.entries)})
-            store.write_json(self.folder / "study.json", manifest("mine", None, [], self.cases, settings))
+            store.write_json(self.folder / "study.json", study_manifest("mine", None, [], self.cases, settings))
             self.journals = {}
 
         def start(self, task, node="n1"):
@@ -84,8 +85,8 @@ def study(tmp_path):
             return self
 
         def seen(self, *names):
-            states = [name if isinstance(name, State) else State(name) for name in names]
-            return [Seen(self.made, entry, state) for entry, state in zip(self.made.entries, states, strict=True)]
+            states = [name if isinstance(name, JobState) else JobState(name) for name in names]
+            return [TaskState(self.made, entry, state) for entry, state in zip(self.made.entries, states, strict=True)]
 
         def key(self, case):
             return self.cases[case].key
@@ -102,7 +103,7 @@ def lines(found, every=False):
 
 
 def call(words, capsys):
-    code = cli.main([str(word) for word in words])
+    code = main.main([str(word) for word in words])
     told = capsys.readouterr()
     return code, told.out, told.err
 
@@ -133,9 +134,9 @@ def test_what_a_task_lost_is_told_as_the_next_run_will_put_it_on_record(state, b
     one = study(2)
     if begun:
         one.start(0).end(0, 0, make_record).say(0, "begin", 1)
-    seen = one.keep(State(state)).seen(state)
+    seen = one.keep(JobState(state)).seen(state)
     before = status.read(one.folder, seen)
-    outcome.settle(one.folder, seen)
+    job_state.record_lost_cases(one.folder, seen)
     after = status.read(one.folder, seen)
     assert counted(before) == counted(after) and before.failed == after.failed
     assert [line.replace("on n1, ", "") for line in lines(before)] == [line.replace("on n1, ", "") for line in lines(after)]
@@ -146,7 +147,7 @@ def test_a_requeued_task_runs_nothing_until_it_has_started_again(study):
     assert counted(status.read(one.folder, one.seen("RUNNING")))["running"] == 1
     for waits in ("PENDING", "REQUEUED"):
         found = status.read(one.folder, one.seen(waits))
-        [row], _ = table.rows(found.tasks)
+        [row], _ = status_table.task_rows(found.tasks)
         assert counted(found)["queued"] == 2 and row.cells[3:6] == (waits.lower(), "", "")
     one.start(0, "n2")
     found = status.read(one.folder, one.seen("RUNNING"))
@@ -155,7 +156,7 @@ def test_a_requeued_task_runs_nothing_until_it_has_started_again(study):
     found = status.read(one.folder, one.seen("RUNNING"))
     assert (counted(found)["running"], counted(found)["queued"]) == (1, 1)
     assert "on n2, attempt 2" in lines(found)[0]
-    [row], _ = table.rows(found.tasks)
+    [row], _ = status_table.task_rows(found.tasks)
     assert row.cells[0] == "0001, run 2"
 
 
@@ -171,7 +172,7 @@ def test_what_a_task_that_has_started_again_will_not_try_again_is_not_in_the_que
 
 
 def test_the_logs_of_what_has_begun_are_found_without_the_file_of_its_task(study):
-    one = study(2).start(0).say(0, "begin", 0).keep(State("FAILED"))
+    one = study(2).start(0).say(0, "begin", 0).keep(JobState("FAILED"))
     one.made.entries[0].path.unlink()
     known = logs.look(one.folder)
     assert "attempt 1, task 20261121T201500-3f2a/0001" in next(logs.parts(known, one.key(0))).text
@@ -179,7 +180,7 @@ def test_the_logs_of_what_has_begun_are_found_without_the_file_of_its_task(study
 
 def tallies(study, states, cases):
     one = study(cases)
-    return tally.of(one.seen(*(states[n % len(states)] for n in range(len(one.made.entries)))))
+    return task_progress.progress_of(one.seen(*(states[n % len(states)] for n in range(len(one.made.entries)))))
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -196,7 +197,7 @@ def tallies(study, states, cases):
 )
 def test_a_table_has_every_task_in_one_line_and_few_lines_of_hundreds(states, every, study):
     tasks = tallies(study, states, 400)
-    rows, left_out = table.rows(tasks, every)
+    rows, left_out = status_table.task_rows(tasks, every)
     assert sorted(task.entry.name for row in rows for task in row.tasks) == sorted(task.entry.name for task in tasks)
     assert left_out == 0 and (len(rows) == 200 if every else len(rows) <= 50)
     assert sum(int(row.cells[6].partition("/")[2]) for row in rows) == 400
@@ -206,17 +207,17 @@ def test_a_table_has_every_task_in_one_line_and_few_lines_of_hundreds(states, ev
 def test_of_many_submissions_the_old_lines_are_left_out_but_nothing_that_lives(study):
     several = [study(2, stamp=f"20261121T2015{n:02}-3f2a") for n in range(50)]
     seen = [one.seen("PENDING" if n == 3 else "COMPLETED")[0] for n, one in enumerate(several)]
-    rows, left_out = table.rows(tally.of(seen))
+    rows, left_out = status_table.task_rows(task_progress.progress_of(seen))
     assert len(rows) + left_out == 50 and left_out > 0
     assert [row.submission for row in rows if row.open] == ["20261121T201503-3f2a"]
     assert rows[-1].submission == "20261121T201549-3f2a"
-    assert table.rows(tally.of(seen), every=True)[1] == 0
+    assert status_table.task_rows(task_progress.progress_of(seen), every=True)[1] == 0
 
 
 @pytest.mark.parametrize(("said", "told"), [("1-02:03:04", "26 h 03 min"), ("00:00:05", "5 s"), ("3:04", "3 min"), ("", "")])
 def test_the_time_of_a_task_is_told_in_words(said, told, study):
     one = study(2)
-    [row], _ = table.rows(tally.of(one.seen(State("COMPLETED", elapsed=said))))
+    [row], _ = status_table.task_rows(task_progress.progress_of(one.seen(JobState("COMPLETED", elapsed=said))))
     assert row.cells[5] == told
 
 
@@ -264,7 +265,7 @@ def test_a_folder_without_jobs_is_told_as_it_always_was(make_record, tmp_path, c
 
 
 def test_the_command_remembers_what_the_scheduler_has_forgotten(study, make_record, capsys):
-    one = study(2).start(0).end(0, 0, make_record).end(0, 1, make_record).keep(State("COMPLETED", "n[1-2]", "00:01:40"))
+    one = study(2).start(0).end(0, 0, make_record).end(0, 1, make_record).keep(JobState("COMPLETED", "n[1-2]", "00:01:40"))
     code, out, _ = call(["status", one.folder], capsys)
     assert code == 0
     assert [word in out for word in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "2 min", "2/2")] == [True] * 6
@@ -282,8 +283,8 @@ def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(study, 
 
 
 def test_status_loads_nothing_heavy(study, make_record):
-    one = study(2).start(0).end(0, 0, make_record).keep(State("COMPLETED"))
-    code = f"from scaling import cli, logs; cli.main(['status', {str(one.folder)!r}])"
+    one = study(2).start(0).end(0, 0, make_record).keep(JobState("COMPLETED"))
+    code = f"from scaling.cli import main as cli, logs; cli.main(['status', {str(one.folder)!r}])"
     ask = f"{code}\nimport sys; print('\\n'.join(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = {line.split(".")[0] for line in done.stderr.splitlines()}
@@ -297,7 +298,7 @@ def test_watching_in_a_pipe_prints_anew_only_upon_a_change_and_ends_when_nothing
         lambda: one.end(0, 0, make_record).seen("RUNNING"), lambda: one.end(0, 1, make_record).seen("COMPLETED"),
     ]  # fmt: skip
     moments = iter(ended)
-    monkeypatch.setattr(outcome, "look", lambda results: next(moments)())
+    monkeypatch.setattr(job_state, "look_up", lambda results: next(moments)())
     monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
     code, out, _ = call(["status", one.folder, "--watch"], capsys)
     assert code == 0 and next(moments, None) is None
@@ -316,24 +317,24 @@ def test_who_follows_bears_with_a_scheduler_that_does_not_answer_for_a_while(stu
             raise answer
         return answer
 
-    monkeypatch.setattr(outcome, "look", look)
+    monkeypatch.setattr(job_state, "look_up", look)
     monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
-    assert [seen[0].state.name for seen in follow.looks(one.folder)] == ["RUNNING", "COMPLETED"]
+    assert [seen[0].state.name for seen in follow.poll(one.folder)] == ["RUNNING", "COMPLETED"]
 
 
 def test_who_follows_is_told_at_once_of_a_scheduler_that_never_answered(study, monkeypatch):
     def look(_):
         raise status.Refusal("there is no squeue here")
 
-    monkeypatch.setattr(outcome, "look", look)
+    monkeypatch.setattr(job_state, "look_up", look)
     with pytest.raises(status.Refusal, match="no squeue"):
-        next(follow.looks(study(2).folder))
+        next(follow.poll(study(2).folder))
 
 
 def test_the_logs_of_a_case_are_its_story_then_its_worker_then_the_scheduler(study, make_record, capsys):
     one = study(2).start(0).say(0, "begin", 0).start(0, "n2").say(0, "begin", 0, attempt=2)
     one.say(0, "end", 0, attempt=2, status="failed", reason="error", text="a [red]word[/red]", seconds=[])
-    one.keep(State("COMPLETED"))
+    one.keep(JobState("COMPLETED"))
     second = "second [bold]run[/bold] in {}\n  indented, " + "long " * 60
     for run, words in ((1, "first run"), (2, second.format(f"{one.folder}/secret/place.py:3"))):
         (one.made.folder / f"0001.run-{run}" / "worker-1.log").write_text(words)
@@ -355,7 +356,7 @@ def test_the_logs_of_a_case_are_its_story_then_its_worker_then_the_scheduler(stu
 
 
 def test_a_long_log_is_told_by_its_end_unless_all_is_asked_for(study, capsys):
-    one = study(2).start(0).say(0, "begin", 0).keep(State("FAILED"))
+    one = study(2).start(0).say(0, "begin", 0).keep(JobState("FAILED"))
     (one.made.folder / "0001.run-1" / "worker-1.log").write_text("".join(f"line {n}.\n" for n in range(3000)))
     _, out, _ = call(["logs", one.folder, one.key(0)], capsys)
     assert "[2000 lines before these; --all shows them]" in out and "line 1999." not in out and "line 2000.\n" in out
@@ -365,7 +366,7 @@ def test_a_long_log_is_told_by_its_end_unless_all_is_asked_for(study, capsys):
 
 def test_of_a_case_that_has_not_begun_the_logs_say_in_which_task_it_is(study):
     one = study(6).start(1)
-    one.keep(State("PENDING", reason="Priority"), State("RUNNING"), State("FAILED", reason="exit code 1:0"))
+    one.keep(JobState("PENDING", reason="Priority"), JobState("RUNNING"), JobState("FAILED", reason="exit code 1:0"))
     known = logs.look(one.folder)
     for case, words in enumerate(("waits in", "is to run in", "did not begin in")):
         text = next(logs.parts(known, one.key(2 * case))).text
@@ -374,7 +375,7 @@ def test_of_a_case_that_has_not_begun_the_logs_say_in_which_task_it_is(study):
 
 
 def test_a_key_that_is_short_unknown_or_of_several_is_refused_with_those_near_it(study, capsys):
-    one = study(2).keep(State("PENDING"))
+    one = study(2).keep(JobState("PENDING"))
     key = one.key(0)
     other = key[:9] + ("0" if key[9] != "0" else "1") + key[10:]
     for given, words in (("ab", "too short"), ("zzzzzz", "no case 'zzzzzz' in"), (other, f"near it are {key} \\(poisson ")):
@@ -417,9 +418,9 @@ def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(running, scalin
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=30)
     assert (watching.returncode, err) == (130, "")
-    [seen] = outcome.look(tmp_path / "here")
+    [seen] = job_state.look_up(tmp_path / "here")
     assert seen.state.name == "RUNNING"
-    key = next(attempt.key for task in tally.of([seen]) for attempt in task.running)
+    key = next(attempt.key for task in task_progress.progress_of([seen]) for attempt in task.running)
     told = scaling_command(["logs", "here", key[:8]])
     assert told.returncode == 0 and "runs now" in told.stdout and "worker-1.log" in told.stdout
     assert str(tmp_path) not in told.stdout
@@ -486,7 +487,7 @@ def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_d
     one = study(2).start(0)
     one.journals[0].say("stopped", text="the process ended with status 2")
     (one.journals[0].folder / "worker-1.log").write_text("slurmstepd-n1: error: execve(): python: No such file or directory\n")
-    one.keep(State("FAILED", reason="exit code 1:0"))
+    one.keep(JobState("FAILED", reason="exit code 1:0"))
     monkeypatch.setattr("scaling.cluster.slurm.ask", lambda *words: "")
     parts = list(logs.parts(logs.look(one.folder), one.key(0)))
     assert "the process ended with status 2" in parts[0].text

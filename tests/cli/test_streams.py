@@ -67,7 +67,7 @@ def test_a_run_whose_reader_leaves_runs_to_its_end(tmp_path):
 
 def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path):
     code = f"""
-from scaling import streams
+from scaling.cli import streams
 streams.prepare()
 number = open({str(tmp_path / "a")!r}, "w").fileno()
 print(number > 2, file=open("b", "w"))

@@ -6,26 +6,26 @@ import types
 
 import pytest
 
-from scaling import launch, machine
-from scaling.case import Case
-from scaling.cluster import outcome, pack, slurm, submission
+from scaling.cluster import job_state, pack, slurm, submission
 from scaling.cluster.settings import Cluster
-from scaling.cluster.slurm import State
-from scaling.machine import Machine
-from scaling.preflight import Answer
-from scaling.settings import Settings
-from scaling.store import Writer, load
-from scaling.workload import complete
+from scaling.cluster.slurm import JobState
+from scaling.core import machine, schedule
+from scaling.core.case import Case
+from scaling.core.machine import Machine
+from scaling.core.settings import RunSettings
+from scaling.core.store import Writer, load
+from scaling.core.workload import complete
+from scaling.study.preflight import Examined
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
-SETTINGS = Settings(attempts=3)
+SETTINGS = RunSettings(attempts=3)
 
 
 @pytest.fixture
 def made(tmp_path):
     """A submission of one task of four cases, not handed over yet."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
-    plan = launch.plan([Answer(case, None, None) for case in cases], SETTINGS, NODES, [])
+    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.tasks(plan, SETTINGS, [], 1e9)
     return submission.create(tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False)
 
@@ -48,10 +48,10 @@ def asked(monkeypatch, states, named=()):
 def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatch, age, named, state):
     aged(made, age)
     asked(monkeypatch, {}, named)
-    (seen,) = outcome.look(tmp_path)
+    (seen,) = job_state.look_up(tmp_path)
     assert seen.state.name == state
-    assert outcome.settle(tmp_path, [seen]) == 0 and not load(tmp_path).records  # nothing of it had begun
-    assert len(outcome.queued([seen])) == (4 if state == "PENDING" else 0)
+    assert job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records  # nothing of it had begun
+    assert len(job_state.queued([seen])) == (4 if state == "PENDING" else 0)
 
 
 def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(made, tmp_path, monkeypatch, make_record):
@@ -65,10 +65,10 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(m
     for item in (first, second):
         journal.say("begin", key=item.case.key, replicate=0, attempt=1)
     journal.say("end", key=second.case.key, replicate=0, status="ok")
-    asked(monkeypatch, {"7": State("TIMEOUT", "n1")})
+    asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
     monkeypatch.setattr(machine, "node_name", lambda: "the-login-node")
-    assert outcome.settle(tmp_path, outcome.look(tmp_path)) == 1
-    assert outcome.settle(tmp_path, outcome.look(tmp_path)) == 0
+    assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
+    assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
     (lost,) = [record for record in load(tmp_path).records if record.environment["digest"] != older.environment["digest"]]
     assert (lost.key, lost.reason, lost.attempt, lost.environment["hosts"]) == (first.case.key, "timeout", 1, [])
     assert lost.environment["digest"] == submission.read(made.entries[0].path).environments[None, ()]["digest"]
@@ -76,12 +76,12 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(m
 
 def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
     submission.save(dataclasses.replace(made, kind="local", host="elsewhere"))
-    (seen,) = outcome.look(tmp_path)
-    assert seen.state.name == outcome.UNKNOWN and not (made.folder / "states.json").exists()
+    (seen,) = job_state.look_up(tmp_path)
+    assert seen.state.name == job_state.UNKNOWN and not (made.folder / "states.json").exists()
     journal = submission.Journal(made.entries[0].path)
     journal.say("begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1)
-    assert outcome.settle(tmp_path, [seen]) == 0 and not load(tmp_path).records  # it may still bring it
-    assert len(outcome.queued([seen])) == 4
+    assert job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records  # it may still bring it
+    assert len(job_state.queued([seen])) == 4
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_arrays_are_no_longer_than_the_cluster_allows(monkeypatch):
     from scaling.cluster import submit
 
     monkeypatch.setattr(slurm, "most_in_array", lambda: 10)
-    shapes = [machine.Shape(1)] * 25 + [machine.Shape(2)] * 3
+    shapes = [machine.ProcessShape(1)] * 25 + [machine.ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
     arrays = submit._arrays(types.SimpleNamespace(entries=entries), Cluster(name="slurm"))
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
@@ -150,9 +150,9 @@ def test_without_accounting_the_log_of_a_job_says_how_it_ended(made, tmp_path, m
     began(made, last=("stopped",))
     log(made, text)
     asked(monkeypatch, {})
-    seen = outcome.look(tmp_path)
+    seen = job_state.look_up(tmp_path)
     assert [one.state.name for one in seen] == [state]
-    outcome.settle(tmp_path, seen)
+    job_state.record_lost_cases(tmp_path, seen)
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
@@ -160,35 +160,35 @@ def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(m
     made = submission.with_jobs(made, {"0001": "7"})
     began(made, last=("stopped",))
     asked(monkeypatch, {})
-    assert [one.state.name for one in outcome.look(tmp_path)] == ["LOST"]
-    asked(monkeypatch, {"7": State("TIMEOUT", "n1")})
-    assert [one.state.name for one in outcome.look(tmp_path)] == ["TIMEOUT"]
+    assert [one.state.name for one in job_state.look_up(tmp_path)] == ["LOST"]
+    asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
+    assert [one.state.name for one in job_state.look_up(tmp_path)] == ["TIMEOUT"]
 
 
 def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
     entry = dataclasses.replace(made.entries[0], minutes=60.0)
-    reason, text, _ = outcome.ending(outcome.Seen(made, entry, State("TIMEOUT")), True)
+    reason, text, _ = job_state.explain_end(job_state.TaskState(made, entry, JobState("TIMEOUT")), True)
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
     made = submission.with_jobs(made, {"0001": "7"})
-    seen = outcome.Seen(made, made.entries[0], State("FAILED", reason="exit code 3:0"))
+    seen = job_state.TaskState(made, made.entries[0], JobState("FAILED", reason="exit code 3:0"))
     log(made, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
     log(made, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
-    assert "No space left on device" in outcome.ending(seen, begun)[1]
+    assert "No space left on device" in job_state.explain_end(seen, begun)[1]
     log(made, "slurm_script: line 17: module: command not found\n")
-    assert "module: command not found" in outcome.ending(seen, begun)[1]
+    assert "module: command not found" in job_state.explain_end(seen, begun)[1]
     began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
-    assert "execve(): python: No such file" in outcome.ending(seen, begun)[1]
+    assert "execve(): python: No such file" in job_state.explain_end(seen, begun)[1]
 
 
 @pytest.fixture
 def array(tmp_path):
     """A submission of three tasks, an array of two and one of one, whose launcher died before it noted any job."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev", devices=d)) for n, d in ((1, 1), (2, 1), (3, 2))]
-    plan = launch.plan([Answer(case, None, None) for case in cases], SETTINGS, NODES, [])
+    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.tasks(plan, SETTINGS, [], 0.0)
     made = submission.create(tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False)
     dead = dataclasses.replace(made, pid=2**22 + 1)
@@ -197,23 +197,23 @@ def array(tmp_path):
 
 
 def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_path, monkeypatch):
-    known = {"12_0": State("RUNNING", "n1"), "12_1": State("PENDING", reason="Resources")}
+    known = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
     asked(monkeypatch, known, ["12_0", "12_1"])
     first = array.entries[0].shape
-    found = {one.entry.job: one.state.name for one in outcome.look(tmp_path) if one.entry.shape == first or one.entry.job}
+    found = {one.entry.job: one.state.name for one in job_state.look_up(tmp_path) if one.entry.shape == first or one.entry.job}
     count = sum(entry.shape == first for entry in array.entries)
     assert found == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
 
 
 def test_what_a_launcher_that_died_did_not_hand_over_is_not_in_the_queue(array, tmp_path, monkeypatch):
     asked(monkeypatch, {}, [])
-    seen = outcome.look(tmp_path)
-    assert {one.state.name for one in seen} == {"LOST"} and not outcome.queued(seen)
+    seen = job_state.look_up(tmp_path)
+    assert {one.state.name for one in seen} == {"LOST"} and not job_state.queued(seen)
 
 
 def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
-    asked(monkeypatch, {"12_0": State("RUNNING", "n1")}, ["12_0"])
+    asked(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
     ended = []
     monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
-    assert outcome.cancel(outcome.look(tmp_path)) == 1
+    assert job_state.cancel(job_state.look_up(tmp_path)) == 1
     assert ended == ["12_0"]

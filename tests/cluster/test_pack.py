@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from scaling import launch
-from scaling.case import Case, Refusal, problem
 from scaling.cluster import pack, submission
 from scaling.cluster.settings import Cluster
-from scaling.machine import EACH, Machine, Shape
-from scaling.preflight import Answer
-from scaling.record import Record
-from scaling.sampling import Sampling
-from scaling.settings import Settings
+from scaling.core import schedule
+from scaling.core.case import Case, Refusal, problem
+from scaling.core.machine import EACH, Machine, ProcessShape
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.core.settings import RunSettings
+from scaling.study.preflight import Examined
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 
@@ -33,8 +33,8 @@ def made():
             for dtype, engine in (("float32", "jax"), ("float64", "jax"), ("float32", "numpy"))
             if engine == "jax" or devices == 1
         ]
-        settings = Settings(replicates=replicates, attempts=3)
-        return launch.plan([Answer(case, None, None) for case in cases], settings, machine, []), settings
+        settings = RunSettings(replicates=replicates, attempts=3)
+        return schedule.make_schedule([Examined(case, None, None) for case in cases], settings, machine, []), settings
 
     return call
 
@@ -56,7 +56,7 @@ def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, bu
     plan, settings = made()
     tasks = pack.tasks(plan, settings, [], budget)
     for task in tasks:
-        assert {launch.shape_of(item.case, NODES, settings) for item in task.items} == {task.shape}
+        assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.items}
         assert task.seconds <= budget or len(problems) == 1
     homes = Counter((problem(i.case), i.case.engine, i.case.devices) for t in tasks for i in {id(i): i for i in t.items}.values())
@@ -78,7 +78,7 @@ def test_a_job_of_a_task_holds_what_one_process_can_run(made):
 def test_nested_tasks_hold_whole_curves_in_every_block(made):
     plan, settings = made(replicates=3)
     tasks = pack.nested(plan, settings, [], 200.0)
-    assert len(tasks) > 1 and {task.shape for task in tasks} == {Shape(8, 2, 2)}
+    assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
         everywhere = {i.place for j in plan.jobs for i in j if dataclasses.replace(i.case, devices=1).key in keys}
@@ -90,7 +90,7 @@ def test_nested_tasks_hold_whole_curves_in_every_block(made):
 def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
     stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
     records = [make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)]
-    predict = pack.predictor(records, Settings(Sampling(seconds=3.0)))
+    predict = pack.predictor(records, RunSettings(Sampling(seconds=3.0)))
     assert predict(records[1].case) == pytest.approx(12)
     assert predict(dataclasses.replace(records[1].case, points=24)) == pytest.approx(60)
     assert predict(dataclasses.replace(records[1].case, mode="jacrev")) > 3.0
@@ -102,7 +102,7 @@ def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
      (8, EACH, (8, 2, 8)), (8, 4, (8, 2, 4)), (1, 4, (1, 1, 1)), (5, None, (5, 5, 5))],
 )  # fmt: skip
 def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
-    assert NODES.shape(devices, processes) == Shape(*shape)
+    assert NODES.shape(devices, processes) == ProcessShape(*shape)
 
 
 @pytest.mark.parametrize(
@@ -127,20 +127,22 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
              devices=rng.choice([1, 2, 4, 8, 16]), dtype=rng.choice(["float32", "float64"]))
         for _ in range(4000)
     }  # fmt: skip
-    settings = Settings(attempts=3)
-    plan = launch.plan([Answer(case, None, None) for case in cases], settings, NODES, [])
+    settings = RunSettings(attempts=3)
+    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], settings, NODES, [])
     tasks = pack.tasks(plan, settings, [], 900.0)
     assert ran(tasks) == {(case.key, 0): 1 for case in cases}
     assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
 
 
-@pytest.mark.parametrize(("counts", "shape"), [((4, 6), Shape(8, 2, 2)), ((1, 8), Shape(8, 2, 2)), ((10, 12), Shape(20, 5, 5))])
+@pytest.mark.parametrize(
+    ("counts", "shape"), [((4, 6), ProcessShape(8, 2, 2)), ((1, 8), ProcessShape(8, 2, 2)), ((10, 12), ProcessShape(20, 5, 5))]
+)
 def test_every_step_of_a_nested_task_finds_room(counts, shape):
     """Four devices on one node and six on two want two nodes of four: the largest count alone is not enough."""
     machine = dataclasses.replace(NODES, nodes=8)
-    answers = [Answer(Case("rbf", points=120, devices=count), None, None) for count in counts]
-    settings = Settings(replicates=3, attempts=3)
-    (task,) = pack.nested(launch.plan(answers, settings, machine, []), settings, [], 1e9)
+    answers = [Examined(Case("rbf", points=120, devices=count), None, None) for count in counts]
+    settings = RunSettings(replicates=3, attempts=3)
+    (task,) = pack.nested(schedule.make_schedule(answers, settings, machine, []), settings, [], 1e9)
     assert task.shape == shape
 
 
@@ -184,12 +186,12 @@ def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_
 def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_record):
     stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
     record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(stages, 14.0))
-    assert pack.predictor([record], Settings(Sampling(least=7)))(record.case) == pytest.approx(84)
-    assert pack.predictor([record], Settings(Sampling(least=100)))(record.case) == pytest.approx(70 + 200)
+    assert pack.predictor([record], RunSettings(Sampling(least=7)))(record.case) == pytest.approx(84)
+    assert pack.predictor([record], RunSettings(Sampling(least=100)))(record.case) == pytest.approx(70 + 200)
 
 
 def test_what_timed_out_before_is_given_all_the_time_that_a_case_may_take(make_record):
     failed = make_record("failed", points=6, reason="timeout", text="its job came to its time limit")
-    settings = Settings(case_seconds=900.0)
+    settings = RunSettings(case_seconds=900.0)
     assert pack.predictor([failed], settings)(failed.case) == 900.0
     assert pack.predictor([failed], settings)(dataclasses.replace(failed.case, points=12)) < 900.0

@@ -4,10 +4,11 @@ import types
 
 import pytest
 
-from scaling.case import Refusal
-from scaling.cluster import slurm, steps, submit
+from scaling.cluster import slurm, submit
 from scaling.cluster.settings import from_config
-from scaling.machine import Machine, Shape
+from scaling.core.case import Refusal
+from scaling.core.machine import Machine, ProcessShape
+from scaling.transport import remote
 
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 
@@ -15,7 +16,7 @@ NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=1
 def asked(shape=None, machine=NODES, **config):
     """What sbatch is asked for, by the names that submitit has for it."""
     cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-    entry = types.SimpleNamespace(shape=shape or Shape(8, 2, 4), minutes=cluster.time)
+    entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4), minutes=cluster.time)
     words = submit._asked(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
     return words | words.pop("additional_parameters")
 
@@ -86,7 +87,9 @@ def test_gpus_are_requested_by_the_option_that_the_site_wants_and_by_no_other(op
 def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
     """Workers choose their GPUs by number."""
     for option in ("gpus_per_node", "gpus_per_task"):
-        (words,) = steps.Steps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(Shape(8, 2, 4), ["worker"], {})
+        (words,) = remote.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
+            ProcessShape(8, 2, 4), ["worker"], {}
+        )
         assert "--gpus-per-node=h100:4" in words and not any(word.startswith("--gres") for word in words)
 
 
@@ -107,7 +110,7 @@ def test_a_process_has_its_share_of_the_cpus_of_its_node_unless_cores_are_given(
 def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, each):
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus)
-    assert steps.cpus_per_gpu() == each
+    assert remote.cpus_per_gpu() == each
 
 
 def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
@@ -115,7 +118,7 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
 
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-        task = types.SimpleNamespace(shape=Shape(1), items=[1], seconds=1.0, foreseen=False)
+        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0, foreseen=False)
         (text,) = submit.scripts(tmp_path, cluster, [task], NODES)
         return text
 
@@ -125,13 +128,13 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")])
 def test_mpi_is_what_the_site_says(config, word):
-    within = steps.Steps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
-    (words,) = within.commands(Shape(1), ["worker"], {})
+    within = remote.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
+    (words,) = within.commands(ProcessShape(1), ["worker"], {})
     assert [each for each in words if each.startswith("--mpi")] == ([word] if word else [])
 
 
 def test_a_step_ends_when_the_first_of_its_workers_has_ended():
-    (words,) = steps.Steps(("n1", "n2"), "cpu").commands(Shape(2, 2, 2), ["worker"], {})
+    (words,) = remote.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
     assert "--kill-on-bad-exit=1" in words and any(word.startswith("--wait=") and word != "--wait=0" for word in words)
 
 

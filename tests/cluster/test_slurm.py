@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import outcome, submission
-from scaling.store import load
+from scaling.cluster import job_state, submission
+from scaling.core.store import load
 from tests.support.commands import QUICK
 from tests.support.paths import TOP
 from tests.support.slurm import CLUSTER, call, slurm
@@ -106,8 +106,8 @@ def failures(results):
 
 def ended(results):
     """Wait until no task waits or runs; the states of all."""
-    until(lambda: not any(one.state.live for one in outcome.look(results)), "the tasks to end")
-    return [one.state.name for one in outcome.look(results)]
+    until(lambda: not any(one.state.live for one in job_state.look_up(results)), "the tasks to end")
+    return [one.state.name for one in job_state.look_up(results)]
 
 
 def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_own_is_not_drawn(scaling_command, results):
@@ -232,7 +232,7 @@ def test_a_requeued_task_goes_on_from_where_it_was(submit, tmp_path, results):
 def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_path, results):
     submit("cluster.sbatch={requeue: false, no-requeue: true}")
     before = stuck(tmp_path)
-    node = outcome.look(results)[0].state.node
+    node = job_state.look_up(results)[0].state.node
     call(CLUSTER, "stop-node", node)
     try:
         assert ended(results) in (["NODE_FAIL"], ["CANCELLED"])
@@ -370,7 +370,7 @@ def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_
     (states,) = results.glob("jobs/*/states.json")
     states.unlink()
     monkeypatch.setattr("scaling.cluster.slurm.states", lambda jobs: {})
-    assert [one.state.name for one in outcome.look(results)] == ["COMPLETED"]
+    assert [one.state.name for one in job_state.look_up(results)] == ["COMPLETED"]
 
 
 def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(scaling_command, write_study, results, tmp_path):
@@ -487,10 +487,10 @@ def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_canc
         task["job"] = None
     path.write_text(json.dumps(written | {"pid": gone.pid}))
     stuck(tmp_path)
-    assert [one.state.name for one in outcome.look(results)] == ["RUNNING"]
+    assert [one.state.name for one in job_state.look_up(results)] == ["RUNNING"]
     assert scaling_command(["cancel", "out"], timeout=PATIENCE).returncode == 0
     assert ended(results) == ["CANCELLED"]
-    assert not outcome.queued(outcome.look(results))
+    assert not job_state.queued(job_state.look_up(results))
 
 
 def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, results):

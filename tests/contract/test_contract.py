@@ -9,10 +9,9 @@ import random
 import jax
 import pytest
 
-from scaling import workload
-from scaling.case import FORWARD, HESSIAN, REVERSE, Case
-from scaling.measuring import attempt, check, inputs, modes, shape, spmd, unfit
-from scaling.record import SKIPPED, Record
+from scaling.core import applicability, check, inputs, layout, modes, run_case, shape, workload
+from scaling.core.case import FORWARD, HESSIAN, REVERSE, Case
+from scaling.core.record import SKIPPED, Record
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import AXES, PROBLEMS, case_of, runs, twice
 
@@ -39,7 +38,7 @@ def pytest_generate_tests(metafunc):
 
 
 def run(case: Case) -> Record:
-    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
@@ -64,7 +63,7 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 3000):
         case = case_of(row)
         built = workload.build(case)
-        if why := unfit.unfit(case, built, shape.shape(case, built)):
+        if why := applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)):
             reasons.add(why[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
@@ -92,8 +91,8 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
     mode = "fwd_over_rev" if twice(name) else "jacfwd"
     case = workload.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
     built = workload.build(case)
-    program = spmd.program(case, built, jax.devices()[:1])
-    got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+    program = layout.lay_out(case, built, jax.devices()[:1])
+    got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
     if reference == "computed":
         import dataclasses
 
@@ -128,8 +127,8 @@ def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode
 def test_a_point_has_the_same_numbers_however_the_points_are_cut(name):
     case = workload.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
     built = workload.build(case)
-    whole = inputs.exact(case, built, 0, case.points)
+    whole = inputs.exact_inputs(case, built, 0, case.points)
     for start, stop in ((0, case.points // 2), (case.points // 2, case.points)):
-        part = inputs.exact(case, built, start, stop)
+        part = inputs.exact_inputs(case, built, start, stop)
         for input_name in built.points:
             assert (part[input_name] == whole[input_name][start:stop]).all()

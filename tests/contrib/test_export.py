@@ -11,9 +11,10 @@ import numpy as np
 import pandas
 import pytest
 
-from scaling.case import Refusal
-from scaling.reading import findings
-from scaling.showing import export, extrap
+from scaling.analysis import findings
+from scaling.contrib import extrap
+from scaling.core.case import Refusal
+from scaling.report import export
 from tests.support import made_up
 from tests.support.paths import TOP
 

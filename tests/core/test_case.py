@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from scaling.case import ALIASES, BATCHES, CHOICES, FIELDS, MODES, Case, Refusal, from_dict, label, to_dict
+from scaling.core.case import ALIASES, BATCHES, CHOICES, FIELDS, MODES, Case, Refusal, from_dict, label, to_dict
 
 FULL = Case(
     "my.module", target="jacobian", variant="plain", sizes={"p": 5, "o": 3}, points=6, wrt="W+X", mode="jacrev", batch="whole",

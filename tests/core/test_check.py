@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling import workload
-from scaling.case import Case, Refusal
-from scaling.draws import Draw
-from scaling.measuring import attempt, check, inputs, spmd
-from scaling.measuring.shape import shape
-from scaling.measuring.sparsity import Pattern
-from scaling.record import Record
-from scaling.workload import Reference, Workload, normal, uniform
+from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core.case import Case, Refusal
+from scaling.core.input_sampling import InputSpec
+from scaling.core.record import Record
+from scaling.core.shape import derivative_shape
+from scaling.core.workload import Reference, Workload, normal, uniform
+from scaling.options.sparse.sparsity import Pattern
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
@@ -33,7 +32,7 @@ def with_rule(function, factor):
 
 
 def zeros(*shape):
-    return Draw(shape, lambda _, rows: np.zeros((len(rows), *shape)))
+    return InputSpec(shape, lambda _, rows: np.zeros((len(rows), *shape)))
 
 
 def put(made, monkeypatch):
@@ -46,7 +45,7 @@ def outcome(made, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
     """The record of a workload made here."""
     put(made, monkeypatch)
     case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit", batch=batch)
-    record = attempt.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
     check._whole.cache_clear()
     return record
 
@@ -99,7 +98,7 @@ def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
 
     for made, reason in ((right, None), (dataclasses.replace(right, reference=wrong), "wrong_answer")):
         put(made, monkeypatch)
-        worked = attempt.run(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+        worked = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
         assert worked.reason == reason
     check._whole.cache_clear()
 
@@ -121,8 +120,8 @@ def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, 
     case = workload.complete(Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype))
     built = workload.build(case)
     with jax.enable_x64(dtype == "float64"):
-        program = spmd.program(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+        program = layout.lay_out(case, built, jax.devices()[:1])
+        got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
     got[3].flat[0] += 1e-2
     assert check.verdict(case, built, program.sizes, got, "cpu").reason == "wrong_answer"
@@ -130,7 +129,7 @@ def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, 
 
 def test_a_sum_of_so_many_terms_that_no_digit_is_sure_is_skipped_and_not_called_wrong():
     case = workload.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
-    record = attempt.run(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", ONCE)
+    record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", ONCE)
     assert (record.status, record.reason, record.seconds) == ("skipped", "no_digits", [])
     assert "100 terms" in record.text
 
@@ -143,8 +142,8 @@ REDUCED = ("rbf in three dimensions", "linear by both", "residual by both", "poi
 
 def jacobian(case, built):
     """The Jacobians of a case in its own dtype, and the inputs that they are by: (points, outputs, inputs), (points, inputs)."""
-    rows = {name: jnp.asarray(inputs.rows(case, built, name, 0, case.points)) for name in built.points}
-    rest = {name: jnp.asarray(inputs.shared(case, built, name)) for name in built.shared}
+    rows = {name: jnp.asarray(inputs.point_rows(case, built, name, 0, case.points)) for name in built.points}
+    rest = {name: jnp.asarray(inputs.shared_inputs(case, built, name)) for name in built.shared}
 
     def of_one(one):
         named = {**one, **rest}
@@ -174,7 +173,7 @@ def problem(name, **fields):
     """A completed case, its workload and its shape, with the result's way left at the plain one."""
     case = workload.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
     built = workload.build(case)
-    return case, built, shape(case, built)
+    return case, built, derivative_shape(case, built)
 
 
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
@@ -226,7 +225,7 @@ def test_inputs_at_the_edge_of_their_domain_are_not_left(how, monkeypatch):
     def near_zero(generator, rows):
         return np.where(np.arange(5) == 2, 5e-5, generator.uniform(0.2, 1.0, (len(rows), 5)))
 
-    made = Workload(lambda x: jnp.log(x) + jnp.sqrt(x), {"x": Draw((5,), near_zero)}, wrt="x", reduce=how)
+    made = Workload(lambda x: jnp.log(x) + jnp.sqrt(x), {"x": InputSpec((5,), near_zero)}, wrt="x", reduce=how)
     record = outcome(made, monkeypatch)
     assert record.reason is None, record.text
 
@@ -234,7 +233,7 @@ def test_inputs_at_the_edge_of_their_domain_are_not_left(how, monkeypatch):
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer")])
 def test_an_input_that_is_zero_makes_no_step_so_short_that_a_large_constant_hides_a_sum(factor, reason, monkeypatch):
     f = with_rule(jnp.sin, factor)
-    draw = Draw((4,), lambda generator, rows: generator.standard_normal((len(rows), 4)) * [1, 0, 1, 1])
+    draw = InputSpec((4,), lambda generator, rows: generator.standard_normal((len(rows), 4)) * [1, 0, 1, 1])
     record = outcome(Workload(lambda x: 1e9 + f(x), {"x": draw}, wrt="x", reduce="inputs"), monkeypatch)
     assert record.reason == reason, record.text
 
@@ -245,7 +244,7 @@ def test_a_jacobian_that_is_zero_is_right_as_zero_and_wrong_as_anything_else(how
     zero = lambda named: Reference(np.zeros((len(named["x"]), 3)), np.zeros((len(named["x"]), 3, 4)))  # noqa: E731
     for reference in (zero, None):
         made = Workload(lambda x: 0 * x[:3], {"x": normal(4)}, wrt="x", reduce=how, reference=reference)
-        sizes = shape(case, made)
+        sizes = derivative_shape(case, made)
         got = np.asarray(made_of(how, jnp.zeros((6, 3, 4)), np.ones((6, 4))))
         check._whole.cache_clear()
         with pytest.MonkeyPatch.context() as patched:
@@ -260,8 +259,8 @@ def test_a_finite_step_is_allowed_its_own_error_and_no_more(how):
     fields = {"mode": "finite_difference", "reduce": how, "dtype": "float64"}
     case, built, sizes = problem("linear by W" if how == "points" else "rbf in three dimensions", **fields)
     with jax.enable_x64(True):
-        program = spmd.program(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+        program = layout.lay_out(case, built, jax.devices()[:1])
+        got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
     for known in (built, dataclasses.replace(built, reference=None)):
         found = check.verdict(case, known, sizes, got, "cpu")
         assert found.reason is None and 1e-12 < found.tolerance < 1e-4, found
@@ -283,12 +282,12 @@ def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_t
     made = dataclasses.replace(made, reference=closed if reference == "closed form" else None)
     put(made, monkeypatch)
     case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode="finite_difference", dtype="float64", api="jit")
-    named, step = inputs.exact(case, made, 0, 6), 1e-6
+    named, step = inputs.exact_inputs(case, made, 0, 6), 1e-6
     z = named["x"] + named["w"]
     got = made_of(how, np.stack([(value(z + step * row) - value(z)) / step for row in np.eye(5)], axis=2), named["x"])
     if how == "vector":  # one difference along the point itself, which sees what bends between the inputs as well
         got = ((value(z + step * named["x"]) - value(z)) / step)[:, :, None]
-    got, sizes = np.asarray(got, np.float64), shape(case, made)
+    got, sizes = np.asarray(got, np.float64), derivative_shape(case, made)
     found = check.verdict(case, made, sizes, got, "cpu")
     assert found.reason is None and 1e-8 < found.error < found.tolerance < 1e-4, found
     assert check.verdict(case, made, sizes, got * 1.001, "cpu").reason == "wrong_answer"
@@ -305,7 +304,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
     if reference == "computed":
         built = dataclasses.replace(built, reference=None)
     with jax.enable_x64(True):
-        named = inputs.exact(case, built, 0, 13)
+        named = inputs.exact_inputs(case, built, 0, 13)
         J = jacobian(*problem("linear by W", reduce="whole", points=13, dtype="float64")[:2])[0]
         right = np.asarray(made_of("points", J, None)) if mode == "jacfwd" else np.sum(named["X"] @ named["W"]).reshape(1, 1, 1)
     found = {}
@@ -458,7 +457,7 @@ def of_chain(made, where, change=lambda J: J, dtype="float64"):
         pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), *CHAIN)
         with pytest.MonkeyPatch.context() as patched:
             put(made, patched)
-            found = check.verdict(case, made, shape(case, made), J[:, rows, cols][:, None], "cpu", pattern=pattern)
+            found = check.verdict(case, made, derivative_shape(case, made), J[:, rows, cols][:, None], "cpu", pattern=pattern)
     check._whole.cache_clear()
     return found
 
@@ -502,16 +501,18 @@ def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
     case = Case(
         "poisson", target="gradient", points=7, wrt="x", seeds="colored", dtype="float64", api="jit", mode="finite_difference"
     )
-    x, step = inputs.exact(case, made, 0, 7)["x"], 1e-6
+    x, step = inputs.exact_inputs(case, made, 0, 7)["x"], 1e-6
     f = lambda x: chain().nonzeros({"x": x}).value  # noqa: E731
     J = np.stack([(f(x + step * row) - f(x)) / step for row in np.eye(CHAIN[1])], axis=2)
     pattern = Pattern(*(a.astype(np.int32) for a in rows_cols), *CHAIN)
     got = J[:, *rows_cols][:, None]
     with pytest.MonkeyPatch.context() as patched:
         put(made, patched)
-        found = check.verdict(case, made, shape(case, made), got, "cpu", pattern=pattern)
+        found = check.verdict(case, made, derivative_shape(case, made), got, "cpu", pattern=pattern)
         assert found.reason is None and 1e-9 < found.error < found.tolerance < 1e-4
-        assert check.verdict(case, made, shape(case, made), got * 1.001, "cpu", pattern=pattern).reason == "wrong_answer"
+        assert (
+            check.verdict(case, made, derivative_shape(case, made), got * 1.001, "cpu", pattern=pattern).reason == "wrong_answer"
+        )
     check._whole.cache_clear()
 
 
@@ -519,7 +520,7 @@ def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
     made = chain()
     case = Case("poisson", target="gradient", points=7, wrt="x", mode="analytic", seeds="colored", dtype="float64", api="jit")
     with jax.enable_x64(True):
-        sizes, got = shape(case, made), made.nonzeros(inputs.exact(case, made, 0, 7)).derivative
+        sizes, got = derivative_shape(case, made), made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).derivative
     with pytest.MonkeyPatch.context() as patched:
         put(made, patched)
         assert check.verdict(case, made, sizes, got, "cpu").reason is None
@@ -537,9 +538,9 @@ def test_where_the_nonzeros_are_known_nothing_is_written_out_to_be_summed(how, d
     made = dataclasses.replace(made, reduce=None if how == "value" else how)
     case = Case("poisson", target="gradient", points=7, wrt="x", mode=mode, dtype="float64", api="jit")
     with jax.enable_x64(True):
-        sizes = shape(case, made)
+        sizes = derivative_shape(case, made)
         J, x = jacobian(case, made)
-        got = made.nonzeros(inputs.exact(case, made, 0, 7)).value[:, :, None] if mode == "value" else made_of(how, J, x)
+        got = made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).value[:, :, None] if mode == "value" else made_of(how, J, x)
     if how not in (None, "gram"):
         made = dataclasses.replace(made, reference=None if not dense else lambda named: pytest.fail("written out"))
     put(made, monkeypatch)
@@ -594,7 +595,7 @@ def test_where_the_batch_is_one_number_what_is_reduced_is_the_sum_over_outputs(r
     put(made, monkeypatch)
     case = Case("poisson", target="gradient", points=6, wrt="x", mode="jacrev", batch="whole", dtype="float64", api="jit")
     with jax.enable_x64(True):
-        sizes, (J, x) = shape(case, made), jacobian(case, made)
+        sizes, (J, x) = derivative_shape(case, made), jacobian(case, made)
         summed = jnp.sum(J, axis=1, keepdims=True)
         got, wrong = (np.asarray(made_of(how, a, x)) for a in (summed, summed.at[2, 0, 1].multiply(1.001)))
     assert sizes.summed

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling import workload
-from scaling.case import Case
-from scaling.measuring import attempt, check, inputs, reference, spmd
-from scaling.record import Record
-from scaling.workload import Workload, normal, uniform
+from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.workload import Workload, normal, uniform
+from scaling.options.reference import float64
 from tests.support.devices import HERE, ONCE
 
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
@@ -33,8 +33,8 @@ def examine(monkeypatch):
         case = workload.complete(Case("mine", **{"api": "jit", "points": 3, "wrt": made.wrt or None} | fields))
         built = workload.build(case)
         with jax.enable_x64(case.dtype == "float64"):
-            program = spmd.program(case, built, jax.devices()[: case.devices])
-            got = program.collect(program.function(*inputs.place(case, built, program))).copy()
+            program = layout.lay_out(case, built, jax.devices()[: case.devices])
+            got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
         return case, built, program.sizes, got
 
     return examined
@@ -44,7 +44,7 @@ def record_of(made, monkeypatch, **fields):
     """Return the record of a whole attempt at a workload."""
     offer(made, monkeypatch)
     case = workload.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
-    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def gradient(n):
@@ -192,7 +192,7 @@ def test_kinks_are_no_errors_wherever_the_points_lie(mode, monkeypatch):
         return np.tile(grid, (len(rows), 1))
 
     for function in (lambda x: jax.nn.relu(x), lambda x: jnp.abs(x), lambda x: jnp.maximum(x, x[::-1]), lambda x: jnp.sort(x)):
-        made = Workload(function, {"x": workload.Draw((9,), points)}, wrt="x")
+        made = Workload(function, {"x": workload.InputSpec((9,), points)}, wrt="x")
         record = record_of(made, monkeypatch, mode=mode)
         assert record.status == "ok", record.text
 
@@ -226,7 +226,7 @@ def test_samples_find_what_is_wrong_with_a_reduction(reduce, monkeypatch, examin
 
 
 def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
-    right = spmd.program
+    right = layout.lay_out
     calls = []
 
     def program(*arguments, **options):
@@ -240,8 +240,8 @@ def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
 
         return dataclasses.replace(made, collect=later)
 
-    monkeypatch.setattr(spmd, "program", program)
-    monkeypatch.setattr("scaling.measuring.compiling.program", program, raising=False)
+    monkeypatch.setattr(layout, "lay_out", program)
+    monkeypatch.setattr("scaling.core.compile_case.program", program, raising=False)
     record = record_of(gradient(8), monkeypatch)
     assert (record.reason, record.seconds) == ("wrong_answer", []) and "later call" in record.text and len(calls) == 2
 
@@ -249,6 +249,6 @@ def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
 def test_the_caches_of_jax_hold_nothing_of_the_other_dtype_after_a_reference():
     function = jax.jit(picks)
     before = function(jnp.ones(4, jnp.float32))
-    with reference.evaluating("float64"):
+    with float64.evaluating("float64"):
         assert jax.jit(jax.vmap(picks))(np.ones((2, 4))).dtype == np.float64
     assert np.array_equal(before, jax.jit(jax.vmap(picks))(np.ones((2, 4), np.float32))[0])

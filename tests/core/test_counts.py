@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
@@ -15,10 +15,12 @@ from jax.experimental import hijax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from scaling import workload
-from scaling.case import Case
-from scaling.measuring import counts, kernels, products, rounding, spmd
-from scaling.measuring.counts import Operations
+from scaling.core import layout, workload
+from scaling.core.case import Case
+from scaling.options.program import hlo_cost, jaxpr_flops
+from scaling.options.program.jaxpr_flops import OperationCounts
+from scaling.options.reference import rounding
+from scaling.study import matrix_products
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -28,14 +30,14 @@ def array(*shape: int, dtype="float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def operations(function, *arguments) -> Operations:
+def operations(function, *arguments) -> OperationCounts:
     """What the worker asks of a function, traced and never run."""
-    return counts.operations(jax.jit(function).trace(*arguments).jaxpr)
+    return jaxpr_flops.count_operations(jax.jit(function).trace(*arguments).jaxpr)
 
 
 def traffic(function, *arguments):
     compiled = jax.jit(function).lower(*arguments).compile()
-    return kernels.traffic(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
+    return hlo_cost.traffic(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
 
 
 def on_devices(function, devices=2):
@@ -90,9 +92,9 @@ HAND = {  # a function, its arguments, its operations, its transcendental functi
 def test_operations_are_those_of_a_hand_count(name):
     function, arguments, flops, transcendentals = HAND[name]
     found = operations(function, *arguments)
-    assert found == Operations(flops, transcendentals)
+    assert found == OperationCounts(flops, transcendentals)
     assert type(found.flops) is type(found.transcendentals) is int  # they go into JSON
-    assert counts.operations(jax.make_jaxpr(function)(*arguments)) == found
+    assert jaxpr_flops.count_operations(jax.make_jaxpr(function)(*arguments)) == found
 
 
 @pytest.mark.parametrize("name", ["log2", "tanh", "arcsin", "arctanh", "interp", "polyval"])
@@ -105,7 +107,7 @@ def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_a
         function = jax.grad(lambda x, *more, of=function: jnp.sum(of(x, *more)))
     found = operations(function, x35, *more)
     assert found.flops is not None and found.flops + found.transcendentals >= x35.size
-    assert not products._multiplies(jax.make_jaxpr(function)(x35, *more).jaxpr)
+    assert not matrix_products._multiplies(jax.make_jaxpr(function)(x35, *more).jaxpr)
 
 
 class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
@@ -122,9 +124,9 @@ class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
 def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
     plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
-    assert operations(expanded, x35) == operations(plain, x35) == Operations(45, 15)
+    assert operations(expanded, x35) == operations(plain, x35) == OperationCounts(45, 15)
     assert rounding.rounded(expanded, x35) == rounding.rounded(plain, x35)
-    assert not products._multiplies(jax.make_jaxpr(expanded)(x35).jaxpr)
+    assert not matrix_products._multiplies(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +143,18 @@ def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
     ],
 )
 def test_what_cannot_be_counted_is_unknown_and_not_a_part_of_it(function):
-    assert operations(function, x3) == Operations(None, None)
+    assert operations(function, x3) == OperationCounts(None, None)
 
 
-def program(**fields) -> spmd.Program:
+def program(**fields) -> layout.Program:
     case = workload.complete(Case(**{"api": "jit"} | fields))
-    return spmd.program(case, workload.build(case), jax.devices()[: case.devices])
+    return layout.lay_out(case, workload.build(case), jax.devices()[: case.devices])
 
 
-def work(**fields) -> Operations:
+def work(**fields) -> OperationCounts:
     """Of a case, as the worker asks: `pmap` has no `trace`."""
     made = program(**fields)
-    return counts.operations(jax.make_jaxpr(made.function)(*made.arguments.values()))
+    return jaxpr_flops.count_operations(jax.make_jaxpr(made.function)(*made.arguments.values()))
 
 
 N, LAYER = 8, {"workload": "linear", "sizes": {"p": 6, "o": 4}, "points": 8}
@@ -162,20 +164,20 @@ ROWS = {"workload": "rbf", "formulation": "rowwise", "sizes": {"m": 12}, "points
 def test_a_jacobian_of_a_linear_layer_takes_the_products_of_its_seeds():
     p, o = 6, 4
     forward = N * (p * o) * (2 * p * o + o)  # each seed (p, o): x_i times it, the o numbers added up; x_i @ W itself is dead
-    assert work(**LAYER, mode="jacfwd") == Operations(forward, 0)
-    assert work(**LAYER, mode="jacrev") == Operations(N * o * (2 * p * o + p * o), 0)  # each row: an outer product, added up
+    assert work(**LAYER, mode="jacfwd") == OperationCounts(forward, 0)
+    assert work(**LAYER, mode="jacrev") == OperationCounts(N * o * (2 * p * o + p * o), 0)  # each row: an outer product, added up
     for chunk in (5, 8):  # of 24 seeds, with a remainder and without
-        assert work(**LAYER, mode="jacfwd", chunk=chunk) == Operations(forward, 0)
+        assert work(**LAYER, mode="jacfwd", chunk=chunk) == OperationCounts(forward, 0)
 
 
 def test_a_row_of_a_kernel_costs_its_column_once_and_each_of_its_rows():
     m = 12
     value = 1 + 4 * m  # exp(-0.5 * (-2 x y + (x + y))), by hand
-    assert work(**ROWS, mode="value") == Operations(N * value, N * m)
-    assert work(**ROWS, mode="jacfwd") == Operations(
+    assert work(**ROWS, mode="value") == OperationCounts(N * value, N * m)
+    assert work(**ROWS, mode="jacfwd") == OperationCounts(
         N * (value + 2 * m) + 3 * m + 1, N * m
     )  # the seed is the same for all points
-    assert work(**ROWS, mode="jacrev") == Operations(N * (value + m * (5 * m + 2) + m), N * m)
+    assert work(**ROWS, mode="jacrev") == OperationCounts(N * (value + m * (5 * m + 2) + m), N * m)
 
 
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
@@ -183,7 +185,7 @@ def test_a_row_of_a_kernel_costs_its_column_once_and_each_of_its_rows():
 def test_operations_are_those_of_one_device(problem, mode, api):
     one, two = (work(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
     assert one == work(**problem, mode=mode)
-    assert two == Operations(one.flops // 2, one.transcendentals // 2)
+    assert two == OperationCounts(one.flops // 2, one.transcendentals // 2)
     assert two == work(**problem | {"points": 4}, mode=mode)
 
 
@@ -196,7 +198,7 @@ def test_without_loops_traffic_is_what_the_compiler_says(problem, mode, api):
     made = program(**problem, mode=mode, api=api, devices=2)
     compiled = made.function.lower(*made.arguments.values()).compile()
     said = compiled.cost_analysis()["bytes accessed"]  # counts a parameter of a fusion once more for each broadcast of it
-    found = kernels.traffic(compiled.as_text())
+    found = hlo_cost.traffic(compiled.as_text())
     assert 0.9 * said <= found.hbm_bytes <= said
     assert type(found.hbm_bytes) is type(found.collective_bytes) is int
     assert found.collective_bytes == 0 and not any(found.collectives.values())
@@ -214,7 +216,7 @@ def test_a_jacobian_in_chunks_moves_its_result_and_its_seeds_whatever_the_chunk(
     for chunk in (16, 32):
         made = program(**layer, mode="jacfwd", chunk=chunk)
         compiled = made.function.lower(*made.arguments.values()).compile()
-        moved[chunk] = kernels.traffic(compiled.as_text()).hbm_bytes
+        moved[chunk] = hlo_cost.traffic(compiled.as_text()).hbm_bytes
         seeds = 4 * (64 * 4) ** 2  # float32, written once and read once
         assert 2 * seeds < moved[chunk] < 3 * seeds
         assert moved[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
@@ -325,13 +327,13 @@ ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
 
 def test_a_loop_that_slices_its_input_and_updates_its_output_moves_their_rows():
     row = 4 * 256
-    found = kernels.traffic(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
+    found = hlo_cost.traffic(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
     inside = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
     assert found.hbm_bytes == 2 * 64 * row + 64 * inside
     assert found.collective_bytes == 64 * (row + 2 * row)
     assert {kind: n for kind, n in found.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
     for unknown in (LOOP.replace("TRIPS", ""), LOOP.replace("body=", "corpus=")):
-        assert kernels.traffic(unknown) == kernels.Traffic(None, None, found.collectives)
+        assert hlo_cost.traffic(unknown) == hlo_cost.Traffic(None, None, found.collectives)
 
 
 PARTS = """\
@@ -389,9 +391,9 @@ ENTRY %main (a: bf16[40], b: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,1
 def test_calls_branches_scatters_and_a_librarys_scratch_are_counted_by_what_they_move():
     large = (80 + 80) + (80 + 80)  # an operand that comes twice is read once
     library, slices, fresh, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
-    assert kernels.traffic(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
+    assert hlo_cost.traffic(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
 
 
 def test_what_is_no_program_has_no_collectives_to_count():
     with pytest.raises(AssertionError):
-        kernels.traffic("")
+        hlo_cost.traffic("")

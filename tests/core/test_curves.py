@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from scaling.case import Case
-from scaling.reading import curves
+from scaling.analysis import curves
+from scaling.core.case import Case
 from tests.support.records import STEADY, only, processes, record, weak
 
 
@@ -193,7 +193,7 @@ def test_sizes_that_move_together_count_as_one():
     rows = [record(sizes={"m": n, "d": 1}, points=n, mode=mode) for n in (4, 8, 16) for mode in ("jacfwd", "jacrev")]
     panel = only(curves.panels(rows))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines[curves.Way("jacrev", "vmap")]] == [4, 8, 16] and len(panel.lines) == 2
+    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16] and len(panel.lines) == 2
 
 
 def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_apart():
@@ -208,13 +208,15 @@ def test_one_size_is_no_panel():
 
 
 def test_reading_a_study_never_imports_jax():
-    code = "import sys, scaling.reading.curves, scaling.showing.figures, scaling.showing.report; sys.exit('jax' in sys.modules)"
+    code = (
+        "import sys, scaling.analysis.curves, scaling.report.figures, scaling.report.write_report; sys.exit('jax' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_one_seed_at_a_time_is_one():
-    assert curves.way_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
-    assert curves.way_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
+    assert curves.method_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
+    assert curves.method_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
 
 
 @pytest.mark.parametrize("fields, name", [
@@ -225,7 +227,7 @@ def test_one_seed_at_a_time_is_one():
     ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
 ])  # fmt: skip
 def test_a_way_is_told_from_every_other_by_its_name(fields, name):
-    way = curves.way_of(Case("linear", **fields))
+    way = curves.method_of(Case("linear", **fields))
     assert way.name == name and (way.plain.name != name) is bool(way.setting)
 
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from scaling import cores, environment
-from scaling.store import load
+from scaling.core import cores, environment
+from scaling.core.store import load
 
 CORES = cores.allowed()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

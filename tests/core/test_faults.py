@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from scaling.store import latest, load
+from scaling.core.store import latest, load
 
 HEAD = """
 import ctypes
 import time
 
-import scaling.draws
+import scaling.core.input_sampling
 
 SIZES = {"k": 3}
 VARIANTS = (
     "plain", "crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "loud", "parent", "slow", "unreferenced",
     "wrong_unreferenced", "hungry", "aborting",
 )
-X = scaling.draws.uniform(3, low=0.5)
-SEEN = np.sort(scaling.draws.take(X, 0, "x", 0, 6)[:, 0])
+X = scaling.core.input_sampling.uniform(3, low=0.5)
+SEEN = np.sort(scaling.core.input_sampling.draw_block(X, 0, "x", 0, 6)[:, 0])
 
 
 def smooth(x):
@@ -227,10 +227,10 @@ def test_a_child_that_a_workload_leaves_behind_is_not_waited_for(mine, scaling_c
 def test_the_point_that_is_wrong_is_named(mine, scaling_command, tmp_path):
     import numpy as np
 
-    from scaling.draws import take, uniform
+    from scaling.core.input_sampling import draw_block, uniform
 
     assert scaling_command(mine("wrong_once")).returncode == 1
-    worst = int(np.argmax(take(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))
+    worst = int(np.argmax(draw_block(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))
     assert f"point {worst} is wrong" in by_variant(tmp_path)["wrong_once"].text
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scaling import progress, study
-from scaling.case import Refusal
-from scaling.store import latest, load
+from scaling.cli import progress
+from scaling.core.case import Refusal
+from scaling.core.store import latest, load
+from scaling.study import grid
 from tests.support.commands import QUICK
 
 HEAD = """\
@@ -210,9 +211,9 @@ GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(
 
 
 def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(study, "_cell", lambda fields: pytest.fail("a cell was made"))
+    monkeypatch.setattr(grid, "_cell", lambda fields: pytest.fail("a cell was made"))
     with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
-        study.expand({**GRID, "where": "points == 1"}, {}, 100_000)
+        grid.expand_study({**GRID, "where": "points == 1"}, {}, 100_000)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(mo
 )
 def test_max_cases_counts_what_the_lists_of_a_study_sweep(swept, overrides, count):
     whole = {"workload": "linear", **swept}
-    assert study.expand(whole, overrides, count)
+    assert grid.expand_study(whole, overrides, count)
     with pytest.raises(Refusal, match=f"{count} cases"):
-        study.expand(whole, overrides, count - 1)
+        grid.expand_study(whole, overrides, count - 1)
 
 
 def test_the_command_line_allows_more_cases(scaling_command):
@@ -252,11 +253,11 @@ def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_ter
 
 
 def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tmp_path):
-    from scaling import processes
+    from scaling.core import child_process
 
     script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
-    process = processes.start(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
-    reader = processes.read_events(process, lambda event: None)
+    process = child_process.start(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
+    reader = child_process.read_events(process, lambda event: None)
     assert process.wait(30) == 5
-    processes.close(process, [reader])
+    child_process.close(process, [reader])
     assert alive(f"HOSTILE={tmp_path}") == []

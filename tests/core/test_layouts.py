@@ -11,18 +11,18 @@ import sys
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from scaling import workload
-from scaling.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
-from scaling.measuring import attempt, compiling, measure, shape, spmd, streaming, unfit
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import applicability, compile_case, layout, run_case, shape, timing, workload
+from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.options import host_offload
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -52,8 +52,8 @@ AT_ONCE = ("linear at once", "poisson at once")
 def run(fields: dict) -> Record:
     """The record of a case, measured once."""
     case = workload.complete(Case(**{"dtype": "float64"} | fields))
-    case = shape.unchunked(case, shape.shape(case, workload.build(case)))
-    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    case = shape.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def right(fields: dict, sends: bool = False) -> Record:
@@ -84,14 +84,14 @@ def modes_of(problem: str) -> tuple[str, ...]:
 def test_explicit_and_automatic_axes_of_a_mesh_give_the_same(fields, axis_type, monkeypatch):
     """JAX's own functions do not agree on which of them is the default, and may change it."""
     made = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
-    monkeypatch.setattr(spmd, "Mesh", made)
+    monkeypatch.setattr(layout, "Mesh", made)
     right({"mode": "jacfwd"} | PROBLEMS["residual by both"] | fields)
 
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
 def test_a_gradient_over_data_is_the_same_on_explicit_and_automatic_axes(axis_type, monkeypatch):
     made = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
-    monkeypatch.setattr(spmd, "Mesh", made)
+    monkeypatch.setattr(layout, "Mesh", made)
     fields = {"workload": "linear", "points": 8, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "wrt": "W"}
     right(fields | {"mode": "jacrev"}, sends=True)
 
@@ -102,11 +102,14 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
     fields = PROBLEMS[problem] | {"split": "both", "mesh": mesh, "devices": 8}
     if problem in AT_ONCE and mesh != "1x8":
         case = workload.complete(Case(**fields))
-        assert unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))[0] == "not_defined"
+        assert (
+            applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))[0]
+            == "not_defined"
+        )
         return
     for mode, api in zip(modes_of(problem), ("shard_map", "pmap"), strict=True):
         record = right(fields | {"mode": mode, "api": api})
-        points, seeds = record.case.points, shape.shape(record.case, workload.build(record.case)).seeds
+        points, seeds = record.case.points, shape.derivative_shape(record.case, workload.build(record.case)).seeds
         over_points, over_seeds = record.case.axes
         computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
         assert record.padding == pytest.approx(1 - points * seeds / computed)
@@ -120,7 +123,7 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
 def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
     fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
     case = workload.complete(Case(**fields))
-    if unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case))):
+    if applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case))):
         return
     right(fields | {"api": "jit", "chunk": 3, "block": 2})
     right(fields | {"split": "both", "mesh": "2x2" if problem not in AT_ONCE else "1x4", "devices": 4, "chunk": 2})
@@ -134,7 +137,9 @@ def test_what_cannot_be_reduced_says_why():
         ("poisson at once", "jacrev", "norm"),
     ):
         case = workload.complete(Case(**PROBLEMS[problem] | {"mode": mode, "reduce": reduce, "api": "jit"}))
-        reason, words[problem] = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+        reason, words[problem] = applicability.why_inapplicable(
+            case, workload.build(case), shape.derivative_shape(case, workload.build(case))
+        )
         assert reason == "not_defined"
     assert len(set(words.values())) == 3
 
@@ -166,10 +171,12 @@ def test_a_jacobian_of_the_host_is_computed_whole_each_time():
     )
     built = workload.build(case)
     found: dict = {}
-    ready = attempt._made_ready(case, attempt.Place(jax.devices()[:1], "cpu"), found)
+    ready = run_case._compile_and_check(case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), found)
     first = ready.call().copy()
     ready.call()[:] = np.nan
-    assert np.array_equal(ready.call(), first) and first.shape == shape.due(case, built, shape.shape(case, built))
+    assert np.array_equal(ready.call(), first) and first.shape == shape.result_shape(
+        case, built, shape.derivative_shape(case, built)
+    )
 
 
 @pytest.mark.parametrize("remat", REMATS)
@@ -198,7 +205,7 @@ def test_some_inputs_forward_and_the_others_in_reverse_are_one_jacobian(forward,
 def test_inputs_that_cannot_be_taken_forward_are_refused(forward):
     with pytest.raises(Refusal, match="forward"):
         case = workload.complete(Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward}))
-        shape.shape(case, workload.build(case))
+        shape.derivative_shape(case, workload.build(case))
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -269,29 +276,29 @@ def test_what_fits_at_once_is_not_cut():
 def test_blocks_that_are_known_are_tried_first():
     case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6}))
     known = {"block": 3, "chunk": None, "storage": "device"}
-    place = attempt.Place(jax.devices()[:1], "cpu")
-    tried = attempt.prepare(Record(case, "failed", HERE), place, ONCE, known)
+    place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    tried = run_case.prepare_case(Record(case, "failed", HERE), place, ONCE, known)
     assert tried.found["blocks"]["probes"][0] | known == tried.found["blocks"]["probes"][0]
-    attempt._KNOWN.clear()
+    run_case._KNOWN.clear()
 
 
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
-    monkeypatch.setattr(attempt.compiling.inputs, "place", lambda *_: pytest.fail("something was placed"))
-    attempt._FLOORS[("jit", True, 1)] = 1e-6
+    monkeypatch.setattr(run_case.compile_case.inputs, "place", lambda *_: pytest.fail("something was placed"))
+    run_case._FLOORS[("jit", True, 1)] = 1e-6
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert "may have 64.0 B" in record.text
-    attempt._FLOORS.clear()
+    run_case._FLOORS.clear()
 
 
 _ALONE = """
 import resource
 from scaling import workload
-from scaling.case import Case
+from scaling.core.case import Case
 from scaling.measuring import attempt
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
 import jax
 
 fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
@@ -318,7 +325,7 @@ def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_within_the_limit(
 
 def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():
     case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
-    reason, words = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+    reason, words = applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))
     assert reason == "indivisible" and "mesh=1x4" in words
     with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
         workload.complete(dataclasses.replace(case, split="both", mesh="3x1"))
@@ -361,9 +368,9 @@ def test_hessians_are_coloured_too():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
-    from scaling.measuring import sparsity
+    from scaling.options.sparse import sparsity
 
-    whole = sparsity.coloring
+    whole = sparsity.find_coloring
 
     def lacking(*words):
         found = whole(*words)
@@ -371,7 +378,7 @@ def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
         pattern = dataclasses.replace(found.pattern, rows=found.pattern.rows[kept], cols=found.pattern.cols[kept])
         return dataclasses.replace(found, pattern=pattern, by_row=found.by_row[kept])
 
-    monkeypatch.setattr(sparsity, "coloring", lacking)
+    monkeypatch.setattr(sparsity, "find_coloring", lacking)
     record = run(PROBLEMS["stencil"] | {"points": batch, "mode": "jacfwd", "seeds": "colored", "api": "jit"})
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 
@@ -386,7 +393,7 @@ def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
 )
 def test_what_cannot_be_coloured_says_why(fields):
     case = workload.complete(Case(**fields | {"seeds": "colored", "points": 4}))
-    reason, words = unfit.unfit(case, workload.build(case), shape.shape(case, workload.build(case)))
+    reason, words = applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))
     assert reason == "not_defined" and words
 
 
@@ -397,14 +404,14 @@ def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce,
     fields = {"workload": "linear", "points": 4, "sizes": {"p": 4, "o": 6}, "api": "shard_map", "storage": "host", "block": 2}
     case = workload.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     built = workload.build(case)
-    sizes = shape.shape(case, built)
-    one = compiling.compiled(case, built, sizes, jax.devices()[: case.devices], lambda program: _stages(program))
-    ask, _ = compiling.runner(one, built)
-    assert streaming.result_bytes(case, built, sizes) == ask().nbytes
+    sizes = shape.derivative_shape(case, built)
+    one = compile_case.compile_program(case, built, sizes, jax.devices()[: case.devices], lambda program: _stages(program))
+    ask, _ = compile_case.make_runner(one, built)
+    assert host_offload.result_bytes(case, built, sizes) == ask().nbytes
 
 
 def _stages(program):
-    return measure.stages(program.function, list(program.arguments.values()))
+    return timing.compile_stages(program.function, list(program.arguments.values()))
 
 
 @pytest.mark.parametrize("more", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from scaling.measuring import measure
-from scaling.sampling import Sampling
+from scaling.core import timing
+from scaling.core.sampling import Sampling
 
 STEADY = Sampling(width=0.02, least=7, most=60, seconds=0.2, warm_up=0.001, turns=3)
 
@@ -25,7 +25,7 @@ class Clock:
 
 def sampled(call, sampling=STEADY, **more):
     """Turns until the samples are enough."""
-    return next(samples for samples in measure.turns(call, sampling, **more) if samples.stop_reason)
+    return next(samples for samples in timing.sample_turns(call, sampling, **more) if samples.stop_reason)
 
 
 def test_a_steady_call_stops_by_width_at_the_least_number_of_samples_and_turns(monkeypatch):
@@ -58,7 +58,7 @@ def test_a_call_below_fifty_floors_is_made_so_often_in_a_sample_that_the_sample_
 
 
 def test_sampling_goes_on_after_it_is_enough_where_it_is_asked_to(monkeypatch):
-    steps = measure.turns(Clock(monkeypatch, [0.01]).call, STEADY)
+    steps = timing.sample_turns(Clock(monkeypatch, [0.01]).call, STEADY)
     taken = [next(steps) for _ in range(6)]
     assert [step.stop_reason for step in taken] == [None, None, "width", "width", "width", "width"]
     assert len(taken[-1].seconds) > 9

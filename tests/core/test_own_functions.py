@@ -11,20 +11,20 @@ import types
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling import draws, workload
-from scaling.case import REDUCTIONS, Case, Refusal
-from scaling.measuring import attempt, compiling, measure, shape, streaming, unfit
-from scaling.record import Record
-from scaling.sampling import Sampling
-from scaling.store import load
-from scaling.workload import Draw, Reference, Workload, normal, poisson, uniform
+from scaling.core import applicability, compile_case, input_sampling, run_case, shape, timing, workload
+from scaling.core.case import REDUCTIONS, Case, Refusal
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.core.store import load
+from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
+from scaling.options import host_offload
 from tests.support.small_plan import plans, write
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
@@ -41,7 +41,7 @@ def fixed(number, *sizes):
     def make(_, rows):
         return np.sin(number + 0.7 * rows[:, None] + 1.3 * np.arange(size)).reshape(len(rows), *sizes)
 
-    return Draw(sizes, make)
+    return InputSpec(sizes, make)
 
 
 @jax.tree_util.register_dataclass
@@ -123,29 +123,29 @@ def twins(define):
 def completed(**fields):
     case = workload.complete(Case(**{"dtype": "float64", "points": 4} | fields))
     built = workload.build(case)
-    return shape.unchunked(case, shape.shape(case, built)), built
+    return shape.without_trivial_blocks(case, shape.derivative_shape(case, built)), built
 
 
 def why_not(**fields):
     case, built = completed(**fields)
-    return unfit.unfit(case, built, shape.shape(case, built))
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def result(**fields):
     """A derivative, (points, outputs, inputs), as the program of a case gives it."""
     case, built = completed(**fields)
-    colors = compiling.coloring(case, built)
-    sizes = shape.shape(case, built, colors)
-    stages = lambda program: measure.stages(program.function, list(program.arguments.values()))  # noqa: E731
+    colors = compile_case.detect_coloring(case, built)
+    sizes = shape.derivative_shape(case, built, colors)
+    stages = lambda program: timing.compile_stages(program.function, list(program.arguments.values()))  # noqa: E731
     devices = jax.devices()[: case.devices]
-    one, _ = compiling.fitting(case, built, sizes, devices, stages, lambda _: None, None)
-    ask, collect = compiling.runner(one, built)
+    one, _ = compile_case.compile_fitting(case, built, sizes, devices, stages, lambda _: None, None)
+    ask, collect = compile_case.make_runner(one, built)
     return np.array(collect(ask()))
 
 
 def record(**fields):
     case, _ = completed(**fields)
-    return attempt.run(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def same(fields, wrt="params", twin="w+b+s+t"):
@@ -231,7 +231,7 @@ def test_the_derivative_by_a_pytree_is_checked_and_right(twins, mode):
 
 def test_mixed_mode_takes_all_leaves_of_a_named_pytree_forward(twins):
     case, built = completed(workload="of_tree", mode="mixed", wrt="x+params", forward="params", api="jit")
-    parts = shape.shape(case, built).parts
+    parts = shape.derivative_shape(case, built).parts
     assert [(part.mode, part.names) for part in parts] == [("jacfwd", LEAVES), ("jacrev", ("x",))]
     fields = {"mode": "mixed", "api": "jit"}
     tree = result(workload="of_tree", wrt="x+params", forward="params", **fields)
@@ -404,8 +404,8 @@ def test_a_shape_is_given_as_sizes_or_as_one_tuple():
     for of in (normal, uniform):
         assert of((4, 3)).shape == of([4, 3]).shape == of(4, np.int64(3)).shape == (4, 3)
         assert of(()).shape == of().shape == () and of(0).shape == (0,)
-        rows = draws.take(of((4, 3)), 0, "x", 2, 7)
-        np.testing.assert_array_equal(rows, draws.take(of(4, 3), 0, "x", 2, 7))
+        rows = input_sampling.draw_block(of((4, 3)), 0, "x", 2, 7)
+        np.testing.assert_array_equal(rows, input_sampling.draw_block(of(4, 3), 0, "x", 2, 7))
 
 
 SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zeros(2),), (3, 4.0)]
@@ -414,7 +414,7 @@ SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zer
 @pytest.mark.parametrize("sizes", SIZES, ids=repr)
 @pytest.mark.parametrize("name", ["normal", "uniform", "Draw"])
 def test_a_size_that_is_none_is_refused_when_it_is_written(name, sizes):
-    of = {"normal": normal, "uniform": uniform, "Draw": lambda *sizes: Draw(sizes, lambda rng, rows: rows)}[name]
+    of = {"normal": normal, "uniform": uniform, "Draw": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows)}[name]
     with pytest.raises(Refusal, match=rf"the sizes of {name}\(...\) must be integers, zero or more, not ") as refusal:
         of(*sizes)
     assert "\n" not in str(refusal.value)
@@ -428,7 +428,7 @@ BAD_NUMBERS = {
     "negative": (lambda: normal(3, deviation=-1.0), "deviation of normal.* must be zero or more, not -1.0"),
     "a negative rate": (lambda: poisson(-2.0), "rate of poisson.* must be one number, zero or more"),
     "a shape as a rate": (lambda: poisson((3, 4)), "rate of poisson.* must be one number"),
-    "no function": (lambda: Draw((3,), 4.0), r"second argument of Draw must be a function"),
+    "no function": (lambda: InputSpec((3,), 4.0), r"second argument of Draw must be a function"),
 }
 
 
@@ -529,8 +529,8 @@ def huge(define):
 
 @pytest.mark.parametrize("name", HUGE)
 def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anything_is_allocated(huge, name, monkeypatch):
-    monkeypatch.setattr(attempt.inputs, "place", lambda *_: pytest.fail("something was placed"))
-    monkeypatch.setattr(attempt, "_floor", lambda *_: 1e-6)
+    monkeypatch.setattr(run_case.inputs, "place", lambda *_: pytest.fail("something was placed"))
+    monkeypatch.setattr(run_case, "_dispatch_floor", lambda *_: 1e-6)
     fields = {"workload": "huge", "dtype": "float32"} | HUGE[name]
     fields = {"api": "jit"} | fields
     try:
@@ -546,7 +546,7 @@ def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anyt
 def test_steps_are_the_same_whether_listed_or_counted():
     for points, block, seeds, chunk in itertools.product((1, 5, 6), (1, 2, 5), (1, 4, 7), (1, 3, 4)):
         block, chunk = min(block, points), min(chunk, seeds)
-        steps = streaming.Steps(streaming.Starts(points, block), streaming.Starts(seeds, chunk))
+        steps = host_offload.OffloadSteps(host_offload.BlockStarts(points, block), host_offload.BlockStarts(seeds, chunk))
         listed = [
             (max(0, min(p, points - block)), max(0, min(s, seeds - chunk)))
             for p in range(0, points, block)

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 from scipy.special import polygamma
 
-from scaling.case import Case
-from scaling.intervals import median_interval
-from scaling.reading import ratios
-from scaling.record import Record
+from scaling.analysis import ratios
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.statistics import median_interval
 
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 

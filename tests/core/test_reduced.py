@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from scaling.measuring import places
-from scaling.measuring.reduced import Jacobians, Rounding, added, reduced, stepped
-from scaling.measuring.sparsity import Pattern
+from scaling.core.reduction_reference import Jacobians, Rounding, add_points, reduce_jacobians, reduce_step_bounds
+from scaling.options.sparse import common_pattern
+from scaling.options.sparse.sparsity import Pattern
 
 POINTS, OUTPUTS, INPUTS = 3, 4, 7
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram", "points")
@@ -48,7 +48,7 @@ KINDS = ("full", "sparse", "a column of zeros", "cancelling")
 @pytest.mark.parametrize("how", REDUCTIONS)
 def test_a_reduction_is_what_its_name_says(how, kind):
     J, x = jacobians(np.random.default_rng(1), kind)
-    want, size = reduced(how, Jacobians(J), Rounding(1), x=x)
+    want, size = reduce_jacobians(how, Jacobians(J), Rounding(1), x=x)
     np.testing.assert_allclose(want, by_hand(how, J, x), rtol=1e-12, atol=1e-9)
     assert np.broadcast_shapes(want.shape, size.shape) == want.shape and (size >= 0).all()
 
@@ -67,9 +67,9 @@ def test_entries_that_are_rounded_move_no_result_by_more_than_its_size_allows(ho
             s = least if how in ("outputs", "inputs", "vector", "points") else least.max(axis=axes, keepdims=True)
             off = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
             aligned = entry * s * np.where(J < 0, -1.0, 1.0)  # every rounding in the direction that hurts
-            want, size = reduced(how, Jacobians(J), rounding, floor, x)
+            want, size = reduce_jacobians(how, Jacobians(J), rounding, floor, x)
             for moved in (J + off, J + aligned):
-                got, _ = reduced(how, Jacobians(moved), rounding, floor, x)
+                got, _ = reduce_jacobians(how, Jacobians(moved), rounding, floor, x)
                 assert (np.abs(got - want) <= entry * size * (1 + 1e-6)).all()
 
 
@@ -88,8 +88,8 @@ def test_a_sum_in_float32_term_by_term_stays_within_the_table(how):
         "norm": lambda: running((J * J).reshape(2, -1))[:, None, None],
         "gram": lambda: running(np.einsum("poa,pob->pabo", J, J)),
     }[how]()
-    rounding = Rounding(1, added(how, outputs, inputs, 1), 16 * ROUNDOFF)
-    want, size = reduced(how, Jacobians(J.astype(np.float64)), rounding, x=x.astype(np.float64))
+    rounding = Rounding(1, add_points(how, outputs, inputs, 1), 16 * ROUNDOFF)
+    want, size = reduce_jacobians(how, Jacobians(J.astype(np.float64)), rounding, x=x.astype(np.float64))
     assert (np.abs(got - want) <= 16 * ROUNDOFF * np.sqrt(rounding.total) * size).all()
 
 
@@ -99,12 +99,12 @@ def test_a_thousandth_at_the_largest_entry_is_more_than_float32_allows(how):
     for _ in range(20):
         J, x = jacobians(generator)
         x = np.sign(x) * np.maximum(np.abs(x), 0.5)
-        rounding = Rounding(1, added(how, OUTPUTS, INPUTS, 1), 16 * ROUNDOFF)
-        want, size = reduced(how, Jacobians(J), rounding, x=x)
+        rounding = Rounding(1, add_points(how, OUTPUTS, INPUTS, 1), 16 * ROUNDOFF)
+        want, size = reduce_jacobians(how, Jacobians(J), rounding, x=x)
         wrong = J.copy()
         flat = wrong.reshape(POINTS, -1)
         flat[np.arange(POINTS), np.abs(flat).argmax(axis=1)] *= 1.001
-        error = np.abs(reduced(how, Jacobians(wrong), rounding, x=x)[0] - want) / size
+        error = np.abs(reduce_jacobians(how, Jacobians(wrong), rounding, x=x)[0] - want) / size
         assert (error.max(axis=(1, 2)) > 16 * ROUNDOFF * np.sqrt(rounding.total)).all()
 
 
@@ -115,8 +115,8 @@ def test_entries_of_a_pattern_are_reduced_like_the_jacobian_written_out(how):
     pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), OUTPUTS, INPUTS)
     entries, x = generator.standard_normal((POINTS, len(rows))), generator.standard_normal((POINTS, INPUTS))
     rounding = Rounding(3, 5)  # a table that knows no second order, of which zeros have their part
-    sparse = reduced(how, Jacobians(entries, pattern), rounding, x=x)
-    dense = reduced(how, Jacobians(places.written_out(pattern, entries)), rounding, x=x)
+    sparse = reduce_jacobians(how, Jacobians(entries, pattern), rounding, x=x)
+    dense = reduce_jacobians(how, Jacobians(common_pattern.to_dense(pattern, entries)), rounding, x=x)
     for mine, theirs in zip(sparse, dense, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -127,10 +127,10 @@ def test_no_step_of_so_much_moves_a_result_further_than_is_said(how):
     for _ in range(40):
         J, x = jacobians(generator, generator.choice(KINDS))
         bound = 10.0 ** generator.uniform(-4, 1, (POINTS, INPUTS))
-        said = stepped(how, Jacobians(J), bound)
+        said = reduce_step_bounds(how, Jacobians(J), bound)
         for sign in (np.where(J < 0, -1.0, 1.0), generator.choice([-1.0, 1.0], J.shape)):
-            moved = reduced(how, Jacobians(J + sign * bound[:, None, :]), Rounding(1), x=x)[0]
-            off = np.abs(moved - reduced(how, Jacobians(J), Rounding(1), x=x)[0]).max(axis=(1, 2))
+            moved = reduce_jacobians(how, Jacobians(J + sign * bound[:, None, :]), Rounding(1), x=x)[0]
+            off = np.abs(moved - reduce_jacobians(how, Jacobians(J), Rounding(1), x=x)[0]).max(axis=(1, 2))
             assert (off <= said * (1 + 1e-9) + 1e-12).all()
 
 
@@ -138,5 +138,5 @@ def test_what_is_added_up_is_counted_without_the_zeros_that_are_known():
     pattern = Pattern(np.array([0, 0, 1, 3]), np.array([0, 2, 2, 2]), 4, 5)  # three in a column, two in a row
     counts = {None: 1, "outputs": 4, "inputs": 5, "vector": 5, "norm": 20, "gram": 4, "points": 24}
     fewer = {None: 1, "outputs": 3, "inputs": 2, "vector": 2, "norm": 4, "gram": 3, "points": 18}
-    assert {how: added(how, 4, 5, 6) for how in counts} == counts
-    assert {how: added(how, 4, 5, 6, pattern) for how in fewer} == fewer
+    assert {how: add_points(how, 4, 5, 6) for how in counts} == counts
+    assert {how: add_points(how, 4, 5, 6, pattern) for how in fewer} == fewer

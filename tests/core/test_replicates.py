@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from scaling.store import latest, load
+from scaling.core.store import latest, load
 
 BODY = """
 if case.variant.endswith("rank"):

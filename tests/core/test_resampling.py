@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scaling.case import Case
-from scaling.intervals import ratio_interval
-from scaling.reading import ratios, resampling
-from scaling.record import Record
+from scaling.analysis import ratios, resampling
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.statistics import ratio_interval
 
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250
@@ -55,7 +55,7 @@ def percentiles(top, bottom):
         logs = np.log([ratios.process_median(record) for record in side])
         draws.append(logs[generator.integers(len(logs), size=(1000, len(logs)))].mean(1))
     low, high = np.exp(np.quantile(draws[0] - draws[1], [0.025, 0.975]))
-    return resampling.Estimate(1.0, low, high)
+    return resampling.ResampledEstimate(1.0, low, high)
 
 
 def test_of_two_processes_a_side_the_interval_is_as_wide_as_students():
@@ -86,7 +86,7 @@ def test_of_one_process_the_interval_is_that_of_its_samples_and_shorter_than_tha
     often, half = held(lambda g: (one(g), one(g)))
     assert often >= 0.93
     if samples > 6:
-        ranked = lambda a, b: resampling.Estimate(*ratio_interval(a[0].seconds, b[0].seconds))  # noqa: E731
+        ranked = lambda a, b: resampling.ResampledEstimate(*ratio_interval(a[0].seconds, b[0].seconds))  # noqa: E731
         assert half < 0.8 * held(lambda g: (one(g), one(g)), ranked)[1]
 
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from scaling import store
-from scaling.case import Refusal
-from scaling.record import FAILED, SKIPPED, from_line, to_line
+from scaling.core import store
+from scaling.core.case import Refusal
+from scaling.core.record import FAILED, SKIPPED, from_line, to_line
 
 JUNK = {
     "a torn line": b'{"case": {"workload": "lin',
@@ -199,8 +199,8 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, 
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from scaling import store
-        from scaling.record import from_line
+        from scaling.core import store
+        from scaling.core.record import from_line
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         lines = sys.stdin.read().splitlines()
@@ -368,7 +368,7 @@ def test_what_no_program_could_read_again_is_never_written(make_record):
 
 
 def test_sizes_that_had_other_names_before_stand_apart(tmp_path, make_record):
-    from scaling.reading import findings
+    from scaling.analysis import findings
 
     records = [make_record(sizes={name: size}, points=points) for name in "ab" for size in (3, 5) for points in (2, 4)]
     write(tmp_path / "a.jsonl", *records)

@@ -6,21 +6,21 @@ import random
 
 import pytest
 
-from scaling import seats, supervise
-from scaling.case import Case
-from scaling.launch import Item, Plan
-from scaling.machine import Machine
-from scaling.preflight import Answer
-from scaling.seats import Lost, Side
-from scaling.settings import Settings
-from scaling.store import Writer, latest, load
+from scaling.core import supervise, worker_group
+from scaling.core.case import Case
+from scaling.core.machine import Machine
+from scaling.core.schedule import Schedule, ScheduledCase
+from scaling.core.settings import RunSettings
+from scaling.core.store import Writer, latest, load
+from scaling.core.worker_group import Variant, WorkerDied
+from scaling.study.preflight import Examined
 
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
 def items(*modes, points=(6,)):
     cases = [Case("linear", points=n, mode=mode, api="jit") for n in points for mode in modes]
-    return [Item(Answer(case, None, None), order, 1) for order, case in enumerate(cases)]
+    return [ScheduledCase(Examined(case, None, None), order, 1) for order, case in enumerate(cases)]
 
 
 class Stage:
@@ -28,7 +28,7 @@ class Stage:
 
     def __init__(self, monkeypatch, answers=lambda seat, order, count: None, needs=lambda key, seat: 3):
         self.log, self.started, self.answers, self.needs, self.seen = [], 0, answers, needs, {}
-        monkeypatch.setattr(seats, "seat", self.seat)
+        monkeypatch.setattr(worker_group, "open_worker_group", self.seat)
 
     @contextlib.contextmanager
     def seat(self, job, side, shape, platform, lock, within, errors):
@@ -45,7 +45,7 @@ class Stage:
             self.stage.log.append((self.name, what, key))
             count = self.stage.seen[self.name, what, key] = self.stage.seen.get((self.name, what, key), 0) + 1
             event = self.stage.answers(self.name, order, count)
-            if isinstance(event, Lost):
+            if isinstance(event, WorkerDied):
                 raise event
             default = {
                 "prepare": {"event": "ready"}, "forget": {"event": "forgotten"},
@@ -56,10 +56,12 @@ class Stage:
 
 
 def run(tmp_path, some, beside=None, settings=None, heard=None, between=None):
-    made = Plan((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
+    made = Schedule((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
-    other = (Side("other"), tmp_path / "other") if beside else None
-    supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other, None, between)
+    other = (Variant("other"), tmp_path / "other") if beside else None
+    supervise.run_schedule(
+        made, settings or RunSettings(), tmp_path, 0, (heard if heard is not None else []).append, other, None, between
+    )
 
 
 def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeypatch, tmp_path):
@@ -91,7 +93,7 @@ def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recor
     logs = []
     for seed in (3, 3, 4):
         stage = Stage(monkeypatch, needs=lambda key, seat: 6)
-        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=Settings(order_seed=seed))
+        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=RunSettings(order_seed=seed))
         logs.append([key for _, what, key in stage.log if what == "turn"])
     assert logs[0] == logs[1] != logs[2]
     assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
@@ -112,7 +114,7 @@ def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_
     victim = random.Random(1).choice(some).case.key
 
     def answers(seat, order, count):
-        return Lost("killed", "was killed by signal 11") if order["do"] == what and order["key"] == victim else None
+        return WorkerDied("killed", "was killed by signal 11") if order["do"] == what and order["key"] == victim else None
 
     stage = Stage(monkeypatch, answers)
     heard = []
@@ -128,7 +130,7 @@ def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_
 def test_a_death_on_one_side_does_not_keep_the_other_from_its_record(monkeypatch, tmp_path):
     [item] = items("jacfwd")
     stage = Stage(
-        monkeypatch, lambda seat, order, count: Lost("killed", "") if seat == "other" and order["do"] == "turn" else None
+        monkeypatch, lambda seat, order, count: WorkerDied("killed", "") if seat == "other" and order["do"] == "turn" else None
     )
     run(tmp_path, [item], beside=True)
     assert [r.reason for r in load(tmp_path / "other").records] == ["killed"]
@@ -181,7 +183,7 @@ def test_what_died_after_its_record_was_written_is_not_put_on_record_again(monke
             written = make_record(workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1])
             assert written.key == item.case.key
             writer.append(written)
-            return Lost("killed", "was killed by signal 9")
+            return WorkerDied("killed", "was killed by signal 9")
         return None
 
     Stage(monkeypatch, answers)
@@ -196,10 +198,10 @@ def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monk
 
     def seat(job, side, *rest):
         if side.name == "other":
-            raise Lost("killed", "unknown flag")
+            raise WorkerDied("killed", "unknown flag")
         return whole(job, side, *rest)
 
-    monkeypatch.setattr(seats, "seat", seat)
+    monkeypatch.setattr(worker_group, "open_worker_group", seat)
     run(tmp_path, some, beside=True)
     assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "killed") for item in some}
     assert load(tmp_path).records == []
@@ -214,7 +216,7 @@ def test_a_death_for_memory_beside_others_is_no_verdict_until_the_case_dies_alon
     def answers(seat, order, count):
         if order["key"] == hungry and order["do"] == "prepare":
             alone.append(order["alone"])
-            return Lost("out_of_memory", "std::bad_alloc")
+            return WorkerDied("out_of_memory", "std::bad_alloc")
         return None
 
     Stage(monkeypatch, answers)
@@ -252,10 +254,10 @@ def test_another_mode_is_no_neighbour(monkeypatch, tmp_path):
 def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp_path):
     @contextlib.contextmanager
     def nobody(*_):
-        raise Lost("killed", "the process ended with status 1: ImportError: no jax")
+        raise WorkerDied("killed", "the process ended with status 1: ImportError: no jax")
         yield
 
-    monkeypatch.setattr(seats, "seat", nobody)
+    monkeypatch.setattr(worker_group, "open_worker_group", nobody)
     some = items("jacfwd", "jacrev", points=(6, 12))
     run(tmp_path, some)
     records = latest(load(tmp_path).records)
@@ -276,5 +278,5 @@ def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
         yield from whole(self, order, seconds)
 
     monkeypatch.setattr(stage.Seat, "ask", ask)
-    run(tmp_path, items("jacfwd"), settings=Settings(case_seconds=20.0))
+    run(tmp_path, items("jacfwd"), settings=RunSettings(case_seconds=20.0))
     assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling import workload
-from scaling.case import Case
-from scaling.measuring import attempt, check, inputs, spmd
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
 
 FEW = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
 PROBLEMS = {
@@ -25,7 +24,7 @@ PROBLEMS = {
 
 def run(case, sampling=FEW):
     blank = Record(case, "failed", {"digest": "test", "platform": "cpu"})
-    return attempt.run(blank, jax.devices()[: case.devices], "cpu", sampling)
+    return run_case.run_case(blank, jax.devices()[: case.devices], "cpu", sampling)
 
 
 def case_of(name, **more):
@@ -34,20 +33,20 @@ def case_of(name, **more):
 
 def with_function(monkeypatch, change):
     """Every program's function changed by `change(function, arguments) -> function`."""
-    whole = spmd.program
+    whole = layout.lay_out
 
     def changed(*words, **more):
         program = whole(*words, **more)
         return dataclasses.replace(program, function=jax.jit(change(program.function, program.arguments)))
 
-    monkeypatch.setattr(spmd, "program", changed)
+    monkeypatch.setattr(layout, "lay_out", changed)
 
 
 def run_once(case):
     """What a case's program gives."""
     built = workload.build(case)
-    program = spmd.program(case, built, jax.devices()[:1])
-    return program.function(*inputs.place(case, built, program))
+    program = layout.lay_out(case, built, jax.devices()[:1])
+    return program.function(*inputs.place_inputs(case, built, program))
 
 
 class Pending:
@@ -66,12 +65,14 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(
-        attempt, "_program", lambda *_: (SimpleNamespace(coloring=None), lambda: Pending(clock), lambda result: None, None)
+        run_case,
+        "_compile_program",
+        lambda *_: (SimpleNamespace(coloring=None), lambda: Pending(clock), lambda result: None, None),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
-        monkeypatch.setattr(attempt, "waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
-    monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
+        monkeypatch.setattr(run_case, "make_waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
+    monkeypatch.setitem(run_case._FLOORS, ("jit", True, 1), 1e-5)
     record = run(case_of("poisson"))
     assert record.status == "ok", record.text
     assert (record.seconds == pytest.approx([0.010] * len(record.seconds))) == waits
@@ -81,7 +82,7 @@ def test_when_a_call_returns_its_outputs_are_there():
     """Without waiting they are not: the device is still at work."""
     x = jnp.ones((500, 500))
     compiled = jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 500, x), x + 1]).lower(x).compile()
-    wait = attempt.waiter(compiled(x))
+    wait = run_case.make_waiter(compiled(x))
     assert not all(leaf.is_ready() for leaf in compiled(x))
     assert all(leaf.is_ready() for leaf in wait(compiled(x)))
 
@@ -91,7 +92,7 @@ def test_a_program_into_which_the_inputs_are_folded_is_a_wrong_answer(monkeypatc
     """It answers for the inputs that it was compiled with: so each case is checked on inputs that only come when it is called."""
     case, other = case_of(name), case_of(name, data_seed=1)
     built = workload.build(other)
-    folded = inputs.place(other, built, spmd.program(other, built, jax.devices()[:1]))
+    folded = inputs.place_inputs(other, built, layout.lay_out(other, built, jax.devices()[:1]))
     assert run(case).status == "ok"
     with_function(monkeypatch, lambda function, _: lambda *given: function(*folded))
     record = run(case)
@@ -102,7 +103,7 @@ def test_a_program_into_which_the_inputs_are_folded_is_a_wrong_answer(monkeypatc
 def test_every_input_that_matters_is_an_argument_of_the_compiled_program(name):
     case = case_of(name)
     built = workload.build(case)
-    program = spmd.program(case, built, jax.devices()[:1])
+    program = layout.lay_out(case, built, jax.devices()[:1])
     traced = program.function.trace(*program.arguments.values())
     _, used = jax.interpreters.partial_eval.dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars))
     due = sum(x.size * x.dtype.itemsize for x, counts in zip(program.arguments.values(), used, strict=True) if counts)
@@ -138,16 +139,16 @@ def test_every_output_is_waited_for(name):
 
     count = len(jax.tree.leaves(run_once(case_of(name, mode="jacrev"))))
     outputs = [Output() for _ in range(count)] if count > 1 else Output()
-    attempt.waiter(outputs)(outputs)
+    run_case.make_waiter(outputs)(outputs)
     assert Output.waited == count
 
 
 def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_before_anything_is_allocated(monkeypatch):
-    from scaling import memory
+    from scaling.core import memory
 
     monkeypatch.setattr(memory, "available", lambda: 100)
-    monkeypatch.setattr(inputs, "place", lambda *_: 1 / 0)
-    monkeypatch.setitem(attempt._FLOORS, ("jit", True, 1), 1e-5)
+    monkeypatch.setattr(inputs, "place_inputs", lambda *_: 1 / 0)
+    monkeypatch.setitem(run_case._FLOORS, ("jit", True, 1), 1e-5)
     record = run(case_of("poisson"))
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
@@ -155,9 +156,11 @@ def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_befor
 
 def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):
     case = case_of("poisson")
-    started = attempt.prepare(Record(case, "failed", {"digest": "test"}), attempt.Place(jax.devices()[:1], "cpu"), FEW)
-    assert not attempt.turn(started) and started.found["seconds"]
-    monkeypatch.setattr(attempt.conditions, "meter", lambda *where: 1 / 0)
-    assert attempt.turn(started) and started.ended
+    started = run_case.prepare_case(
+        Record(case, "failed", {"digest": "test"}), run_case.ProcessGroup(jax.devices()[:1], "cpu"), FEW
+    )
+    assert not run_case.take_turn(started) and started.found["seconds"]
+    monkeypatch.setattr(run_case.host_monitor, "meter", lambda *where: 1 / 0)
+    assert run_case.take_turn(started) and started.ended
     record = started.record()
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])

@@ -1,13 +1,13 @@
 """The blocks of chunk=auto: the largest that fit, whatever memory does as they shrink."""
 
-from scaling.case import Case
-from scaling.measuring.blocks import Blocks, Need, find
-from scaling.measuring.shape import Part, Shape
-from scaling.workload import Workload, uniform
+from scaling.core.case import Case
+from scaling.core.shape import DerivativeShape, LinearMapPart
+from scaling.core.workload import Workload, uniform
+from scaling.options.autochunk import Blocks, MemoryNeed, find_blocks
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
-SIZES = Shape(3, 40, 40, 40, False, 3, (Part("jacfwd", ("x",), 40),))
+SIZES = DerivativeShape(3, 40, 40, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
 
 
 def found(needed, limit, case=CASE, known=None, hopeless=0):
@@ -15,9 +15,9 @@ def found(needed, limit, case=CASE, known=None, hopeless=0):
 
     def need(blocks):
         of = needed(blocks.block or 12, blocks.chunk or 40, blocks.storage == "host")
-        return Need(of, of <= limit, hopeless > limit)
+        return MemoryNeed(of, of <= limit, hopeless > limit)
 
-    return find(case, WORKLOAD, SIZES, need, known)
+    return find_blocks(case, WORKLOAD, SIZES, need, known)
 
 
 def test_all_at_once_is_tried_first_and_taken_if_it_fits():

@@ -5,18 +5,18 @@ import os
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
 
-from scaling import ceilings, workload
-from scaling.case import Case
-from scaling.measuring import attempt, shape, unfit
-from scaling.record import Record
-from scaling.sampling import Sampling
-from scaling.study import Cell, expand
+from scaling.core import applicability, run_case, shape, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.options import machine_peaks
+from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
@@ -28,7 +28,7 @@ STUDY = {"workload": "mine", "devices": [1, 2, 4], "dtype": DTYPES, "precision":
 
 
 def cases(platform="cpu", **study):
-    return [cell.case for cell in ceilings.cells(expand({**STUDY, **study}, {}), platform)]
+    return [cell.case for cell in machine_peaks.peak_cells(expand_study({**STUDY, **study}, {}), platform)]
 
 
 def small(case):
@@ -38,7 +38,9 @@ def small(case):
 
 
 def run(case):
-    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_case.run_case(
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[: case.devices], "cpu", ONCE
+    )
 
 
 def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases():
@@ -54,9 +56,9 @@ def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases(
 
 def test_what_bounds_a_case_is_among_the_ceilings_of_its_study():
     measured = {(case.target, case.dtype, case.precision, case.devices) for case in cases()}
-    for cell in expand(STUDY, {}):
-        targets = set(ceilings.UNITS) - (set() if cell.case.devices > 1 else {"all_reduce"})
-        assert {(t, *ceilings.like(t, cell.case), cell.case.devices) for t in targets} <= measured
+    for cell in expand_study(STUDY, {}):
+        targets = set(machine_peaks.UNITS) - (set() if cell.case.devices > 1 else {"all_reduce"})
+        assert {(t, *machine_peaks.peak_like(t, cell.case), cell.case.devices) for t in targets} <= measured
 
 
 def test_an_empty_call_is_measured_through_every_api_that_the_cases_of_jax_use():
@@ -73,9 +75,16 @@ def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_m
     for case in some:
         assert workload.complete(case) == case, "nothing is left to the workload"
         built = workload.build(case)
-        assert case.points % devices == 0 and unfit.unfit(case, built, shape.shape(case, built)) is None
+        assert (
+            case.points % devices == 0
+            and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
+        )
     work = [
-        {(c.target, c.dtype, c.precision, ceilings.work(c)) for c in several if c.kind == "ceiling" and c.target != "all_reduce"}
+        {
+            (c.target, c.dtype, c.precision, machine_peaks.peak_work(c))
+            for c in several
+            if c.kind == "ceiling" and c.target != "all_reduce"
+        }
         for several in (some, cases(platform, devices=1))
     ]
     assert work[0] == work[1]
@@ -83,8 +92,12 @@ def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_m
 
 
 def test_ceilings_are_wanted_where_the_study_or_one_of_its_parts_asks():
-    assert ceilings.wanted({"ceilings": True}) and ceilings.wanted({"parts": {"one": {}, "other": {"ceilings": True}}})
-    assert not ceilings.wanted({"ceilings": False, "parts": {"one": {"ceilings": None}}}) and not ceilings.wanted({})
+    assert machine_peaks.are_wanted({"ceilings": True}) and machine_peaks.are_wanted(
+        {"parts": {"one": {}, "other": {"ceilings": True}}}
+    )
+    assert not machine_peaks.are_wanted(
+        {"ceilings": False, "parts": {"one": {"ceilings": None}}}
+    ) and not machine_peaks.are_wanted({})
 
 
 SMALL = list(dict.fromkeys(small(case) for case in cases()))
@@ -101,7 +114,7 @@ def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_i
             "all_reduce": record.collective_bytes, "arithmetic": record.flops - case.sizes["k"] * case.points // case.devices,
             "division": record.flops // 3, "reduction": record.flops, "transpose": record.argument_bytes + record.output_bytes,
         }  # fmt: skip
-        assert ceilings.work(case) == counted[case.target]
+        assert machine_peaks.peak_work(case) == counted[case.target]
     if case.dtype != "bfloat16":  # which a CPU converts on the way
         beside = 64 if case.target == "reduction" else 0  # where its sums begin, and a copy of those few
         assert 0 <= record.hbm_bytes - record.argument_bytes - record.output_bytes <= beside, "one pass over its numbers"
@@ -132,4 +145,4 @@ def test_a_ceiling_that_does_less_is_a_wrong_answer(target, monkeypatch):
 def test_a_ceiling_of_any_sizes_can_be_asked_for_by_name():
     asked = workload.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
     assert (asked.mode, dict(asked.sizes), run(asked).status) == ("value", {"k": 6, "terms": 1}, "ok")
-    assert isinstance(Cell(asked).case, Case)
+    assert isinstance(GridCell(asked).case, Case)

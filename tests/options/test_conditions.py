@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from scaling import cores, environment
-from scaling.measuring import conditions
-from scaling.measuring.conditions import Reading
+from scaling.core import cores, environment
+from scaling.options import host_monitor
+from scaling.options.host_monitor import HostReading
 
 CORE = cores.allowed()[0]
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
@@ -72,21 +72,21 @@ def install(monkeypatch):
 
     def put(library, visible=None):
         monkeypatch.setattr(environment, "_nvml", lambda: library)
-        conditions._gpus.cache_clear()
+        host_monitor._gpus.cache_clear()
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     yield put
-    conditions._gpus.cache_clear()
+    host_monitor._gpus.cache_clear()
 
 
 def clocks():
-    return [gpu["sm_mhz"] - 1000 for gpu in conditions.read("gpu", None)["gpus"]]
+    return [gpu["sm_mhz"] - 1000 for gpu in host_monitor.read_host("gpu", None)["gpus"]]
 
 
 def test_a_gpu_tells_its_clocks_power_and_temperature_with_their_units(install):
     install(Nvml())
-    first = conditions.read("gpu", None)["gpus"][0]
+    first = host_monitor.read_host("gpu", None)["gpus"][0]
     assert first == {"sm_mhz": 1000, "memory_mhz": 2000, "watts": 123.456, "celsius": 61, "throttle": []}
 
 
@@ -97,17 +97,17 @@ def test_a_gpu_tells_its_clocks_power_and_temperature_with_their_units(install):
 )  # fmt: skip
 def test_a_gpu_is_throttled_by_power_and_heat_not_by_idleness_or_a_chosen_clock(install, reasons, words):
     install(Nvml(reasons))
-    assert conditions.read("gpu", None)["gpus"][1]["throttle"] == words
-    assert ("throttled" in conditions.disturbed(conditions.meter("gpu", None))) == bool(words)
-    assert "throttled" not in conditions.disturbed(conditions.meter("cpu", None))
+    assert host_monitor.read_host("gpu", None)["gpus"][1]["throttle"] == words
+    assert ("throttled" in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))) == bool(words)
+    assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("cpu", None))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_that_began_or_ended_throttled_is_marked(install, when):
     install(Nvml(0x4 if when == "before" else 0x0))
-    started = conditions.meter("gpu", None)
+    started = host_monitor.start_meter("gpu", None)
     install(Nvml(0x4 if when == "after" else 0x0))
-    assert "throttled" in conditions.disturbed(started)
+    assert "throttled" in host_monitor.find_disturbances(started)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ NEW, OLD = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Th
 )  # fmt: skip
 def test_what_a_library_does_not_know_is_none_and_the_rest_stays(install, without, field, left):
     install(Nvml(0x4), "0")
-    whole = conditions.read("gpu", None)["gpus"][0]
+    whole = host_monitor.read_host("gpu", None)["gpus"][0]
     install(Nvml(0x4, without), "0")
-    part = conditions.read("gpu", None)["gpus"][0]
+    part = host_monitor.read_host("gpu", None)["gpus"][0]
     assert part[field] == left
     assert {name for name in whole if whole[name] != part[name]} <= {field, "sm_mhz"}
 
@@ -147,9 +147,9 @@ def test_what_a_library_does_not_know_is_none_and_the_rest_stays(install, withou
 @pytest.mark.parametrize("library", [None, object(), Nvml(without=["nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"])])
 def test_without_a_library_there_is_no_gpu_no_driver_and_no_exception(install, library):
     install(library)
-    assert conditions.read("gpu", None)["gpus"] == []
+    assert host_monitor.read_host("gpu", None)["gpus"] == []
     assert environment.describe("gpu", "H200", {}, None, None)["driver"] is None
-    assert "throttled" not in conditions.disturbed(conditions.meter("gpu", None))
+    assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))
 
 
 @pytest.mark.parametrize("status", [None, 0, 9])
@@ -168,9 +168,9 @@ def test_a_library_that_is_missing_or_cannot_start_is_none(monkeypatch, status):
 
 def test_conditions_are_plain_values_and_on_a_cpu_of_the_bound_cores_alone(install):
     install(Nvml())
-    found = conditions.read("cpu", [CORE])
+    found = host_monitor.read_host("cpu", [CORE])
     assert set(found) == {"load", "core_mhz", "governor"} and len(found["core_mhz"]) == 1
-    everything = conditions.read("gpu", None)
+    everything = host_monitor.read_host("gpu", None)
     assert json.loads(json.dumps(everything, allow_nan=False)) == everything
 
 
@@ -183,19 +183,19 @@ def test_conditions_are_plain_values_and_on_a_cpu_of_the_bound_cores_alone(insta
 )  # fmt: skip
 def test_the_clock_of_each_bound_core_is_told_or_none(monkeypatch, files, mhz):
     monkeypatch.setattr(environment, "contents", lambda path: next((files[end] for end in files if path.endswith(end)), None))
-    assert conditions.read("cpu", [1, 3])["core_mhz"] == mhz
+    assert host_monitor.read_host("cpu", [1, 3])["core_mhz"] == mhz
 
 
 def turn(monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0.0, preempted=0, slowdowns=0):
     """What is said of a made-up turn."""
     numbers = tuple(range(cores))
-    start = Reading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 11, 5, False)
+    start = HostReading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 11, 5, False)
     end = dataclasses.replace(
         start, idle_seconds=100.0 + idle, stolen_seconds=7.0 + stolen, own_seconds=50.0 + own, at_seconds=900.0 + wall,
         preempted=11 + preempted, slowdowns=5 + slowdowns,
     )  # fmt: skip
-    monkeypatch.setattr(conditions, "meter", lambda platform, bound_to: end)
-    return conditions.disturbed(start)
+    monkeypatch.setattr(host_monitor, "start_meter", lambda platform, bound_to: end)
+    return host_monitor.find_disturbances(start)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
@@ -248,9 +248,9 @@ def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
     real = environment.contents
     for stat in (None, "", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"):
         monkeypatch.setattr(environment, "contents", lambda path, stat=stat: stat if path == "/proc/stat" else real(path))
-        started = conditions.meter("cpu", [CORE])
+        started = host_monitor.start_meter("cpu", [CORE])
         time.sleep(0.05)
-        assert (started.watched, conditions.disturbed(started)) == (0, [])
+        assert (started.watched, host_monitor.find_disturbances(started)) == (0, [])
 
 
 WORK = """

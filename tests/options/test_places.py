@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from scaling.case import Refusal
-from scaling.measuring import places
+from scaling.core.case import Refusal
+from scaling.options.sparse import common_pattern
 
 
 def some(generator, outputs=6, inputs=9):
     rows, cols = np.nonzero(generator.random((outputs, inputs)) < 0.4)
-    return places.checked(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
+    return common_pattern.validated_pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
 def test_entries_are_found_in_another_pattern_and_what_is_lacking_is_named():
     generator = np.random.default_rng(1)
     for _ in range(50):
         ours, theirs = some(generator), some(generator)
-        found = places.common(ours, theirs)
+        found = common_pattern.common_entries(ours, theirs)
         mine = set(zip(ours.rows.tolist(), ours.cols.tolist(), strict=True))
         other = list(zip(theirs.rows.tolist(), theirs.cols.tolist(), strict=True))
         assert [other[at] if has else None for at, has in zip(found.at, found.has, strict=True)] == [
@@ -27,13 +27,18 @@ def test_entries_are_found_in_another_pattern_and_what_is_lacking_is_named():
 
 def test_places_beyond_two_to_the_31_are_told_apart():
     rows, cols = np.array([0, 30_000], np.int32), np.array([2, 2], np.int32)
-    ours, theirs = places.checked(rows, cols, 100_000, 90_000), places.checked(rows[1:], cols[1:], 100_000, 90_000)
-    assert places.common(theirs, ours).lacking.tolist() == [0] and places.common(theirs, ours).at.tolist() == [1]
+    ours, theirs = (
+        common_pattern.validated_pattern(rows, cols, 100_000, 90_000),
+        common_pattern.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
+    )
+    assert common_pattern.common_entries(theirs, ours).lacking.tolist() == [0] and common_pattern.common_entries(
+        theirs, ours
+    ).at.tolist() == [1]
 
 
 def test_a_pattern_written_out_holds_its_entries_and_zeros():
-    pattern = places.checked(np.array([0, 2]), np.array([1, 0]), 3, 2)
-    assert places.written_out(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
+    pattern = common_pattern.validated_pattern(np.array([0, 2]), np.array([1, 0]), 3, 2)
+    assert common_pattern.to_dense(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
 
 
 @pytest.mark.parametrize(
@@ -50,4 +55,4 @@ def test_a_pattern_written_out_holds_its_entries_and_zeros():
 )
 def test_what_is_no_pattern_is_refused(rows, cols, words):
     with pytest.raises(Refusal, match=words):
-        places.checked(np.array(rows, int), np.array(cols, int), 3, 2)
+        common_pattern.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling import workload
-from scaling.case import Case, Refusal
-from scaling.measuring import colors, inputs, sparsity
-from scaling.measuring.colors import Matrix
-from scaling.measuring.sparsity import Coloring, Pattern
+from scaling.core import inputs, workload
+from scaling.core.case import Case, Refusal
+from scaling.options.sparse import color_graph, sparsity
+from scaling.options.sparse.color_graph import Matrix
+from scaling.options.sparse.sparsity import Coloring, Pattern
 
 jax.config.update("jax_enable_x64", True)
 
@@ -82,13 +82,13 @@ def test_every_entry_of_every_matrix_is_read_off_its_compressed_columns_and_rows
         found = colored(pattern_of(there), how)
         J = there * generator.integers(1, 10**6, there.shape)
         np.testing.assert_array_equal(read_off(found, J), J[there])
-        sparsity.validate(found)
+        sparsity.validate_coloring(found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_holds_where_quicker_ways_to_colour_are_left_out(kind, monkeypatch):
-    monkeypatch.setattr(colors, "_MOST", 0)
-    monkeypatch.setattr(colors, "_PAIRS", 0)
+    monkeypatch.setattr(color_graph, "_MOST", 0)
+    monkeypatch.setattr(color_graph, "_PAIRS", 0)
     generator = np.random.default_rng(2)
     for _ in range(100):
         there = drawn(generator, kind)
@@ -105,10 +105,10 @@ def test_any_division_of_the_entries_between_columns_and_rows_can_be_coloured(ki
         pattern = pattern_of(there)
         by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
         matrix = Matrix(pattern.rows, pattern.cols, there.shape)
-        found = sparsity._told(pattern, colors.divided(matrix, by_row), 0.0, 0.0)
+        found = sparsity._told(pattern, color_graph.divide_entries(matrix, by_row), 0.0, 0.0)
         J = there * generator.integers(1, 10**6, there.shape)
         np.testing.assert_array_equal(read_off(found, J), J[there])
-        sparsity.validate(found)
+        sparsity.validate_coloring(found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,9 +123,9 @@ def test_both_together_need_no_more_colours_than_the_better_of_columns_and_rows_
         assert columns.rows is None and rows.columns is None and columns.row_count == rows.column_count == 0
 
 
-@pytest.mark.parametrize("most", [colors._MOST, 0], ids=["our colours", "asdex's"])
+@pytest.mark.parametrize("most", [color_graph._MOST, 0], ids=["our colours", "asdex's"])
 def test_colours_are_numbered_without_a_gap_and_lines_without_an_entry_have_none(most, monkeypatch):
-    monkeypatch.setattr(colors, "_MOST", most)
+    monkeypatch.setattr(color_graph, "_MOST", most)
     there = np.zeros((4, 7), bool)
     there[1, [0, 2, 5]] = there[3, [2, 6]] = True
     columns, rows = colored(pattern_of(there), "columns"), colored(pattern_of(there), "rows")
@@ -168,10 +168,10 @@ def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
         right = not colorless.any() and (read_off(found, J) == J[there]).all()
         seen.add(right)
         if right:
-            sparsity.validate(found)
+            sparsity.validate_coloring(found)
         else:
             with pytest.raises(ValueError, match=r"entry \(\d+, \d+\) cannot be read off its (column|row)'s colour"):
-                sparsity.validate(found)
+                sparsity.validate_coloring(found)
     assert seen == {True, False}
 
 
@@ -179,7 +179,7 @@ def test_a_valid_colouring_has_as_many_colours_as_it_says_and_a_side_for_every_e
     found = colored(pattern_of(np.eye(3, 5, dtype=bool)), "columns")
     for wrong in ({"column_count": 0}, {"by_row": ~found.by_row}, {"columns": None, "column_count": 0}, {"row_count": 1}):
         with pytest.raises(ValueError):
-            sparsity.validate(dataclasses.replace(found, **wrong))
+            sparsity.validate_coloring(dataclasses.replace(found, **wrong))
 
 
 def test_places_that_many_entries_share_are_found_by_sorting_as_by_counting():
@@ -203,7 +203,7 @@ def test_a_pattern_runs_over_all_inputs_in_order_flat_and_over_the_outputs_flat(
     def function(a, b):
         return jnp.stack([a[0] * b[1:], a[1] + b[:3] ** 2])
 
-    found = sparsity.coloring("two inputs", function, shapes((2, 3), (4,)), "columns").pattern
+    found = sparsity.find_coloring("two inputs", function, shapes((2, 3), (4,)), "columns").pattern
     by_a, by_b = jax.jacfwd(function, argnums=(0, 1))(a, b)
     J = np.concatenate([by_a.reshape(6, 6), by_b.reshape(6, 4)], axis=1)
     rows, cols = np.nonzero(J)
@@ -212,7 +212,7 @@ def test_a_pattern_runs_over_all_inputs_in_order_flat_and_over_the_outputs_flat(
 
 
 def test_an_entry_that_happens_to_be_zero_belongs_to_the_pattern():
-    found = sparsity.coloring("zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), shapes((4,)), "rows").pattern
+    found = sparsity.find_coloring("zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), shapes((4,)), "rows").pattern
     assert list(zip(found.rows, found.cols, strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3)]
 
 
@@ -224,9 +224,9 @@ def test_the_pattern_that_is_detected_is_the_one_known_by_hand(sizes):
     name, formulation, sizes = sizes
     built = workload.build(Case(name, formulation=formulation, sizes=sizes))
     ((_, draw),) = built.points.items()
-    found = sparsity.coloring(name, built.function, shapes(draw.shape), "both")
+    found = sparsity.find_coloring(name, built.function, shapes(draw.shape), "both")
     np.testing.assert_array_equal((found.pattern.rows, found.pattern.cols), built.pattern())
-    sparsity.validate(found)
+    sparsity.validate_coloring(found)
 
 
 def test_a_function_is_looked_at_once_and_a_pattern_coloured_once():
@@ -236,39 +236,39 @@ def test_a_function_is_looked_at_once_and_a_pattern_coloured_once():
         calls.append(x)
         return x[1:] * x[:-1]
 
-    first = sparsity.coloring("key", function, shapes((5,)), "columns")
+    first = sparsity.find_coloring("key", function, shapes((5,)), "columns")
     looked = len(calls)
-    assert sparsity.coloring("key", function, shapes((5,)), "columns") is first
-    again = sparsity.coloring("key", function, shapes((5,)), "rows")
+    assert sparsity.find_coloring("key", function, shapes((5,)), "columns") is first
+    again = sparsity.find_coloring("key", function, shapes((5,)), "rows")
     assert again.pattern is first.pattern and again.detect_seconds == first.detect_seconds > 0 and again.rows is not None
     assert len(calls) == looked
-    other = sparsity.coloring("another key", function, shapes((7,)), "columns")
+    other = sparsity.find_coloring("another key", function, shapes((7,)), "columns")
     assert len(calls) > looked and other.pattern.inputs == 7
 
 
 def test_of_many_patterns_the_last_are_kept():
     for n in range(2, 9):
-        sparsity.coloring(n, lambda x: x**2, shapes((n,)), "columns")
+        sparsity.find_coloring(n, lambda x: x**2, shapes((n,)), "columns")
     assert list(sparsity._patterns) == [5, 6, 7, 8] and len(sparsity._colorings) == 4
 
 
 def test_without_asdex_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
     with pytest.raises(Refusal, match=r"pip install 'ad-scaling\[sparse\]'"):
-        sparsity.coloring("key", lambda x: x**2, shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: x**2, shapes((3,)), "columns")
 
 
 def test_what_asdex_cannot_read_is_refused_in_its_words_and_one_line():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as refused:
-        sparsity.coloring("key", lambda x: jnp.fft.fft(x).real, shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, shapes((3,)), "columns")
     assert "\n" not in str(refused.value) and "key" not in sparsity._patterns
 
 
 def test_nothing_to_colour_and_no_known_way_are_refused():
     with pytest.raises(Refusal, match="does not depend"):
-        sparsity.coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
     with pytest.raises(Refusal, match="did you mean 'columns'"):
-        sparsity.coloring("key", lambda x: x**2, shapes((3,)), "column")
+        sparsity.find_coloring("key", lambda x: x**2, shapes((3,)), "column")
 
 
 def test_looking_at_a_function_leaves_the_collector_of_cycles_as_it_was():
@@ -276,7 +276,7 @@ def test_looking_at_a_function_leaves_the_collector_of_cycles_as_it_was():
 
     assert gc.isenabled()
     with pytest.raises(Refusal):
-        sparsity.coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
     assert gc.isenabled()
 
 
@@ -293,7 +293,7 @@ CASES = [
 def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, sizes, formulation, dtype):
     case = Case(name, sizes=sizes, formulation=formulation, points=5, dtype=dtype)
     built, dense = (workload.build(dataclasses.replace(case, seeds=seeds)) for seeds in ("colored", "identity"))
-    exact = inputs.exact(case, built, 0, 5)
+    exact = inputs.exact_inputs(case, built, 0, 5)
     ((given, x),) = exact.items()
     entries, whole = built.nonzeros(exact), built.reference(exact)
     n, rounding = whole.value.shape[1], {"float64": 1e-14, "float32": 1e-6, "bfloat16": 0.03}[dtype]
@@ -324,7 +324,7 @@ def test_no_two_entries_of_a_row_or_column_of_a_sparse_workload_are_the_same():
     for name, sizes in (("stencil", {"side": 5}), ("arrowhead", {"n": 7})):
         case = Case(name, sizes=sizes)
         built = workload.build(case)
-        J = built.reference(inputs.exact(case, built, 0, 1)).derivative[0]
+        J = built.reference(inputs.exact_inputs(case, built, 0, 1)).derivative[0]
         for line in J:
             assert len(set(line[line != 0])) == np.count_nonzero(line)
 
@@ -336,6 +336,6 @@ def test_grids_on_which_neighbours_are_the_same_cell_and_arrows_without_a_shaft_
 
 
 def test_a_colouring_says_what_it_read_off_which():
-    found = sparsity.coloring("arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, shapes((12,)), "both")
+    found = sparsity.find_coloring("arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, shapes((12,)), "both")
     assert isinstance(found, Coloring) and (found.column_count, found.row_count) == (2, 1)
     assert found.by_row.any() and not found.by_row.all() and found.by_row.shape == found.pattern.rows.shape

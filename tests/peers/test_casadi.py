@@ -6,18 +6,17 @@ import shutil
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 pytest.importorskip("casadi", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import workload
-from scaling.case import BATCHES, HESSIAN, MODES, SECOND, Case
-from scaling.measuring import attempt, inputs, shape, unfit
+from scaling.core import applicability, inputs, run_case, shape, workload
+from scaling.core.case import BATCHES, HESSIAN, MODES, SECOND, Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
 from scaling.peers import casadi as peer
-from scaling.record import Record
-from scaling.sampling import Sampling
 
 jax.config.update("jax_enable_x64", True)
 compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
@@ -53,7 +52,7 @@ def completed(**fields):
 
 def refusal(case):
     built = workload.build(case)
-    return unfit.unfit(case, built, shape.shape(case, built))
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def cases(problems, devices=(1, 2), **fields):
@@ -67,7 +66,7 @@ def cases(problems, devices=(1, 2), **fields):
 
 
 def run(case, sampling=ONCE):
-    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling)
+    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling)
 
 
 @pytest.mark.parametrize("case", cases(PROBLEMS | TWICE))
@@ -139,7 +138,7 @@ def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
     def instructions(**fields):
         case = completed(**fields)
         built = workload.build(case)
-        graph, passes = peer._graph(case, built, shape.shape(case, built), inputs.arrays(case, built))
+        graph, passes = peer._graph(case, built, shape.derivative_shape(case, built), inputs.input_arrays(case, built))
         return graph.n_instructions(), passes
 
     by_shift = {mode: instructions(workload="residual", points=2, mode=mode) for mode in ("jacfwd", "jacrev")}

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import peer, workload
-from scaling.case import Case, Refusal
-from scaling.measuring import attempt, shape, unfit
-from scaling.peers import julia
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import applicability, run_case, shape, workload
+from scaling.core.case import Case, Refusal
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.peers import interface, julia
 
 jax.config.update("jax_enable_x64", True)
 
@@ -143,9 +142,9 @@ log.write("end\\n")
 @pytest.fixture(autouse=True)
 def fresh_versions():
     """What is installed changes from test to test."""
-    peer.versions.cache_clear()
+    interface.versions.cache_clear()
     yield
-    peer.versions.cache_clear()
+    interface.versions.cache_clear()
 
 
 @pytest.fixture
@@ -180,11 +179,11 @@ def completed(**fields):
 
 def refusal(case):
     built = workload.build(case)
-    return unfit.unfit(case, built, shape.shape(case, built))
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def run(case):
-    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 @pytest.mark.parametrize("system", julia.SYSTEMS)
@@ -205,7 +204,7 @@ def test_an_unknown_system_is_refused_with_those_that_there_are():
 def test_versions_are_those_of_julia_and_of_its_environment(stand_in, tmp_path):
     stand_in()
     for system, own in LOADED.items():
-        assert peer.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys({*SHARED, *own}, "1.2.3")
+        assert interface.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys({*SHARED, *own}, "1.2.3")
 
 
 @pytest.mark.parametrize("absent", [*SYSTEMS_OWN, *SHARED])
@@ -236,7 +235,7 @@ def test_of_several_manifests_the_one_of_the_running_julia_counts(manifests, tak
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
     for name, version in manifests.items():
         instantiate(tmp_path / "other", name=name, version=version)
-    assert peer.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys([*SHARED, "ForwardDiff"], taken)
+    assert interface.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys([*SHARED, "ForwardDiff"], taken)
 
 
 def test_a_manifest_of_the_first_format_and_a_damaged_one_are_read_for_what_they_say(stand_in, tmp_path):
@@ -309,7 +308,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
     stand_in()
     case = completed(workload="poisson", points=4)
     built = workload.build(case)
-    sizes = shape.shape(case, built)
+    sizes = shape.derivative_shape(case, built)
     prepared = julia.prepare(case, built, sizes, _arrays(case, built), 1)
     [folder] = (tmp_path / "temporary").iterdir()
     prepared.call()
@@ -324,9 +323,9 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
 
 
 def _arrays(case, built):
-    from scaling.measuring import inputs
+    from scaling.core import inputs
 
-    return inputs.arrays(case, built)
+    return inputs.input_arrays(case, built)
 
 
 def _words(process):

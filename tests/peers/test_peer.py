@@ -4,9 +4,10 @@ import textwrap
 
 import pytest
 
-from scaling import environment, peer
-from scaling.case import Case, Refusal, from_dict, to_dict
-from scaling.store import latest, load
+from scaling.core import environment
+from scaling.core.case import Case, Refusal, from_dict, to_dict
+from scaling.core.store import latest, load
+from scaling.peers import interface
 
 RIGHT = """
     x, y = arrays["x"], arrays["support"][:, 0]
@@ -138,7 +139,8 @@ def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_
 
 
 def test_what_nothing_is_said_of_is_written_alike_in_jax_and_in_the_formulas():
-    from scaling import formulas, workload
+    from scaling.core import workload
+    from scaling.peers import formulas
     from scaling.workloads import rbf
 
     for variant, names in rbf.FORMULATIONS.items():
@@ -166,7 +168,7 @@ def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
 )
 def test_an_engine_that_is_none_is_refused_in_one_line(engine, words):
     with pytest.raises(Refusal, match=words) as refused:
-        peer.module(engine)
+        interface.module(engine)
     assert "\n" not in str(refused.value)
 
 

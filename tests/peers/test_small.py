@@ -9,17 +9,16 @@ import sys
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import peer, workload
-from scaling.case import BATCHES, HESSIAN, SECOND, Case
-from scaling.measuring import attempt, shape, unfit
-from scaling.peers import _seeds, enzyme
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import applicability, run_case, shape, workload
+from scaling.core.case import BATCHES, HESSIAN, SECOND, Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.peers import _seeds, enzyme, interface
 
 jax.config.update("jax_enable_x64", True)
 
@@ -57,7 +56,7 @@ TWICE = {
 
 def refusal(case):
     built = workload.build(case)
-    return unfit.unfit(case, built, shape.shape(case, built))
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def offered(engine, problem, modes):
@@ -73,7 +72,7 @@ def offered(engine, problem, modes):
 
 def run(case):
     pytest.importorskip(NEEDS[case.engine], reason="scripts/peers installs it")
-    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 def is_right(record):
@@ -91,13 +90,13 @@ def why_not(**fields):
     """Why an engine does not offer a case, in words."""
     case = workload.complete(Case(**fields))
     built = workload.build(case)
-    return peer.module(case.engine).unfit(case, built, shape.shape(case, built))
+    return interface.module(case.engine).unfit(case, built, shape.derivative_shape(case, built))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("engine", NEEDS)
 def test_every_way_that_is_offered_gives_the_reference_at_every_point(engine, name):
-    cases = offered(engine, PROBLEMS[name], peer.module(engine).MODES)
+    cases = offered(engine, PROBLEMS[name], interface.module(engine).MODES)
     assert {"value", "finite_difference" if engine == "numpy" else "jacfwd"} <= {case.mode for case in cases}
     for case in cases:
         is_right(run(case))
@@ -199,6 +198,6 @@ def test_asking_what_is_offered_loads_no_library(engine):
 @pytest.mark.parametrize("engine", NEEDS)
 def test_what_is_not_installed_is_told_with_the_command_that_installs_it(engine):
     if importlib.util.find_spec(NEEDS[engine]):
-        assert peer.missing(engine) is None
+        assert interface.missing(engine) is None
     else:
-        assert NEEDS[engine] in peer.missing(engine)
+        assert NEEDS[engine] in interface.missing(engine)

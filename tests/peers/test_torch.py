@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 pytest.importorskip("torch", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling import formulas, workload
-from scaling.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
-from scaling.measuring import attempt, inputs, shape, unfit
+from scaling.core import applicability, inputs, run_case, shape, workload
+from scaling.core.case import BATCHES, DTYPES, HESSIAN, SECOND, Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.peers import formulas
 from scaling.peers import torch as peer
-from scaling.record import Record
-from scaling.sampling import Sampling
 
 jax.config.update("jax_enable_x64", True)
 
@@ -65,18 +65,18 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
 
 def refusal(case):
     built = workload.build(case)
-    return unfit.unfit(case, built, shape.shape(case, built))
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def why_not(**fields):
     """Why torch does not offer a case, in words."""
     case = workload.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
-    return peer.unfit(case, built, shape.shape(case, built))
+    return peer.unfit(case, built, shape.derivative_shape(case, built))
 
 
 def run(case):
-    return attempt.run(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
 
 
 def is_right(record):
@@ -130,9 +130,9 @@ def test_it_uses_as_many_threads_as_jax_has_devices():
 
     case = workload.complete(Case(**RBF | {"engine": "torch", "jit": False}))
     built = workload.build(case)
-    sizes = shape.shape(case, built)
+    sizes = shape.derivative_shape(case, built)
     for threads in (2, 1):
-        peer.prepare(case, built, sizes, inputs.arrays(case, built), threads)
+        peer.prepare(case, built, sizes, inputs.input_arrays(case, built), threads)
         assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (threads, 1)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import yaml
 
-from scaling.case import Refusal
-from scaling.planning import calibration, model
-from scaling.planning.hardware import from_config
-from scaling.planning.network import collective
-from scaling.reading import curves
+from scaling.analysis import curves
+from scaling.core.case import Refusal
+from scaling.plan import calibration, time_model
+from scaling.plan.hardware import from_config
+from scaling.plan.network import collective
 from tests.support.ceilings import CALL, COLLECTIVE, SPEEDS, all_of, ceiling
 from tests.support.made_up import case_of, machine, timed
 from tests.support.paths import CONF
@@ -72,7 +72,7 @@ def test_a_plan_of_the_ceilings_themselves_gives_their_times():
     hardware = dataclasses.replace(calibrated(*all_of()), attained=(1.0, 1.0), asking=(1.0, 1.0), jitter=1e-9)
     case = case_of("linear", api="jit")
     for kernel, target, amount in (({"products": 10**9}, "matmul", 10**9), ({"divisions": 10**7}, "division", 10**7)):
-        found = model.estimate(case, hardware, [kernel], [])
+        found = time_model.estimate(case, hardware, [kernel], [])
         assert found.seconds == pytest.approx(CALL + amount / SPEEDS[target], rel=1e-4)
 
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scaling.planning import cost
-from scaling.sampling import Sampling
-from scaling.settings import Settings
+from scaling.core.sampling import Sampling
+from scaling.core.settings import RunSettings
+from scaling.plan import cost
 from tests.support.planned import plan, predicted
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
@@ -14,7 +14,7 @@ SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, tu
 
 
 def settings(replicates=1, **sampling):
-    return dataclasses.replace(Settings(), sampling=dataclasses.replace(SAMPLING, **sampling), replicates=replicates)
+    return dataclasses.replace(RunSettings(), sampling=dataclasses.replace(SAMPLING, **sampling), replicates=replicates)
 
 
 def case(high, devices=1, **fields):

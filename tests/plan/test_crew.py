@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from scaling.case import Case
-from scaling.planning import crew
-from scaling.seats import Gone, Side, Unwritable
+from scaling.core.case import Case
+from scaling.core.worker_group import AllocationLost, RecordNotWritten, Variant
+from scaling.plan import compile_pool
 
 STAND_IN = """
 import json, os, sys, time
@@ -61,13 +61,15 @@ def plan(tmp_path, monkeypatch):
     """Plan cases with stand-ins: what was told of each case, in order; `plan.did` has what the planners did."""
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     (tmp_path / "log").mkdir()
-    monkeypatch.setattr(crew, "Side", functools.partial(_side, tmp_path))
+    monkeypatch.setattr(compile_pool, "Variant", functools.partial(_side, tmp_path))
 
     def run(cases, size=1, limit=30.0, tell=None, compiling=0.0, **header):
         told = []
         header = {"platform": "gpu", "log": str(tmp_path / "log"), "seconds": compiling} | header
         begun = []
-        crew.Crew(header, size, limit).plan(cases, tell or (lambda case, found: told.append((case, found))), begun.append)
+        compile_pool.CompilePool(header, size, limit).plan(
+            cases, tell or (lambda case, found: told.append((case, found))), begun.append
+        )
         assert not alive(tmp_path / "log"), "no planner is left behind"
         run.begun = begun
         return told
@@ -77,8 +79,8 @@ def plan(tmp_path, monkeypatch):
 
 
 def _side(folder, name, module, variables):
-    assert module == "scaling.planning.planner"
-    return Side(name, module="stand_in", folder=folder, variables=dict(variables) | {"PYTHONPATH": str(folder)})
+    assert module == "scaling.plan.compile_worker"
+    return Variant(name, module="stand_in", folder=folder, variables=dict(variables) | {"PYTHONPATH": str(folder)})
 
 
 def alive(log):
@@ -162,15 +164,15 @@ def test_where_nothing_can_be_told_the_crew_ends_with_that_error(plan, size):
     def full(each, found):
         told.append(each)
         if len(told) == 1:
-            raise Unwritable("no space left on device")
+            raise RecordNotWritten("no space left on device")
 
-    with pytest.raises(Unwritable, match="no space left"):
+    with pytest.raises(RecordNotWritten, match="no space left"):
         plan([case(f"own.{n}", devices=n) for n in range(1, 30)], size, tell=full, compiling=0.1)
     assert 1 <= len(told) < 20, "nothing more is begun"
 
 
 def test_a_planner_that_does_not_start_ends_the_crew(plan):
-    with pytest.raises(Gone, match=r"the planner did not start: .*no compiler here"):
+    with pytest.raises(AllocationLost, match=r"the planner did not start: .*no compiler here"):
         plan([case("own"), case("apart")], stillborn=True)
 
 

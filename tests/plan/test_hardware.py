@@ -6,8 +6,8 @@ import math
 import pytest
 import yaml
 
-from scaling.case import DTYPES, Refusal
-from scaling.planning.hardware import from_config
+from scaling.core.case import DTYPES, Refusal
+from scaling.plan.hardware import from_config
 from tests.support.machines import machine, told
 from tests.support.paths import CONF
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from scaling.measuring.kernels import Kernel, Message, Traffic, as_work, read, traffic
+from scaling.options.program.hlo_cost import Kernel, Message, Traffic, as_work, read, traffic
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)

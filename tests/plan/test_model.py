@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from scaling.case import Case
-from scaling.planning import model
-from scaling.planning.network import collective
+from scaling.core.case import Case
+from scaling.plan import time_model
+from scaling.plan.network import collective
 from tests.support.machines import (
     ARITHMETIC,
     BANDWIDTH,
@@ -30,7 +30,7 @@ def case(devices=1, **fields):
 
 
 def estimate(kernels, messages=(), devices=1, hardware=None, **fields):
-    return model.estimate(case(devices, **fields), hardware or machine(), kernels, messages)
+    return time_model.estimate(case(devices, **fields), hardware or machine(), kernels, messages)
 
 
 def seconds(*kernels, **more):
@@ -136,7 +136,7 @@ def test_the_parts_make_up_the_whole_where_nothing_is_drawn():
 @pytest.mark.parametrize("devices", [16, 64])
 def test_waiting_for_the_slowest_agrees_with_a_simulation_of_every_device(devices):
     hardware = machine(**LOUD)
-    drawn = model.draws(case(devices), hardware, WORK, [])
+    drawn = time_model.draw_rates(case(devices), hardware, WORK, [])
     slowest = 1 + drawn.waiting / drawn.compute
     rng = np.random.default_rng(1)
     each = rng.lognormal(0, LOUD["jitter"], (10_000, devices))
@@ -193,7 +193,7 @@ def test_a_network_that_was_not_measured_is_said_and_not_taken_for_free():
 def test_the_same_work_gives_the_same_numbers_and_every_program_the_same_machines():
     hardware = machine(attained=[0.4, 0.9], asking=[0.5, 2.0], **LOUD)
     assert estimate(WORK, hardware=hardware, devices=8) == estimate(WORK, hardware=hardware, devices=8)
-    one, twice = (model.draws(case(8), hardware, [{"bytes": n}], []) for n in (10**6, 2 * 10**6))
+    one, twice = (time_model.draw_rates(case(8), hardware, [{"bytes": n}], []) for n in (10**6, 2 * 10**6))
     assert twice.compute == pytest.approx(2 * one.compute), "draw by draw, so that ratios can be formed"
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from scaling.planning.hardware import Level
-from scaling.planning.network import Cost, collective
+from scaling.plan.hardware import Level
+from scaling.plan.network import CollectiveCost, collective
 
 BYTES = 6e6
 SWITCH, TREE = Level("switch", 8, 2e9, 1e-6), Level("tree", None, 5e8, 1e-4)
@@ -15,7 +15,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 
 
 def approx(latency, transfer):
-    return pytest.approx(Cost(latency, transfer), rel=1e-12)
+    return pytest.approx(CollectiveCost(latency, transfer), rel=1e-12)
 
 
 def test_large_sums_go_round_a_ring_and_small_ones_along_a_tree():
@@ -30,8 +30,8 @@ def test_between_hosts_is_sent_what_the_devices_of_a_host_share_out():
     # Reduced within eight, an eighth summed over four hosts, round a ring or along a tree, and gathered.
     inside = collective("all-reduce", BYTES, 8, (SWITCH,))
     eighth = BYTES / 8
-    ring = Cost(6e-4, 6 / 4 * eighth / 5e8)
-    tree = Cost(4e-4, 2 * eighth / 5e8)
+    ring = CollectiveCost(6e-4, 6 / 4 * eighth / 5e8)
+    tree = CollectiveCost(4e-4, 2 * eighth / 5e8)
     outside = min(ring, tree, key=lambda cost: cost.seconds)
     found = collective("all-reduce", BYTES, 32, (SWITCH, TREE))
     assert found == approx(inside.latency + outside.latency, inside.transfer + outside.transfer)
@@ -99,4 +99,4 @@ def test_nothing_to_send_costs_its_latency_alone(kind, levels, shape):
 
 
 def test_one_device_or_no_network_sends_nothing():
-    assert collective("all-reduce", BYTES, 1, (SWITCH,)) == collective("all-reduce", BYTES, 4, ()) == Cost(0.0, 0.0)
+    assert collective("all-reduce", BYTES, 1, (SWITCH,)) == collective("all-reduce", BYTES, 4, ()) == CollectiveCost(0.0, 0.0)

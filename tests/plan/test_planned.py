@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from scaling import memory
-from scaling.case import Refusal
-from scaling.planning import plan, planner
-from scaling.record import Record
-from scaling.store import load
+from scaling.core import memory
+from scaling.core.case import Refusal
+from scaling.core.record import Record
+from scaling.core.store import load
+from scaling.plan import compile_worker, plan
 from tests.support import machines
 from tests.support.commands import COMMAND, command_environment
 from tests.support.small_plan import STUDY, plans, write
@@ -230,11 +230,13 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
         "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=one),
     }
     program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=given)
-    refused = planner._exhausted(program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm.")
+    refused = compile_worker._exhausted(
+        program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
+    )
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
     assert memory.needs(refused) == {"argument_bytes": inside, "output_bytes": out, "temp_bytes": rest}
-    assert memory.needs(planner._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None, "nothing is made up"
+    assert memory.needs(compile_worker._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None, "nothing is made up"
 
 
 ELSEWHERE = """\

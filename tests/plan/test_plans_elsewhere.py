@@ -4,17 +4,18 @@ import json
 
 import pytest
 
-from scaling import merge, store
-from scaling import status as statuses
-from scaling.reading import findings, lint
-from scaling.record import to_line
+from scaling.analysis import findings, lint
+from scaling.cli import merge
+from scaling.cli import status as statuses
+from scaling.core import store
+from scaling.core.record import to_line
 from tests.support import made_up, planned
 
 
 def test_plans_alone_are_not_publishable_and_status_tells_them_apart(tmp_path, capsys):
     made_up.write(tmp_path / "alone", [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
     (tmp_path / "alone" / "study.json").unlink()
-    remarks = lint.remarks(findings.read(tmp_path / "alone"))
+    remarks = lint.lint_findings(findings.read(tmp_path / "alone"))
     assert [(each.rule, each.severity) for each in remarks] == [("nothing measured, only planned", "warning")]
     status = statuses.look(tmp_path / "alone")
     assert status.counts == {} and status.notes == ["for mine, compiled and not run: 2 planned"]

@@ -9,10 +9,10 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from scaling.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS
-from scaling.store import load
-from scaling.study import expand
-from scaling.workload import built_in, complete
+from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS
+from scaling.core.store import load
+from scaling.core.workload import built_in, complete
+from scaling.study.grid import expand_study
 from tests.support.commands import command_environment
 from tests.support.imported import NOT_IN_THE_WORKER
 from tests.support.paths import TOP
@@ -55,7 +55,7 @@ def test_hydra_reads_the_same_study_as_a_machine_without_a_reader_of_yaml():
 
 
 def test_the_study_has_every_mode_dtype_precision_and_way_to_call():
-    cases = [complete(cell.case) for cell in expand(json.loads(STUDY.read_text()), {})]
+    cases = [complete(cell.case) for cell in expand_study(json.loads(STUDY.read_text()), {})]
     for field, every in {
         "mode": MODES, "precision": PRECISIONS, "api": APIS, "batch": BATCHES, "split": SPLITS, "jit": (True, False),
     }.items():  # fmt: skip
@@ -65,7 +65,7 @@ def test_the_study_has_every_mode_dtype_precision_and_way_to_call():
 
 def test_where_is_left_to_the_command_line():
     study = json.loads(STUDY.read_text())
-    assert expand(study, {"where": "True"}) == expand(study, {}), "a grid excludes something of its own"
+    assert expand_study(study, {"where": "True"}) == expand_study(study, {}), "a grid excludes something of its own"
 
 
 def test_it_runs_from_its_own_checkout_with_jax_and_numpy_alone_and_goes_on_where_it_was(bare, tmp_path):

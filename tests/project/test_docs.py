@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.case import FORWARD
-from scaling.measuring import modes
+from scaling.core import modes
+from scaling.core.case import FORWARD
 from tests.support.paths import TOP
 
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}

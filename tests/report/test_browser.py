@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from scaling.showing import report
+from scaling.report import write_report
 from tests.support import made_up
 from tests.support.chromium import chromium
 from tests.support.paths import TOP
@@ -19,7 +19,7 @@ WIDTHS = (390, 820, 1400)
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = made_up.write(tmp_path_factory.mktemp("browser") / "made", made_up.study(2000), name="<u>study</u>")
-    return report.write(folder)
+    return write_report.write(folder)
 
 
 @pytest.fixture(scope="module")

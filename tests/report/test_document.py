@@ -6,7 +6,18 @@ import subprocess
 
 import pytest
 
-from scaling.showing.document import PREAMBLE, Figure, Heading, Items, Paragraph, Table, latex, markdown, to_latex, to_markdown
+from scaling.report.document import (
+    PREAMBLE,
+    DocumentFigure,
+    DocumentTable,
+    Heading,
+    ItemList,
+    Paragraph,
+    latex,
+    markdown,
+    to_latex,
+    to_markdown,
+)
 
 NASTY = [
     "# $ % & _ { } ~ ^ \\", "<script>alert(1)</script>", "a|b `c` *d* [e](http://f)", "\\input{/etc/passwd}", "\\\\[5cm]",
@@ -16,8 +27,8 @@ NASTY = [
 BLOCKS = [
     *(Heading(text, level) for text in NASTY for level in (1, 2)),
     *map(Paragraph, NASTY),
-    Items(tuple(NASTY)),
-    Table(" ".join(NASTY), ("one", "two"), [(text, text) for text in NASTY]),
+    ItemList(tuple(NASTY)),
+    DocumentTable(" ".join(NASTY), ("one", "two"), [(text, text) for text in NASTY]),
 ]
 SPECIAL = re.compile(r"(?<!\\)[#$%&_~^<>|\"`]")  # what means something to LaTeX, or prints as something else
 
@@ -55,7 +66,7 @@ def test_a_table_in_markdown_keeps_its_cells_whatever_is_in_them():
 
 
 def test_a_figure_stands_in_each_format_as_a_file_of_its_own():
-    figure = Figure("Speed-up", "a.png", "a.pdf")
+    figure = DocumentFigure("Speed-up", "a.png", "a.pdf")
     assert to_markdown([figure]) == "![Speed-up](a.png)\n"
     assert "{a.pdf}" in to_latex([figure]) and "\\caption{Speed-up}" in to_latex([figure])
 

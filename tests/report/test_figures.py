@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from scaling.reading import curves, findings, footprint, fronts, meshes, roofline
-from scaling.reading.losses import Loss
-from scaling.showing import figures
-from scaling.showing.drawing import crossover, front, lines, losses, memory, mesh, names, palette, scaling, sheet, sizes
+from scaling.analysis import curves, findings, footprint, meshes, pareto, roofline
+from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
+from scaling.report import figures
+from scaling.report.drawing import crossover, efficiency, front, lines, memory, mesh, names, palette, scaling, sheet, sizes
 from tests.support import made_up
 from tests.support.records import record
 
@@ -35,7 +35,7 @@ def drawn(found):
     draw = np.random.default_rng(0)
     records = [each for made in (made_up.settings, made_up.meshes) for replicate in range(3) for each in made(draw, 8, replicate)]
     laid_out = meshes.meshes(curves.pooled(records))
-    several = [*figures.draw(found), mesh.draw(laid_out, False), front.draw(fronts.fronts(records), False)]
+    several = [*figures.draw(found), mesh.draw(laid_out, False), front.draw(pareto.pareto_fronts(records), False)]
     return {drawing.name: drawing for drawing in sorted(several, key=lambda drawing: figures.NAMES.index(drawing.name))}
 
 
@@ -146,7 +146,7 @@ def test_every_setting_has_its_name_and_the_line_is_the_front(drawn):
 def test_intervals_lie_within_a_panel_of_settings():
     noisy = [1.0, 9.0, 0.1, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     records = [record(seconds=noisy, **asked(50)), record(seconds=2.0, chunk=2, **asked(90))]
-    axis, (of,) = Figure().add_subplot(), fronts.fronts(records)
+    axis, (of,) = Figure().add_subplot(), pareto.pareto_fronts(records)
     front._draw(axis, of, sheet.room(1), False)
     low, high = of.fastest.timing.interval
     assert axis.get_ylim()[0] < low < 1 < high < axis.get_ylim()[1]
@@ -154,7 +154,7 @@ def test_intervals_lie_within_a_panel_of_settings():
 
 def test_of_very_many_settings_those_on_the_front_are_named():
     records = [record(seconds=float(at % 7 + 1), chunk=at, **asked(1000 - at)) for at in range(1, 60)]
-    (found,) = fronts.fronts(records)
+    (found,) = pareto.pareto_fronts(records)
     written = set(re.findall(r"<text[^>]*>(\d+ seeds?)</text>", front.draw([found], False).svg))
     assert written == {f"{one.timing.case.chunk} seeds" for one in found.best}
 
@@ -183,7 +183,7 @@ def test_names_cover_no_mark_and_no_other_name_and_stay_in_their_panel(count, cr
     draw, hidden = np.random.default_rng(count), 0
     for _ in range(20):
         marks = [(float(x), float(y)) for x, y in draw.uniform(20, crowd, size=(count, 2)) * (1, 0.6)]
-        found = names.beside(marks, {at: f"{at} points" for at in range(count)}, [], (266.0, 190.0), 7.5)
+        found = names.place_labels(marks, {at: f"{at} points" for at in range(count)}, [], (266.0, 190.0), 7.5)
         boxes = [names.Box(x, y, x + 7.5 * 0.56 * len(f"{at} points"), y + 7.5) for at, ((x, y), _) in found.items()]
         covered = sum(one.over(other) for at, one in enumerate(boxes) for other in boxes[:at])
         outside = sum((box.right - box.left) * 7.5 - box.over(names.Box(0, 0, 266, 190)) for box in boxes)
@@ -223,7 +223,7 @@ def test_nothing_on_the_front_is_beaten_in_both():
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    places = [footprint.Place(footprint.memory(timing), timing.median, timing) for timing in timings]
+    places = [footprint.MemoryPoint(footprint.memory(timing), timing.median, timing) for timing in timings]
     assert [(place.memory, place.seconds) for place in footprint.front(places)] == [(10, 3.0), (30, 1.0)]
 
 
@@ -267,8 +267,8 @@ def test_the_parts_of_a_lost_efficiency_have_names(drawn):
 def test_the_losses_are_those_of_the_fastest_way_that_is_not_written_by_hand():
     times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
     several = curves.curves([record(d, seconds / d, mode=mode) for mode, seconds in times.items() for d in (1, 2)])
-    parts = [(curve, (Loss(2, None, None, None, 0.0),)) for curve in several]
-    svg = losses.draw(parts, False).svg
+    parts = [(curve, (EfficiencyBreakdown(2, None, None, None, 0.0),)) for curve in several]
+    svg = efficiency.draw(parts, False).svg
     assert "jacfwd (vmap), shard_map" in svg and "analytic" not in svg and "jacrev" not in svg
 
 
@@ -282,9 +282,9 @@ def test_a_drawing_stands_for_itself_where_panels_are_odd():
 
 
 def test_ways_of_one_colour_are_told_apart_in_their_cells():
-    vmap, whole, other = curves.Way("jacfwd", "vmap"), curves.Way("jacfwd", "whole"), curves.Way("jacrev", "vmap")
+    vmap, whole, other = curves.Method("jacfwd", "vmap"), curves.Method("jacfwd", "whole"), curves.Method("jacrev", "vmap")
     assert crossover._marks([vmap, whole, other]) == {vmap: "vmap", whole: "whole", other: ""}
-    rowwise = curves.Way("jacfwd", "vmap", formulation="rowwise")
+    rowwise = curves.Method("jacfwd", "vmap", formulation="rowwise")
     assert crossover._marks([vmap, rowwise]) == {vmap: "", rowwise: "rowwise"}
 
 

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from scaling.reading import findings
-from scaling.record import STATUSES
-from scaling.showing import cards, outcomes, report, tables
+from scaling.analysis import findings
+from scaling.core.record import STATUSES
+from scaling.report import cards, outcomes, tables, write_report
 from tests.support import made_up
 from tests.support.records import record, weak
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
-    return report.write(folder).read_text()
+    return write_report.write(folder).read_text()
 
 
 def outside_script(text):
@@ -110,12 +110,12 @@ def test_every_status_has_a_colour_of_its_own(text):
 
 def test_a_series_that_is_refused_is_nowhere_called_weak(tmp_path):
     found = made_up.write(tmp_path / "made", weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["strong", "weak"])
-    text = outside_script(report.write(found).read_text())
+    text = outside_script(write_report.write(found).read_text())
     assert "Not weak scaling" in text and not (found / "report" / "scaling-weak.svg").exists()
     assert not re.findall(r"weak", re.sub(r"Not weak scaling|weak scaling that is not weak", "", text))
     rows = csv.DictReader(io.StringIO((found / "report" / "table.csv").read_text()))
     assert not any(value for row in rows for name, value in row.items() if "weak" in name or "weak" in value)
-    assert "weak" in outside_script(report.write(made_up.write(tmp_path / "held", weak(), scaling=["weak"])).read_text())
+    assert "weak" in outside_script(write_report.write(made_up.write(tmp_path / "held", weak(), scaling=["weak"])).read_text())
 
 
 def test_the_laws_and_the_growth_have_their_numbers_in_a_table(tmp_path):
@@ -180,6 +180,6 @@ def test_what_is_said_of_a_figure_stands_with_it(tmp_path):
     cases = [made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in range(5) for d in (1, 2, 4, 8)]
     draw = np.random.default_rng(3)
     records = [made_up.record(draw, case, replicate) for case in cases for replicate in range(3)]
-    text = report.write(made_up.write(tmp_path / "made", records, scaling=["strong"])).read_text()
+    text = write_report.write(made_up.write(tmp_path / "made", records, scaling=["strong"])).read_text()
     of = dict(re.findall(r'<section id="([^"]+)">(.*?)</section>', text, re.DOTALL))
     assert "is fastest up to m = " in of["crossover"] and "to the power of" in of["size"] and "Amdahl" in of["scaling-strong"]

@@ -7,9 +7,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from scaling.reading import findings
-from scaling.showing import methods, proposal, report
-from scaling.words import number
+from scaling.analysis import findings
+from scaling.core.formatting import format_number
+from scaling.report import methods_text, proposal, write_report
 from tests.support import made_up
 
 TEXTS = ("proposal.md", "proposal.tex")
@@ -34,7 +34,7 @@ def reported(tmp_path_factory):
     """A made-up study with strong and weak scaling, failures and skips, and its report."""
     made = [one for one in made_up.study(500) if one.case.workload in ("rbf", "residual")]
     folder = made_up.write(tmp_path_factory.mktemp("reported") / "study", made, "a study_of <mine> & 100 %")
-    report.write(folder)
+    write_report.write(folder)
     return folder
 
 
@@ -46,7 +46,7 @@ def whole(reported, tmp_path):
 
 def test_a_study_whose_work_per_device_grows_is_nowhere_called_weak(tmp_path):
     folder = made_up.write(tmp_path / "study", list(series(work=2.0)))
-    report.write(folder)
+    write_report.write(folder)
     texts = written(folder)
     for text in texts.values():
         assert "weak" not in text.lower()
@@ -61,7 +61,7 @@ def test_a_study_whose_work_per_device_is_constant_is_called_weak_scaling(tmp_pa
 
 def test_a_figure_of_weak_scaling_goes_away_with_the_word(tmp_path):
     folder = made_up.write(tmp_path / "study", list(series()))
-    report.write(folder)
+    write_report.write(folder)
     written(folder)
     assert list((folder / "report" / "proposal").glob("scaling-weak.*"))
     made_up.write(folder, list(series(work=2.0)))
@@ -117,10 +117,10 @@ def test_methods_say_how_it_was_measured(whole):
 def test_methods_name_a_mode_once_whatever_its_settings_and_say_how_a_mesh_was_chosen(tmp_path, make_record):
     made = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     made += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
-    text = " ".join(methods.paragraphs(findings.read(made_up.write(tmp_path / "made", made))))
+    text = " ".join(methods_text.paragraphs(findings.read(made_up.write(tmp_path / "made", made))))
     assert "Ways to the derivative: jacfwd (vmap). Of what trades memory for time 3 settings were measured." in text
     assert "the fastest mesh on each number of devices, chosen by the same times" in text
-    text = " ".join(methods.paragraphs(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
+    text = " ".join(methods_text.paragraphs(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
     assert "settings were measured" not in text and "mesh" not in text
 
 
@@ -143,12 +143,14 @@ def test_compute_time_is_the_sum_over_every_attempt_of_devices_times_their_stage
     expected = 1e3 * (2 * 2 * 18 + 4 * 9 + 4 * 2 + 5)  # what shared one core held one
     told = written(made_up.write(tmp_path, made))["proposal.md"]
     assert (
-        f"hold {number(expected / 3600)} core-hours" in told and "over 6 attempts" in told and "1 of which ended without" in told
+        f"hold {format_number(expected / 3600)} core-hours" in told
+        and "over 6 attempts" in told
+        and "1 of which ended without" in told
     )
 
 
 def test_the_hours_of_accelerators_are_no_core_hours(tmp_path):
-    told = methods.used(list(series(sampling_seconds=3600.0)))
+    told = methods_text.used(list(series(sampling_seconds=3600.0)))
     assert re.search(r"7\.\d+ device-hours", told) and "core-hours" not in told
 
 

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from scaling import words
-from scaling.case import to_dict
-from scaling.reading import answer
-from scaling.showing import report
-from scaling.store import Writer, write_json
+from scaling.analysis import answer
+from scaling.core import formatting
+from scaling.core.case import to_dict
+from scaling.core.store import Writer, write_json
+from scaling.report import write_report
 from tests.support.records import record, weak
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
@@ -40,7 +40,7 @@ def filled(path, records, name="made up", scaling=("strong",), missing=()):
 
 
 def page(path):
-    return report.write(path).read_text()
+    return write_report.write(path).read_text()
 
 
 def rows_of(path):
@@ -48,7 +48,7 @@ def rows_of(path):
 
 
 def test_every_file_of_the_report_is_there(folder):
-    assert report.write(folder) == folder / "report" / "index.html"
+    assert write_report.write(folder) == folder / "report" / "index.html"
     drawn = {f"{name}.{ending}" for name in ("scaling-strong", "crossover", "size", "losses") for ending in ("svg", "png", "pdf")}
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv", *drawn}
     assert (folder / "report" / "size.png").read_bytes().startswith(b"\x89PNG")
@@ -56,17 +56,17 @@ def test_every_file_of_the_report_is_there(folder):
 
 
 def test_writing_again_gives_the_same_bytes(folder):
-    report.write(folder)
+    write_report.write(folder)
     first = {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
-    report.write(folder)
+    write_report.write(folder)
     assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
 
 
 def test_a_figure_that_can_no_longer_be_drawn_goes_away(folder):
-    report.write(folder)
+    write_report.write(folder)
     for path in folder.glob("*.jsonl"):
         path.unlink()
-    report.write(folder)
+    write_report.write(folder)
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv"}
 
 
@@ -85,7 +85,7 @@ def test_names_of_a_users_workload_are_safe_in_figures(tmp_path):
 
 
 def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
-    report.write(folder)
+    write_report.write(folder)
     rows = rows_of(folder)
     assert len(rows) == 11
     assert sorted(row["status"] for row in rows) == ["failed"] + ["ok"] * 9 + ["skipped"]
@@ -128,12 +128,12 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
 def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
     found = filled(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
     assert any(line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in answer.sentences(found))
-    assert not (report.write(found).parent / "scaling-weak.svg").exists()
+    assert not (write_report.write(found).parent / "scaling-weak.svg").exists()
 
 
 def test_weak_scaling_is_drawn_where_it_holds(tmp_path):
     found = filled(tmp_path, weak(), scaling=["weak"])
-    assert (report.write(found).parent / "scaling-weak.svg").exists()
+    assert (write_report.write(found).parent / "scaling-weak.svg").exists()
 
 
 def test_a_folder_without_measurements_says_so(tmp_path):
@@ -157,16 +157,16 @@ def test_damaged_lines_and_cases_without_a_record_are_named(tmp_path):
      (9.999e-6, "10.0 µs"), (99.96e-3, "100 ms")],
 )  # fmt: skip
 def test_durations_are_written_in_units_that_suit_them(seconds, text):
-    assert words.duration(seconds) == text
+    assert formatting.format_duration(seconds) == text
 
 
 def test_ratios_are_written_with_their_interval():
-    assert words.ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
-    assert words.ratio(5700.0) == "5700x" and words.ratio(None) == ""
+    assert formatting.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
+    assert formatting.format_ratio(5700.0) == "5700x" and formatting.format_ratio(None) == ""
 
 
 def test_a_name_that_is_a_picture_or_a_link_in_markdown_is_neither(tmp_path):
     filled(tmp_path, [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")], name="[y](http://nowhere.invalid/y)")
-    report.write(tmp_path)
+    write_report.write(tmp_path)
     text = (tmp_path / "report" / "table.md").read_text()
     assert r"\!\[x\](http" in text and r"\[y\](http" in text and not re.search(r"(?<!\\)\]\(", text)

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scaling.reading import answer, findings
-from scaling.record import Record, to_line
-from scaling.showing import cards, export, figures, methods, outcomes, planned, report, rows, tables
-from scaling.showing.drawing import plans
-from scaling.showing.wording import stems
-from scaling.store import write_json
+from scaling.analysis import answer, findings
+from scaling.core.record import Record, to_line
+from scaling.core.store import write_json
+from scaling.report import cards, export, figures, methods_text, outcomes, planned, rows, tables, write_report
+from scaling.report.drawing import plans
+from scaling.report.labels import stems
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
 
@@ -105,7 +105,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(alone):
-    return report.write(alone).read_text()
+    return write_report.write(alone).read_text()
 
 
 def test_a_folder_of_plans_alone_answers_with_the_plan(alone, page):
@@ -153,7 +153,7 @@ def test_many_answers_are_folded_and_none_is_lost(tmp_path):
     ]  # fmt: skip
     folder = write(tmp_path / "many", records)
     (told,) = planned.sections(findings.read(folder))
-    text = report.write(folder).read_text()
+    text = write_report.write(folder).read_text()
     bare = html.unescape(re.sub(r"<[^>]*>", "", text))
     assert len(told.answers) == 51 and all(bare.count(sentence) == 1 for sentence in told.answers)
     shown, _ = text[text.index('id="plan-far"') :].split("<summary>The other 41 answers</summary>")
@@ -183,7 +183,7 @@ def test_a_case_without_a_prediction_says_why(tmp_path):
     (row,) = cells(table_of(findings.read(folder), "planned-far"))
     assert row["remarks"] == "not predicted: no rate of divisions" and row["collectives"] == "none"
     assert row["predicted time"] == row["efficiency"] == row["by"] == ""
-    report.write(folder)
+    write_report.write(folder)
 
 
 def test_what_does_not_fit_and_what_failed_have_tables_of_their_own(alone):
@@ -218,7 +218,7 @@ def test_two_hardwares_are_kept_apart_even_where_their_names_become_one(tmp_path
     assert stems(["far", "FAR!", "far-2"]) == {"far": "far", "FAR!": "far-2", "far-2": "far-2-2"}
     assert {row["workload"].split()[0] for row in cells(table_of(found, "planned-far"))} == {"rbf"}
     assert {row["workload"].split()[0] for row in cells(table_of(found, "planned-far-2"))} == {"linear"}
-    text = report.write(folder).read_text()
+    text = write_report.write(folder).read_text()
     anchors = re.findall(r'\bid="([^"]+)"', text)
     assert len(anchors) == len(set(anchors)) and {"plan-far", "plan-far-2"} <= set(anchors)
 
@@ -271,7 +271,7 @@ def test_nothing_is_drawn_of_one_number_of_devices(tmp_path):
     found = findings.read(write(tmp_path / "one", curve(counts=(8,))))
     assert figures.draw(found) == []
     assert [row["efficiency"] for row in cells(table_of(found, "planned-far"))] == [""]
-    assert "Planned for A far machine" in report.write(tmp_path / "one").read_text()
+    assert "Planned for A far machine" in write_report.write(tmp_path / "one").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +304,7 @@ def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two
     (drawing,) = (d for d in figures.draw(findings.read(scored)) if d.name == "score-near")
     assert [entry.name for entry in drawing.legend] == ["rbf", "a factor of two", "as predicted"]
     assert drawing.legend[0].dashes == "None" and drawing.legend[0].marker == "o"
-    text = report.write(scored).read_text()
+    text = write_report.write(scored).read_text()
     assert '<section id="score-near">' in text and "were predicted in the right order" in text[text.index('id="score-near"') :]
 
 
@@ -321,7 +321,7 @@ def test_whatever_stands_in_a_plan_is_text(tmp_path):
         for r in curve(hardware=hostile, kind="<i>device</i>")
     ]
     folder = write(tmp_path / "made", [*records, *[bad(records[0].case, "too_large", text=NASTY)]], "unread", "unread")
-    text = report.write(folder).read_text()
+    text = write_report.write(folder).read_text()
     elements = Elements()
     elements.feed(text)
     assert text.count("<script") == 1 and not {"b", "i", "img"} & elements.names and "onload" not in elements.attributes
@@ -334,10 +334,10 @@ def test_whatever_stands_in_a_plan_is_text(tmp_path):
 
 def test_figures_of_hardware_that_is_planned_for_no_more_go_away(tmp_path):
     folder = write(tmp_path / "made", curve())
-    report.write(folder)
+    write_report.write(folder)
     assert (folder / "report" / "plan-far.svg").exists()
     write(folder, curve(hardware="other"), hardware="other")
-    report.write(folder)
+    write_report.write(folder)
     assert {path.name for path in (folder / "report").glob("plan-*")} == {f"plan-other.{end}" for end in figures.ENDINGS}
 
 
@@ -370,8 +370,8 @@ def test_there_is_no_table_of_plans_where_nothing_was_planned(tmp_path):
 
 
 def test_the_methods_tell_how_predictions_are_made(alone, tmp_path):
-    nothing, how = methods.paragraphs(findings.read(alone))
+    nothing, how = methods_text.paragraphs(findings.read(alone))
     assert nothing == "Nothing has been measured." and how.startswith("Times for A far machine are predicted and not measured")
     assert "median" in how and "95 %" in how
     plain = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert not any("predicted" in paragraph for paragraph in methods.paragraphs(plain))
+    assert not any("predicted" in paragraph for paragraph in methods_text.paragraphs(plain))

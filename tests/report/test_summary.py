@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scaling import cli
-from scaling.reading import findings
-from scaling.showing import summary
+from scaling.analysis import findings
+from scaling.cli import main
+from scaling.report import summary
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record
 
@@ -72,7 +72,7 @@ def test_a_run_ends_within_a_screen_of_80_columns_wherever_it_is_printed(tmp_pat
     monkeypatch.chdir(tmp_path)
     made_up.write(Path(name), [*made_up.study(60), *processes(("jacfwd", 1.0), ("jacrev", 2.0), digest="another")])
     told = io.StringIO()
-    cli._conclude(Path(name), Console(file=told, width=140), {"made up"}, brief=True)
+    main._conclude(Path(name), Console(file=told, width=140), {"made up"}, brief=True)
     lines = told.getvalue().splitlines()
     assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
     assert re.search(r"report: .*index\.html$", lines[-1]) and any("other environments" in line for line in lines)

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from scaling.reading import answer, findings
-from scaling.showing import plot, terminal
+from scaling.analysis import answer, findings
+from scaling.report import terminal, terminal_plot
 from tests.support import made_up
 
 BRAILLE = re.compile("[\u2800-\u28ff]")
@@ -127,11 +127,11 @@ def test_text_of_a_record_steers_no_terminal(tmp_path, make_record):
 
 
 def test_equal_points_and_a_slowdown_can_be_drawn():
-    series = [plot.Series([(1, 1), (2, 0.5)], "a"), plot.Series([(1, 1), (2, 1)], "b")]
-    rows = plot.draw(series, [(1, "1"), (2, "2")], [(1, "1x")], 20, 8)
+    series = [terminal_plot.PlotSeries([(1, 1), (2, 0.5)], "a"), terminal_plot.PlotSeries([(1, 1), (2, 1)], "b")]
+    rows = terminal_plot.draw(series, [(1, "1"), (2, "2")], [(1, "1x")], 20, 8)
     assert all(isinstance(row, Text) and row.cell_len <= 20 for row in rows) and len(rows) == 8
     assert "a" in rows[5].plain and "b" in rows[0].plain
-    flat = plot.draw([plot.Series([(4, 2)], "a")], [(4, "4")], [(2, "2x")], 20, 6)
+    flat = terminal_plot.draw([terminal_plot.PlotSeries([(4, 2)], "a")], [(4, "4")], [(2, "2x")], 20, 6)
     assert sum("a" in row.plain for row in flat) == 1
 
 

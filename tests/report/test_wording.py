@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 import pandas
 import pytest
 
-from scaling import words
-from scaling.reading import findings
-from scaling.showing import export, figures, proposal, report
-from scaling.showing.wording import legible
+from scaling.analysis import findings
+from scaling.core import formatting
+from scaling.report import export, figures, proposal, write_report
+from scaling.report.labels import legible
 from tests.support import made_up
 
 STEERING = "\x00\x1b[31mred\x07\x9b2J\u2028"
@@ -40,7 +40,7 @@ def test_every_sign_that_steers_is_a_space_and_half_a_character_a_mark():
 
 
 def test_no_file_of_a_report_a_proposal_or_an_export_to_be_read_holds_such_signs(folder):
-    report.write(folder)
+    write_report.write(folder)
     proposal.write(folder, findings.read(folder))
     export.write(folder, ["extrap"])
     written = [path for path in folder.rglob("*") if path.suffix in ENDINGS]
@@ -78,8 +78,10 @@ def test_a_name_in_signs_that_the_font_has_not_is_drawn_without_complaint(tmp_pa
     (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
 ])  # fmt: skip
 def test_a_ratio_whose_interval_says_nothing_is_not_determined(value, low, high, told):
-    assert words.ratio(value, low, high) == told
-    assert words.takes("b", value, low, high) == (f"the ratio to b is {told}" if "not" in told else f"b takes {told} as long")
+    assert formatting.format_ratio(value, low, high) == told
+    assert formatting.format_seconds("b", value, low, high) == (
+        f"the ratio to b is {told}" if "not" in told else f"b takes {told} as long"
+    )
 
 
 @pytest.mark.parametrize("value, low, high, told", [
@@ -87,8 +89,11 @@ def test_a_ratio_whose_interval_says_nothing_is_not_determined(value, low, high,
     (1.02, 0.98, 1.05, "1.02 (0.98 to 1.05)"), (-0.5, -0.9, 0.0, "-0.5 (-0.9 to 0)"), (2.0, None, None, "2"),
 ])  # fmt: skip
 def test_an_exponent_whose_interval_says_nothing_is_not_determined(value, low, high, told):
-    assert words.exponent(value, low, high) == told
+    assert formatting.format_exponent(value, low, high) == told
 
 
 def test_a_part_of_a_law_that_may_be_anything_is_not_determined():
-    assert words.part(0.3, 0.0, 1.0) == "not determined (0 to 1)" and words.part(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"
+    assert (
+        formatting.format_share(0.3, 0.0, 1.0) == "not determined (0 to 1)"
+        and formatting.format_share(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"
+    )

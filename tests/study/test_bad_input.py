@@ -13,8 +13,8 @@ import sys
 import pytest
 
 import scaling
-from scaling import cli
-from scaling.case import Refusal
+from scaling.cli import main
+from scaling.core.case import Refusal
 from tests.support import machines
 
 RBF = ("run", "study=rbf")
@@ -173,7 +173,7 @@ def here(tmp_path, monkeypatch, capsys):
         # Hydra sets logging up anew and closes the handlers that were there; absl's would close pytest's own standard error.
         monkeypatch.setattr(logging, "shutdown", lambda *_: None)
         monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests are ended as ever
-        status = cli.main(words)
+        status = main.main(words)
         return subprocess.CompletedProcess(words, status, *capsys.readouterr())
 
     return call
@@ -347,15 +347,14 @@ def test_a_reader_that_goes_away_is_no_crash(start_command, write_study, write_w
 def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a_type(make_record, monkeypatch):
     import jax
 
-    from scaling import workload
-    from scaling.measuring import attempt
-    from scaling.sampling import Sampling
+    from scaling.core import run_case, workload
+    from scaling.core.sampling import Sampling
 
     def refuse(case, *_):
         raise Refusal("x must be positive, not -1")
 
     monkeypatch.setattr(workload, "build", refuse)
-    record = attempt.run(make_record(seconds=()), jax.devices()[:1], "cpu", Sampling())
+    record = run_case.run_case(make_record(seconds=()), jax.devices()[:1], "cpu", Sampling())
     assert (record.status, record.text) == ("failed", "x must be positive, not -1")
 
 

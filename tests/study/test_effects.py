@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from scaling import effects, workload
-from scaling.case import Case, Refusal
-from scaling.study import expand, refuse_unused
+from scaling.core import unused_fields, workload
+from scaling.core.case import Case, Refusal
+from scaling.study.grid import expand_study, refuse_unused
 
 LINEAR = {"workload": "linear", "points": 6}
 
 
 def asked(study, **overrides):
     """Expand a study and refuse what has no effect in it, as the examination of a study does."""
-    cells = expand(LINEAR | study, overrides)
+    cells = expand_study(LINEAR | study, overrides)
     refuse_unused(cells, [workload.unused(cell.case) for cell in cells])
     return cells
 
@@ -74,7 +74,9 @@ def test_every_field_that_completing_drops_has_a_reason():
                 batch="whole", seeds="colored", forward="W", mesh="1x1", overlap=True, reduce="gram",
             )  # fmt: skip
             completed, unused = workload.complete(stated), workload.unused(stated)
-            dropped = {name for name in effects.unused(stated) if getattr(stated, name) != getattr(completed, name)} - {"wrt"}
+            dropped = {
+                name for name in unused_fields.unused_fields(stated) if getattr(stated, name) != getattr(completed, name)
+            } - {"wrt"}
             assert dropped <= set(unused), (mode, api, split)
             assert {name for name in unused if getattr(completed, name) == getattr(stated, name)} == set(), (mode, api, split)
 
@@ -97,7 +99,7 @@ OWN = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
 def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_name(file, text, status, tmp_path):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
-    ask = "from scaling import workload; from scaling.case import Case; print(workload.complete(Case('linear')).key)"
+    ask = "from scaling import workload; from scaling.core.case import Case; print(workload.complete(Case('linear')).key)"
     done = subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode != 0) == (status == 2), done.stderr
     if status:
@@ -106,8 +108,8 @@ def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_
 
 def test_the_examination_of_a_study_names_what_has_no_effect():
     """The launcher learns it from the process that imports the workloads."""
-    from scaling import preflight
+    from scaling.study import preflight
 
     with pytest.raises(Refusal, match="chunk=4 has no effect with mode=analytic"):
-        preflight.ask(expand(LINEAR | {"mode": "analytic", "chunk": 4}, {}))
+        preflight.examine_cells(expand_study(LINEAR | {"mode": "analytic", "chunk": 4}, {}))
     assert json.dumps(workload.unused(Case("linear", mode="analytic", chunk=4)))

@@ -4,8 +4,8 @@ import re
 
 import yaml
 
-from scaling import field_help
-from scaling.case import CHOICES, OPTIONS, Case
+from scaling.core.case import CHOICES, OPTIONS, Case
+from scaling.study import field_help
 from tests.support.paths import CONF
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from scaling import cli, run, supervise
-from scaling.case import CHOICES, OPTIONS
-from scaling.planning import plan
-from scaling.record import to_line
+from scaling.cli import main, run
+from scaling.core import supervise
+from scaling.core.case import CHOICES, OPTIONS
+from scaling.core.record import to_line
+from scaling.plan import plan
 
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")
@@ -822,7 +823,7 @@ def call(tmp_path, monkeypatch, capsys, make_record):
         for module, function in ((supervise, "run"), (run, "_hand_over"), (plan, "run")):
             monkeypatch.setattr(module, function, start)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        status = cli.main(list(words))
+        status = main.main(list(words))
         left = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
         return subprocess.CompletedProcess(words, status, *capsys.readouterr()), sorted(
             str(path.relative_to(tmp_path)) for path in left.keys() ^ before.keys()

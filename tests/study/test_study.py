@@ -3,8 +3,8 @@
 import pytest
 from omegaconf import OmegaConf
 
-from scaling.case import FIELDS, Refusal, to_dict
-from scaling.study import SCALINGS, Cell, expand
+from scaling.core.case import FIELDS, Refusal, to_dict
+from scaling.study.grid import SCALINGS, GridCell, expand_study
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
 
@@ -12,7 +12,7 @@ STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
 
 def cases(study, **overrides):
-    return [cell.case for cell in expand(study, overrides)]
+    return [cell.case for cell in expand_study(study, overrides)]
 
 
 def values(study, field, **overrides):
@@ -74,7 +74,7 @@ def test_a_case_that_two_grids_name_is_there_once_in_the_first_place():
 
 
 def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_devices():
-    cells = expand({"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {})
+    cells = expand_study({"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {})
     scaled = [(cell.scaling, cell.case.devices, cell.scaled(cell.case).points) for cell in cells]
     assert scaled == [(s, d, 6 if s == "strong" else 6 * d) for d in (1, 2, 3) for s in SCALINGS]
 
@@ -82,9 +82,11 @@ def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_device
 def test_weak_scaling_grows_the_points_alone():
     """A size that is as large as there are points means those of one device: more would be more work for each."""
     study = {"workload": "rbf", "points": [6, 10], "devices": 3, "sizes": {"m": "points", "d": 4}, "scaling": "weak"}
-    made = [cell.scaled(cell.case) for cell in expand(study, {})]
+    made = [cell.scaled(cell.case) for cell in expand_study(study, {})]
     assert [(case.points, dict(case.sizes)) for case in made] == [(18, {"m": 6, "d": 4}), (30, {"m": 10, "d": 4})]
-    assert [to_dict(case) | {"points": 0} for case in made] == [to_dict(cell.case) | {"points": 0} for cell in expand(study, {})]
+    assert [to_dict(case) | {"points": 0} for case in made] == [
+        to_dict(cell.case) | {"points": 0} for cell in expand_study(study, {})
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,31 +181,31 @@ def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fie
 def test_every_study_that_comes_with_the_package_expands(name):
     plain = study_of(name)
     # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
-    cells = expand({"workload": "my.module"} | plain, counts_for(plain))
-    assert all(isinstance(cell, Cell) for cell in cells)
+    cells = expand_study({"workload": "my.module"} | plain, counts_for(plain))
+    assert all(isinstance(cell, GridCell) for cell in cells)
     assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
     assert isinstance(plain.get("title"), str), "a study says what it asks"
 
 
 def test_the_cells_of_a_studys_parts_come_first_and_each_once():
     part = {"workload": "my.module", "points": [6, 8]}
-    found = expand(
+    found = expand_study(
         {"parts": {"one": part, "other": part | {"points": [8, 10]}}, "grids": [{"workload": "mine", "points": 2}]}, {}
     )
     assert [(cell.case.workload, cell.case.points) for cell in found] == [
         ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
     ]  # fmt: skip
-    assert {cell.case.devices for cell in expand({"parts": {"one": part}}, {"devices": 4})} == {4}
-    assert {cell.case.dtype for cell in expand({"parts": {"one": part}, "dtype": "float64"}, {})} == {"float64"}
+    assert {cell.case.devices for cell in expand_study({"parts": {"one": part}}, {"devices": 4})} == {4}
+    assert {cell.case.dtype for cell in expand_study({"parts": {"one": part}, "dtype": "float64"}, {})} == {"float64"}
     with pytest.raises(Refusal, match="unknown study key 'celings'"):
-        expand({"parts": {"one": part}, "celings": True}, {})
+        expand_study({"parts": {"one": part}, "celings": True}, {})
     with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
-        expand({"parts": ["one"]}, {})
+        expand_study({"parts": ["one"]}, {})
 
 
 def test_ceilings_are_asked_for_by_true_and_false_alone():
     with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
-        expand({"workload": "mine", "ceilings": 3}, {})
+        expand_study({"workload": "mine", "ceilings": 3}, {})
 
 
 def test_there_is_an_override_to_try_for_every_field():

@@ -1,8 +1,8 @@
 """Records of machine peaks with chosen rates."""
 
-from scaling import ceilings
-from scaling.case import Case
-from scaling.record import Record
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.options import machine_peaks
 from tests.support.made_up import environment
 
 CALL, COLLECTIVE = 1e-5, 6e-5
@@ -18,7 +18,7 @@ def ceiling(target, k, speed=None, devices=1, seconds=None, digest="made up", st
     sizes = {"k": k, "terms": 1}
     case = Case("ceiling", target, sizes=sizes, points=4 * devices, mode="value", api=api, devices=devices, **fields)
     floor = {} if seconds else {"floor_seconds": CALL}
-    took = seconds or ceilings.work(case) / speed + CALL
+    took = seconds or machine_peaks.peak_work(case) / speed + CALL
     around = environment(case, digest) | {"device_kind": f"A processor of {digest}"}
     return Record(case, "ok", around, seconds=[took] * 9, started_at=started, **floor)
 

@@ -3,8 +3,8 @@
 import hydra
 from omegaconf import OmegaConf
 
-from scaling.case import FIELDS
-from scaling.study import expand
+from scaling.core.case import FIELDS
+from scaling.study.grid import expand_study
 from tests.support.paths import CONF
 
 
@@ -15,4 +15,4 @@ def configuration(*words):
 
 def compose(*words):
     config = configuration(*words)
-    return expand(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
+    return expand_study(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})

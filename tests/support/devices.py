@@ -2,12 +2,12 @@
 
 import os
 
-from scaling import environment
+from scaling.core import environment
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.sampling import Sampling
+from scaling.core.sampling import Sampling
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)

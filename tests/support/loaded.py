@@ -19,7 +19,7 @@ from pathlib import Path
 
 _LARGEST = 2**17  # bytes of a message: the words and the environment of a command
 _MODULES = (
-    "hydra", "scaling.cli", "scaling.reading.compare", "scaling.reading.lint", "scaling.showing.export", "scaling.showing.report",
+    "hydra", "scaling.cli.main", "scaling.analysis.compare", "scaling.analysis.lint", "scaling.report.export", "scaling.report.write_report",
     "matplotlib.backends.backend_pdf", "fontTools.subset",
 )  # fmt: skip
 
@@ -109,4 +109,4 @@ if __name__ == "__main__":
     gc.freeze()  # what is here now stays, and no fork need look at it
     with socket.socket(fileno=int(sys.argv[1])) as here:
         _serve(here)
-    sys.modules["scaling.cli"].entry()
+    sys.modules["scaling.cli.main"].entry()

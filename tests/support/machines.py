@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from scaling.case import DTYPES, PRECISIONS
-from scaling.planning import hardware
+from scaling.core.case import DTYPES, PRECISIONS
+from scaling.plan import hardware
 
 BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS, TRANSCENDENTAL, REDUCTIONS, TURNED = 1e9, 8e9, 2e9, 5e8, 2.5e8, 1e9, 2.5e8
 KERNEL, CALL = 1e-6, 1e-5

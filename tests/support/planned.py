@@ -1,8 +1,8 @@
 """Made-up plans: records with the times that somebody predicted, for machines that there are not."""
 
-from scaling.case import Case
-from scaling.record import Record
-from scaling.words import in_bytes
+from scaling.core.case import Case
+from scaling.core.formatting import format_bytes
+from scaling.core.record import Record
 
 
 def predicted(seconds, low=None, high=None, by="program"):
@@ -34,7 +34,7 @@ def plan(seconds, devices=1, hardware="mine", kind="A processor", setting="plann
 
 def too_large(needs, has=10**9, devices=1, **fields):
     """The record of a case that does not fit."""
-    text = f"needs {in_bytes(needs)}, a device has {in_bytes(has)}"
+    text = f"needs {format_bytes(needs)}, a device has {format_bytes(has)}"
     return Record(
         case_of(devices, **fields), "skipped", around(), reason="too_large", text=text, peak_bytes=needs, capacity_bytes=has,
         started_at="2026-01-01T00:00:00Z",

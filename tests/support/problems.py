@@ -1,8 +1,7 @@
 """The axes of the contract, and the problems that it differentiates."""
 
-from scaling import workload
-from scaling.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
-from scaling.measuring import shape, unfit
+from scaling.core import applicability, shape, workload
+from scaling.core.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
@@ -50,4 +49,4 @@ def runs(row: tuple) -> bool:
     case = case_of(row)
     built = workload.build(case)
     undivided = case.points % case.axes[0]
-    return not undivided and unfit.unfit(case, built, shape.shape(case, built)) is None
+    return not undivided and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from scaling.case import Case
-from scaling.record import Record
+from scaling.core.case import Case
+from scaling.core.record import Record
 
 STEADY = 9  # samples: enough for every interval
 

@@ -1,6 +1,6 @@
 """A small study to plan, with made-up machine peaks."""
 
-from scaling.store import Writer, load
+from scaling.core.store import Writer, load
 from tests.support.ceilings import all_of
 
 STUDY = """\

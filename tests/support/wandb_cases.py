@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import scaling
-from scaling import study, workload
-from scaling.case import FIELDS, Case, told
-from scaling.record import Record
+from scaling.core import workload
+from scaling.core.case import FIELDS, Case, non_default_fields
+from scaling.core.record import Record
+from scaling.study import grid
 from tests.support import made_up, planned
 
 CONF = Path(scaling.__file__).parents[1] / "conf"
@@ -40,13 +41,13 @@ def cases_of(name: str) -> list[Case]:
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("config", [f"study={name}", "results=unused"])
     shared = {field: config[field] for field in FIELDS if field in config and field != "sizes"} | OVERRIDES.get(name, {})
-    cells = study.expand(OmegaConf.to_container(config.study, resolve=True), shared)
+    cells = grid.expand_study(OmegaConf.to_container(config.study, resolve=True), shared)
     return list(dict.fromkeys(workload.complete(cell.scaled(workload.complete(cell.case))) for cell in cells))
 
 
 def shape_of(case: Case) -> tuple[frozenset[str], frozenset[str]]:
     """Return which fields of a case are set, and which sizes it has: what decides the shape of its run's config."""
-    return frozenset(told(case)) - {"devices", "mesh"}, frozenset(case.sizes)
+    return frozenset(non_default_fields(case)) - {"devices", "mesh"}, frozenset(case.sizes)
 
 
 def without_devices(case: Case) -> Case:

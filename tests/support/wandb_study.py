@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scaling import store
-from scaling.case import Case
-from scaling.record import Record
-from scaling.tracking.runs import Run, plan
+from scaling.core import store
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.wandb.runs import TrackedRun, plan
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
@@ -53,7 +53,7 @@ def weak(folder: Path, counts: tuple[int, ...], flops: float = 1e6, more: float 
     return folder
 
 
-def read_back(folder: Path, run: Run) -> list[dict]:
+def read_back(folder: Path, run: TrackedRun) -> list[dict]:
     """What W&B's own reader finds in the offline copy of a run."""
     (path,) = (folder / "wandb").glob(f"offline-run-*-{run.id}/*.wandb")
     command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(path)]
@@ -65,7 +65,7 @@ def copies(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "wandb").glob("*run-*"))
 
 
-def brought(server: Any, folder: Path, planned: list[Run] | None = None) -> bool:
+def brought(server: Any, folder: Path, planned: list[TrackedRun] | None = None) -> bool:
     """Whether the server has, of what is not superseded, exactly what the records say, once."""
     planned = plan(folder) if planned is None else planned
     there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from scaling import cores
-from scaling.store import load
+from scaling.core import cores
+from scaling.core.store import load
 
 needs_two_cores = pytest.mark.skipif(len(cores.allowed()) < 2, reason="two hosts of one core each")
 SHELL = """#!/bin/sh

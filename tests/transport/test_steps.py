@@ -7,11 +7,11 @@ import types
 
 import pytest
 
-from scaling import seats
-from scaling.cluster import steps
 from scaling.cluster.settings import from_config
-from scaling.cluster.steps import Shells, Steps
-from scaling.machine import Shape
+from scaling.core import worker_group
+from scaling.core.machine import ProcessShape
+from scaling.transport import remote
+from scaling.transport.remote import SrunSteps, SshShells
 
 WORKER = ["python", "-m", "scaling.worker"]
 
@@ -21,7 +21,7 @@ def options(words):
 
 
 def test_a_step_asks_for_its_shape_on_the_first_nodes_of_the_allocation():
-    (words,) = Steps(("n1", "n2", "n3"), "cpu").commands(Shape(8, 2, 4), WORKER, os.environ)
+    (words,) = SrunSteps(("n1", "n2", "n3"), "cpu").commands(ProcessShape(8, 2, 4), WORKER, os.environ)
     asked = options(words)
     assert (asked["--nodes"], asked["--ntasks"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == ("2", "4", "2", "2")
     assert asked["--nodelist"] == "n1,n2" and "--exact" in asked and words[0] == "srun" and words[-3:] == WORKER
@@ -30,13 +30,13 @@ def test_a_step_asks_for_its_shape_on_the_first_nodes_of_the_allocation():
 
 @pytest.mark.parametrize(("cores", "each"), [(None, None), (6, "12")])
 def test_a_step_with_gpus_asks_for_those_of_a_node_and_for_their_cores(cores, each):
-    (words,) = Steps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(Shape(8, 2, 4), WORKER, os.environ)
+    (words,) = SrunSteps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(ProcessShape(8, 2, 4), WORKER, os.environ)
     assert options(words)["--gres"] == "gpu:h100:4" and options(words).get("--cpus-per-task") == each
 
 
 def test_a_container_and_more_words_come_before_the_worker():
     cluster = from_config({"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]})
-    (words,) = Steps(("n1",), "gpu", arguments=cluster.srun_words).commands(Shape(1), WORKER, os.environ)
+    (words,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_words).commands(ProcessShape(1), WORKER, os.environ)
     assert words[-5:] == ["--container-image=image.sqsh", "--container-mounts=/scratch", *WORKER]
     assert "versions" in cluster.untold  # of the packages in it
 
@@ -45,7 +45,7 @@ def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "--xla_one=1 --xla_two='a b'")
     monkeypatch.setenv("SECRET_TOKEN", "hidden")
-    commands = Shells(("a", "b", "c"), ("ssh", "-q")).commands(Shape(8, 2, 4), WORKER, os.environ)
+    commands = SshShells(("a", "b", "c"), ("ssh", "-q")).commands(ProcessShape(8, 2, 4), WORKER, os.environ)
     assert [words[:3] for words in commands] == [["ssh", "-q", host] for host in ("a", "a", "b", "b")]
     said = shlex.split(commands[2][3])
     assert said[:4] == ["cd", str(tmp_path), "&&", "exec"] and said[-3:] == WORKER
@@ -66,13 +66,13 @@ def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_
     ],
 )
 def test_slurms_words_for_the_end_of_a_step_become_a_reason(line, reason):
-    found = steps.why(["Traceback", line, "srun: Force Terminated StepId=12.0"])
+    found = remote.explain_failure(["Traceback", line, "srun: Force Terminated StepId=12.0"])
     assert found == ((reason, line) if reason else None)
 
 
 def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats():
     said = ["F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):", "srun: error: n1"]
-    reason, text = steps.why(said)
+    reason, text = remote.explain_failure(said)
     assert reason == "node_failed" and "its node failed" in text
 
 
@@ -88,6 +88,6 @@ def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats()
 def test_a_status_of_srun_is_a_signal_only_where_there_is_such_a_signal(status, words):
     said = ["srun: error: Unable to create step for job 12: Requested nodes are busy"]
     said += ["srun: error: n1: task 0: Exited with exit code 255"]
-    seat = seats.Seat(Shape(1), [None], queue.Queue(), [types.SimpleNamespace(read=lambda: said)], 0)
+    seat = worker_group.WorkerGroup(ProcessShape(1), [None], queue.Queue(), [types.SimpleNamespace(read=lambda: said)], 0)
     text = str(seat._death(0, status))
     assert words in text and "Requested nodes are busy" in text

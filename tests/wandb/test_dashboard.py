@@ -4,16 +4,16 @@ import json
 import sys
 
 import pytest
+
+from scaling.core import store
+from scaling.wandb import dashboard
+from scaling.wandb.publish import publish
+from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, Server, serving
 from tests.support.wandb_study import results
 
-from scaling import store
-from scaling.tracking import dashboard
-from scaling.tracking.publish import publish
-from scaling.tracking.settings import Settings
-
-SETTINGS = Settings(entity=ENTITY, timeout=10)
+SETTINGS = TrackingSettings(entity=ENTITY, timeout=10)
 
 
 @pytest.fixture
@@ -112,4 +112,4 @@ def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, 
 
 
 def test_importing_the_dashboard_needs_no_package_more():
-    assert "scaling.tracking.dashboard" in sys.modules and "wandb_workspaces" not in vars(dashboard)
+    assert "scaling.wandb.dashboard" in sys.modules and "wandb_workspaces" not in vars(dashboard)

@@ -4,16 +4,16 @@ import json
 import time
 
 import pytest
+
+from scaling.core import store
+from scaling.core.case import Case, to_dict
+from scaling.wandb import live_publish
+from scaling.wandb.live_publish import LivePublisher
+from scaling.wandb.publish import PublishedStudy, publish
+from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, serving
 from tests.support.wandb_study import results
-
-from scaling import store
-from scaling.case import Case, to_dict
-from scaling.tracking import early
-from scaling.tracking.early import Early
-from scaling.tracking.publish import Published, publish
-from scaling.tracking.settings import Settings
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def folder(tmp_path):
 
 def test_finished_curves_are_there_before_the_study_ends_and_the_last_publish_adds_only_the_rest(server, folder):
     said: list[str] = []
-    settings = Settings(entity=ENTITY, every=1e-9, dashboard=False)
-    Early(folder, settings, 1, said.append)()
+    settings = TrackingSettings(entity=ENTITY, every=1e-9, dashboard=False)
+    LivePublisher(folder, settings, 1, said.append)()
     assert said == [] and len(server.of("curve")) == 2 and server.of("study") == []
     before = {name: json.dumps(run.node()) for name, run in server.runs.items()}
     writer = store.Writer(folder)
@@ -48,7 +48,7 @@ def test_finished_curves_are_there_before_the_study_ends_and_the_last_publish_ad
 
 
 def test_what_is_not_finished_is_not_sent(server, folder):
-    Early(folder, Settings(entity=ENTITY, every=1e-9), 2, print)()  # a second replicate of everything is to come
+    LivePublisher(folder, TrackingSettings(entity=ENTITY, every=1e-9), 2, print)()  # a second replicate of everything is to come
     assert server.runs == {} and not (folder / "wandb").exists()
 
 
@@ -60,15 +60,15 @@ def clock(monkeypatch):
     def publish_early(*_):
         now["published"] += 1
         now["time"] += now["takes"]
-        return Published("online", reason=now["reason"])
+        return PublishedStudy("online", reason=now["reason"])
 
-    monkeypatch.setattr(early.time, "monotonic", lambda: now["time"])
-    monkeypatch.setattr(early, "publish_early", publish_early)
+    monkeypatch.setattr(live_publish.time, "monotonic", lambda: now["time"])
+    monkeypatch.setattr(live_publish, "publish_early", publish_early)
     return now
 
 
 def test_it_publishes_when_it_is_time_and_takes_a_small_share_of_the_time(clock, tmp_path):
-    look = Early(tmp_path, Settings(every=60), 1, print)
+    look = LivePublisher(tmp_path, TrackingSettings(every=60), 1, print)
     for now, count in ((59, 0), (60, 1), (61, 1), (119, 1), (120, 2)):
         clock["time"] = float(now)
         look()
@@ -85,7 +85,7 @@ def test_it_publishes_when_it_is_time_and_takes_a_small_share_of_the_time(clock,
 
 def test_after_trouble_it_says_so_once_and_lets_the_study_alone(clock, tmp_path):
     said: list[str] = []
-    look = Early(tmp_path, Settings(every=60), 1, said.append)
+    look = LivePublisher(tmp_path, TrackingSettings(every=60), 1, said.append)
     clock |= {"reason": "no answer", "time": 60.0}
     look()
     clock["time"] = 1e9
@@ -100,7 +100,7 @@ def test_a_wandb_that_hangs_costs_no_more_than_the_timeout_and_leaves_no_copy_be
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     said: list[str] = []
     began = time.monotonic()
-    Early(folder, Settings(entity=ENTITY, every=1e-9, timeout=1), 1, said.append)()
+    LivePublisher(folder, TrackingSettings(entity=ENTITY, every=1e-9, timeout=1), 1, said.append)()
     assert time.monotonic() - began < 30  # elsewhere it is waited for longer
     assert said == ["W&B: it took more than 1 s; it is left alone until the study has ended"]
     assert list((folder / "wandb").glob("*run-*")) == []

@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 
 import pytest
+
+import scaling
+from scaling.core import store
+from scaling.wandb import client_process, publish, sending
+from scaling.wandb.publish import publish as published
+from scaling.wandb.runs import plan
+from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 from tests.support.wandb_study import copies, read_back, record, results
 
-import scaling
-from scaling import store
-from scaling.tracking import handover, publish, sending
-from scaling.tracking.publish import publish as published
-from scaling.tracking.runs import plan
-from scaling.tracking.settings import Settings
-
 ROOT = Path(scaling.__file__).parents[1]
-OFFLINE = Settings(mode="offline", tags=("smoke",))
+OFFLINE = TrackingSettings(mode="offline", tags=("smoke",))
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_nothing_that_is_written_holds_a_path_of_this_machine_or_a_key(made):
 def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     folder = results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    said = published(folder, Settings(mode="online"))
+    said = published(folder, TrackingSettings(mode="online"))
     assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and "disabled" in said.lines[0]
 
 
@@ -139,10 +139,10 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
 def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(tmp_path, monkeypatch, text, reason):
     folder = results(tmp_path / "made")
     fake(tmp_path, text, monkeypatch)
-    monkeypatch.setattr(handover, "_START_SECONDS", 1.0)
-    monkeypatch.setattr(handover, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(client_process, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(client_process, "_GRACE_SECONDS", 1.0)
     begun = time.monotonic()
-    said = published(folder, Settings(mode="offline", timeout=0.5))
+    said = published(folder, TrackingSettings(mode="offline", timeout=0.5))
     assert time.monotonic() - begun < 30  # the hanging one would take a thousand
     (line,) = said.lines
     assert reason in line and said.failed == 3 and said.kept == 0 and not said.well

@@ -14,19 +14,18 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_server
-from tests.support import wandb_study
+
+from scaling.core import store
+from scaling.wandb import client_process
+from scaling.wandb.publish import publish
+from scaling.wandb.runs import plan
+from scaling.wandb.settings import TrackingSettings
+from tests.support import wandb_server, wandb_study
 from tests.support.wandb_server import ENTITY, KEY, serving
 from tests.support.wandb_study import brought, copies, record, results
 
-from scaling import store
-from scaling.tracking import handover
-from scaling.tracking.publish import publish
-from scaling.tracking.runs import plan
-from scaling.tracking.settings import Settings
-
 NOWHERE = "http://127.0.0.1:9"
-SETTINGS = Settings(entity=ENTITY, timeout=5, dashboard=False)
+SETTINGS = TrackingSettings(entity=ENTITY, timeout=5, dashboard=False)
 
 
 @pytest.fixture
@@ -103,13 +102,13 @@ def failing(trouble):
 @pytest.mark.parametrize("trouble", [500, "close", 0.5])
 def test_a_server_that_fails_now_and_then_changes_nothing_of_what_arrives(server, folder, trouble):
     server.trouble = failing(trouble)
-    assert publish(folder, Settings(entity=ENTITY, timeout=20, dashboard=False)).well
+    assert publish(folder, TrackingSettings(entity=ENTITY, timeout=20, dashboard=False)).well
     assert len(server.runs) == 3 and brought(server, folder)
 
 
 def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_publish_does_not_bring(server, folder):
     server.trouble = lambda _path: "close" if len(server.runs) >= 2 else None
-    said = publish(folder, Settings(entity=ENTITY, timeout=2, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=2, dashboard=False))
     assert not said.well and said.kept + said.sent == 3 and len(copies(folder)) == said.kept
     assert len(said.lines) == 1 and f"`scaling publish {folder}` sends them again" in said.lines[0]
     server.trouble = lambda _path: None
@@ -119,7 +118,7 @@ def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_pub
 
 def test_rows_that_never_arrive_are_no_success_and_are_sent_again(server, folder):
     server.trouble = lambda path: 404 if path.endswith("file_stream") else None
-    said = publish(folder, Settings(entity=ENTITY, timeout=2, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=2, dashboard=False))
     assert not said.well and said.differ == 3 and said.sent == 0
     assert "sent 3 runs, 0 read back as they are, 3 differ: rbf grad_map" in said.lines[0]
     server.trouble = lambda _path: None
@@ -129,7 +128,7 @@ def test_rows_that_never_arrive_are_no_success_and_are_sent_again(server, folder
 @pytest.mark.parametrize("lost", ["/kept", "/artifacts"])
 def test_a_file_that_never_arrives_is_no_success_and_is_sent_again(server, folder, lost):
     server.trouble = lambda path: 403 if path.startswith(lost) else None
-    said = publish(folder, Settings(entity=ENTITY, timeout=2, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=2, dashboard=False))
     assert not said.well and (said.sent, said.differ) == (2, 1)
     server.trouble = lambda _path: None
     assert publish(folder, SETTINGS).well and brought(server, folder)
@@ -155,7 +154,7 @@ def test_what_was_changed_on_the_way_is_noticed_and_sent_again(server, folder, c
         honest(name, body)
 
     server.stream = lie
-    said = publish(folder, Settings(entity=ENTITY, timeout=1, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=1, dashboard=False))
     assert said.differ == differ and not said.well
     server.stream = honest
     assert publish(folder, SETTINGS).well and brought(server, folder)
@@ -170,7 +169,7 @@ def test_of_several_attempts_at_a_run_that_differs_only_the_last_is_not_tagged(s
 
     server.stream = lie
     for attempt in (1, 2):
-        said = publish(folder, Settings(entity=ENTITY, timeout=1, dashboard=False))
+        said = publish(folder, TrackingSettings(entity=ENTITY, timeout=1, dashboard=False))
         assert said.differ == 2 and not said.well
         assert len(server.of("curve")) == 2 and len(server.of("curve", current=False)) == 2 * attempt
     server.stream = honest
@@ -195,7 +194,7 @@ def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, fo
         os.kill(one, signal.SIGKILL)
     process.wait()
     server.trouble = lambda _path: None
-    said = publish(folder, Settings(entity=ENTITY, timeout=20, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=20, dashboard=False))
     assert said.well and said.sent + said.before == 3 and brought(server, folder)
     assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in plan(folder)}
     again = publish(folder, SETTINGS)
@@ -203,14 +202,14 @@ def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, fo
 
 
 def test_a_series_of_a_killed_publish_that_is_no_longer_made_is_superseded(server, tmp_path, monkeypatch):
-    folder, events = wandb_study.weak(tmp_path / "grown", (1, 2)), handover.events
+    folder, events = wandb_study.weak(tmp_path / "grown", (1, 2)), client_process.events
 
     def killed(*words):
         yield from events(*words)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(handover, "events", killed)
+        patch.setattr(client_process, "events", killed)
         with pytest.raises(KeyboardInterrupt):
             publish(folder, SETTINGS)
     assert [run.values["kind"] for run in server.of("curve")] == ["weak"]
@@ -249,7 +248,7 @@ def test_a_wrong_key_is_one_line_and_everything_is_kept_offline(server, folder):
 def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kept_offline(server, folder, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", NOWHERE)
     begun = time.monotonic()
-    said = publish(folder, Settings(timeout=2))
+    said = publish(folder, TrackingSettings(timeout=2))
     assert time.monotonic() - begun < 60  # the client would go on for hours
     assert (said.mode, said.sent, said.kept, said.failed, said.well) == ("online", 0, 3, 0, False)
     (line,) = said.lines
@@ -260,13 +259,13 @@ def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kep
 def test_what_went_there_before_is_not_kept_a_second_time_when_the_server_is_away(server, folder):
     publish(folder, SETTINGS)
     server.trouble = lambda _path: "close"
-    said = publish(folder, Settings(entity=ENTITY, timeout=1, dashboard=False))
+    said = publish(folder, TrackingSettings(entity=ENTITY, timeout=1, dashboard=False))
     assert not said.well and (said.kept, said.failed) == (0, 0) and copies(folder) == []
     assert len(said.lines) == 1 and "3 runs went there before and could not be looked at now (no answer" in said.lines[0]
 
 
 def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(server, folder):
-    assert publish(folder, Settings(mode="offline", entity=ENTITY)).kept == 3
+    assert publish(folder, TrackingSettings(mode="offline", entity=ENTITY)).kept == 3
     command = [str(Path(sys.executable).with_name("wandb")), "sync", *sorted(
         str(path.relative_to(folder)) for path in (folder / "wandb").glob("offline-run-*")
     )]  # fmt: skip
@@ -290,7 +289,7 @@ def test_no_request_holds_a_path_the_host_a_remote_of_git_or_a_key(server, folde
     remote = "https://someone:hunter22@git.example.org/secret/project.git"
     for words in (["init", "-q"], ["remote", "add", "origin", remote]):
         subprocess.run(["git", *words], cwd=folder.parent, check=True, capture_output=True)
-    assert publish(folder, Settings(entity=ENTITY, timeout=10)).well
+    assert publish(folder, TrackingSettings(entity=ENTITY, timeout=10)).well
     sent = b"\n".join(server.bodies).decode(errors="replace")
     assert "records.jsonl" in sent and "figures/speedup" in sent
     told = [

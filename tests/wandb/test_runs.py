@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_study
-from tests.support.wandb_study import SECONDS, record, results, weak
 
 import scaling
-from scaling import store
-from scaling.case import Case, to_dict
-from scaling.reading.curves import curves
-from scaling.tracking import runs
+from scaling.analysis.curves import curves
+from scaling.core import store
+from scaling.core.case import Case, to_dict
+from scaling.wandb import runs
+from tests.support import wandb_study
+from tests.support.wandb_study import SECONDS, record, results, weak
 
 ROOT = Path(scaling.__file__).parents[1]
 
@@ -23,7 +23,7 @@ def folder(tmp_path):
     return results(tmp_path / "made")
 
 
-def only(folder: Path, job_type: str) -> list[runs.Run]:
+def only(folder: Path, job_type: str) -> list[runs.TrackedRun]:
     return [run for run in runs.plan(folder) if run.job_type == job_type]
 
 
@@ -141,6 +141,6 @@ def test_an_early_run_is_what_the_last_publish_makes_of_it(folder):
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
-    ask = "import sys, scaling.tracking.early; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    ask = "import sys, scaling.wandb.live_publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

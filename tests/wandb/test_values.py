@@ -6,13 +6,13 @@ import math
 import random
 
 import pytest
+
+from scaling.wandb import publish, runs, values
+from scaling.wandb.settings import TrackingSettings
 from tests.support.wandb_server import ENTITY, serving
 from tests.support.wandb_study import brought, results
 
-from scaling.tracking import publish, runs, values
-from scaling.tracking.settings import Settings
-
-SETTINGS = Settings(entity=ENTITY, timeout=10, dashboard=False)
+SETTINGS = TrackingSettings(entity=ENTITY, timeout=10, dashboard=False)
 TEXTS = [
     "",
     "plain",
@@ -48,7 +48,7 @@ def any_value(draw: random.Random, depth: int = 3):
     return draw.choice(NESTED) if kind == 3 else draw.choice(SCALARS)
 
 
-def with_values(run: runs.Run, draw: random.Random) -> runs.Run:
+def with_values(run: runs.TrackedRun, draw: random.Random) -> runs.TrackedRun:
     """Return the run with values of every kind in its config and its summary, and numbers of every kind in its rows."""
     kinds = {f"kind {i}": value for i, value in enumerate([*SCALARS, *NESTED])}
     drawn = {f"{draw.choice(TEXTS)} {i}": any_value(draw) for i in range(40)}

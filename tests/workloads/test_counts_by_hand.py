@@ -9,13 +9,14 @@ import os
 
 import pytest
 
-from scaling import environment, memory, workload
-from scaling.case import Case
+from scaling.core import environment, memory, workload
+from scaling.core.case import Case
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.measuring import counts, measure, spmd
+from scaling.core import layout, timing
+from scaling.options.program import jaxpr_flops
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -102,10 +103,10 @@ HAND = {  # a case, its operations, its transcendental functions, its compulsory
 def measured(devices=1, **fields):
     """(operations, compulsory bytes) of a device, of the program as it is traced and compiled."""
     case = workload.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
-    program = spmd.program(case, workload.build(case), jax.devices()[:devices])
-    stages = measure.stages(program.function, list(program.arguments.values()))
+    program = layout.lay_out(case, workload.build(case), jax.devices()[:devices])
+    stages = timing.compile_stages(program.function, list(program.arguments.values()))
     needs = memory.needs(stages.compiled)
-    return counts.operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
+    return jaxpr_flops.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
 
 
 @pytest.mark.parametrize("name", HAND)

@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from scaling.case import Case
-from scaling.formulas import KNOWN
-from scaling.peer import Prepared
-from scaling.sampling import Samples, Sampling
+from scaling.core.case import Case
+from scaling.core.sampling import Samples, Sampling
+from scaling.peers.formulas import KNOWN
+from scaling.peers.interface import Prepared
 
 MODES = {
     "ForwardDiff": ("jacfwd",),

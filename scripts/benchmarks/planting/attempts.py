@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from planting import families, trial
 from planting.cases import LAYOUTS, WAYS
-from scaling.case import Case
+from scaling.core.case import Case
 
 
 class Whole(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from planting import families, trial
 from planting.families import FAMILIES
-from scaling.case import FORWARD, HESSIAN, REVERSE, Case
+from scaling.core.case import FORWARD, HESSIAN, REVERSE, Case
 
 NUMBERS = 2**22  # of a result, at most
 PASSES = 1024  # seeds at most

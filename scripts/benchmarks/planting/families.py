@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import SECOND, Case
-from scaling.draws import Draw, uniform
-from scaling.workload import Workload
+from scaling.core.case import SECOND, Case
+from scaling.core.input_sampling import InputSpec, uniform
+from scaling.core.workload import Workload
 
 SIZES = {"n": 8}
 ROWS = 8  # outputs of a wide Jacobian, inputs of a tall one
@@ -203,6 +203,6 @@ def workload(case: Case) -> Workload:
     """Return the function of the case, on points of (0.5, 1.5), without a closed form."""
     found, n = family(case), case.sizes["n"]
     inputs = ROWS if case.variant == "tall" else n
-    shared: Mapping[str, Draw] = {"w": uniform(n, low=0.5, high=1.5)} if found.shared else {}
+    shared: Mapping[str, InputSpec] = {"w": uniform(n, low=0.5, high=1.5)} if found.shared else {}
     whole = found.whole if case.target not in SECOND else None
     return Workload(found.function, {"x": uniform(inputs, low=0.5, high=1.5)}, shared, wrt=found.wrt, whole=whole)

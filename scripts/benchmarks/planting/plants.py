@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.case import FORWARD, HESSIAN, Case
+from scaling.core.case import FORWARD, HESSIAN, Case
 
 # The smallest change that is planted, relative to the largest entry of its row.
 LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}

@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 from jax.scipy import linalg, special
 
-from scaling.case import Case
-from scaling.draws import Draw, normal, poisson, uniform
-from scaling.workload import Workload
+from scaling.core.case import Case
+from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
+from scaling.core.workload import Workload
 
 SIZES = {"n": 6}
 Fields = Mapping[str, Any]
@@ -26,44 +26,44 @@ class Right:
     """
 
     function: Callable
-    draw: Callable[[int], Draw] = normal
+    draw: Callable[[int], InputSpec] = normal
     n: int = 6
-    others: Mapping[str, Draw] = field(default_factory=dict)
-    shared: Mapping[str, Draw] = field(default_factory=dict)
+    others: Mapping[str, InputSpec] = field(default_factory=dict)
+    shared: Mapping[str, InputSpec] = field(default_factory=dict)
     cases: tuple[Fields, ...] | None = None
     digits: bool = True
 
 
-def positive(n: int) -> Draw:
+def positive(n: int) -> InputSpec:
     return uniform(n, low=0.5, high=1.5)
 
 
-def _between(low: float, high: float) -> Callable[[int], Draw]:
+def _between(low: float, high: float) -> Callable[[int], InputSpec]:
     return lambda n: uniform(n, low=low, high=high)
 
 
-def _of_size(size: float, mean: float = 0.0) -> Callable[[int], Draw]:
+def _of_size(size: float, mean: float = 0.0) -> Callable[[int], InputSpec]:
     return lambda n: normal(n, mean=mean, deviation=size)
 
 
-def _beside(place: float, distance: float) -> Callable[[int], Draw]:
+def _beside(place: float, distance: float) -> Callable[[int], InputSpec]:
     """Numbers on both sides of a place, at a distance that is between a half and the whole of this."""
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         shape = (len(rows), n)
         return place + distance * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape)
 
-    return lambda n: Draw((n,), lambda rng, rows: make(rng, rows, n))
+    return lambda n: InputSpec((n,), lambda rng, rows: make(rng, rows, n))
 
 
-def _spread(gap: float) -> Callable[[int], Draw]:
+def _spread(gap: float) -> Callable[[int], InputSpec]:
     """Numbers in a random order that lie at least half of `gap` apart."""
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         order = np.argsort(rng.random((len(rows), n)), axis=1)
         return gap * (order + 0.25 * rng.uniform(-1, 1, (len(rows), n)) - n / 2)
 
-    return lambda n: Draw((n,), lambda rng, rows: make(rng, rows, n))
+    return lambda n: InputSpec((n,), lambda rng, rows: make(rng, rows, n))
 
 
 def _fixed(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
@@ -363,14 +363,14 @@ SCALED = {
     "very small inputs": Right(lambda x: x + x**2, _of_size(1e-20)),
     "large inputs": Right(lambda x: jnp.sin(1e-10 * x), _of_size(1e10), cases=EVERY),
     "inputs of all sizes": Right(
-        lambda x: x**2, lambda n: Draw((n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n)))
+        lambda x: x**2, lambda n: InputSpec((n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n)))
     ),
     "inputs about 1e6": Right(lambda x: jnp.sum((x - 1e6) ** 2), _of_size(1.0, 1e6)),
     "zeros": Right(lambda x: 0 * x, cases=EVERY),
     "constants": Right(lambda x: jnp.ones(3, x.dtype), cases=EVERY),
     "a constant beside the others": Right(lambda x: jnp.sin(x).at[2].set(4.0)),
     "an input that is not used": Right(lambda x: jnp.sin(x[1:])),
-    "inputs that are zero": Right(jnp.exp, lambda n: Draw((n,), lambda rng, rows: np.zeros((len(rows), n)))),
+    "inputs that are zero": Right(jnp.exp, lambda n: InputSpec((n,), lambda rng, rows: np.zeros((len(rows), n)))),
     "rounded": Right(jnp.round),
     "saturated": Right(lambda x: jnp.tanh(30 * x), _beside(0.0, 1.0)),
     "steep": Right(lambda x: jax.nn.sigmoid(100 * x)),

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from scaling import workload
-from scaling.case import Case
-from scaling.measuring import attempt, check, compiling, shape, spmd, unfit
-from scaling.record import Record
-from scaling.sampling import Sampling
+from scaling.core import applicability, check, compile_case, layout, run_case, shape, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
 
 HERE = {"digest": "planted", "platform": "cpu"}
 ONCE = Sampling(least=2, most=2, warm_up=0.0, turns=1)
@@ -56,7 +55,7 @@ def complete(case: Case) -> Case | None:
     with as_worker(case):
         case = workload.complete(case)
         built = workload.build(case)
-        return None if unfit.unfit(case, built, shape.shape(case, built)) else case
+        return None if applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) else case
 
 
 def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
@@ -72,9 +71,9 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
     blank, devices = Record(case, "failed", HERE), jax.devices()[: case.devices]
     with as_worker(case), unittest.mock.patch.object(check, "verdict", kept):
         if samples:
-            record = attempt.run(blank, devices, "cpu", ONCE)
+            record = run_case.run_case(blank, devices, "cpu", ONCE)
         else:
-            record = attempt.prepare(blank, attempt.Place(devices, "cpu"), ONCE).record()
+            record = run_case.prepare_case(blank, run_case.ProcessGroup(devices, "cpu"), ONCE).record()
     status = record.status if record.status == "ok" else f"{record.status}: {record.reason}"
     return Outcome(status, record.error, record.tolerance, record.text or ""), calls[0] if calls else None
 
@@ -112,32 +111,32 @@ def _multiplied(tree: Any, factor: float, where: Any = ()) -> Any:
 def second_device_off(case: Case, factor: float) -> contextlib.AbstractContextManager:
     """What the second device computes is multiplied by a factor."""
     where: tuple = (1,) if case.api == "pmap" else (0, 1) if case.axes[0] == 1 else (1,)
-    program = spmd.program
+    program = layout.lay_out
 
     def changed(*words: Any, **named: Any) -> Any:
         made = program(*words, **named)
         return dataclasses.replace(made, function=jax.jit(lambda *given: _multiplied(made.function(*given), factor, where)))
 
-    return unittest.mock.patch.object(spmd, "program", changed)
+    return unittest.mock.patch.object(layout, "lay_out", changed)
 
 
 def inputs_of_another_seed(case: Case) -> contextlib.AbstractContextManager:
     """The program always answers for the inputs that it was compiled with, which are those of another case."""
-    program = spmd.program
+    program = layout.lay_out
 
     def changed(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
         made = program(case, built, devices, *words, **named)
-        from scaling.measuring import inputs
+        from scaling.core import inputs
 
-        stale = inputs.place(dataclasses.replace(case, data_seed=case.data_seed + 1), built, made)
+        stale = inputs.place_inputs(dataclasses.replace(case, data_seed=case.data_seed + 1), built, made)
         return dataclasses.replace(made, function=jax.jit(lambda *given: made.function(*stale)))
 
-    return unittest.mock.patch.object(spmd, "program", changed)
+    return unittest.mock.patch.object(layout, "lay_out", changed)
 
 
 def later_calls_off(case: Case, factor: float, first_wrong: int = 2) -> contextlib.AbstractContextManager:
     """The first calls are right, the others multiplied by a factor."""
-    runner = compiling.runner
+    runner = compile_case.make_runner
 
     def changed(*words: Any) -> Any:
         ask, collect = runner(*words)
@@ -155,7 +154,7 @@ def later_calls_off(case: Case, factor: float, first_wrong: int = 2) -> contextl
 
         return counted, collect
 
-    return unittest.mock.patch.object(compiling, "runner", changed)
+    return unittest.mock.patch.object(compile_case, "make_runner", changed)
 
 
 def run_with(case: Case, error: Callable[[Case], contextlib.AbstractContextManager]) -> Outcome:

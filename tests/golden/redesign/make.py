@@ -68,21 +68,23 @@ _BAD = {  # name -> words; each is refused before anything starts
 
 def case_keys() -> dict[str, list[list[Any]]]:
     """Return, for every study in conf/study, the key and the non-default fields of each case, in order."""
-    from scaling import ceilings, study, workload
-    from scaling.case import FIELDS, told
-    from scaling.compose import compose
+    from scaling.core import workload
+    from scaling.core.case import FIELDS, non_default_fields
+    from scaling.options import machine_peaks
+    from scaling.study import grid
+    from scaling.study.compose import compose
 
     found: dict[str, list[list[Any]]] = {}
 
     def add(config: dict[str, Any], name: str) -> None:
         overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-        cells = study.expand(config["study"], overrides, config["max_cases"])
-        cells += ceilings.cells(cells, "cpu") if ceilings.wanted(config["study"]) else []
+        cells = grid.expand_study(config["study"], overrides, config["max_cases"])
+        cells += machine_peaks.peak_cells(cells, "cpu") if machine_peaks.are_wanted(config["study"]) else []
         for cell in cells:
             case = workload.complete(cell.case)
             if (scaled := cell.scaled(case)) != case:
                 case = workload.complete(scaled)
-            found.setdefault(name, []).append([case.key, told(case)])
+            found.setdefault(name, []).append([case.key, non_default_fields(case)])
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):
         compose([f"study={name}", *_COMPLETED.get(name, [])], add)

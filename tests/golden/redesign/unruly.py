@@ -7,7 +7,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.workload import Reference, Workload, uniform
+from scaling.core.workload import Reference, Workload, uniform
 
 VARIANTS = ("plain", "raises", "wrong", "endless")
 _MEASURED = "worker" in os.path.basename(sys.argv[0])  # not while the study is examined

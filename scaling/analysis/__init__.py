@@ -1,0 +1,1 @@
+"""From records to curves, fits and comparisons. Imports no JAX."""

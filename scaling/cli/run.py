@@ -1,0 +1,287 @@
+"""The verb `run`: a composed study becomes a plan, and the plan records, here or by way of a cluster.
+
+Knows the configuration and in what order things happen; each of them is done elsewhere.
+"""
+
+import contextlib
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.cli import progress
+from scaling.cluster import follow, job_state, pack, slurm, submission, task
+from scaling.cluster import settings as clusters
+from scaling.cluster import submit as submitting
+from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
+from scaling.core import schedule, store, supervise
+from scaling.core.case import CEILING, FIELDS, Case, Refusal, label
+from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.core.machine import Machine
+from scaling.core.settings import RunSettings
+from scaling.options import machine_peaks
+from scaling.study import grid, preflight, variants
+from scaling.study.preflight import Examined
+
+_Side = tuple[variants.Variant, Path]
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A study as it was asked for, and checked: what to run, how, and where."""
+
+    name: str
+    title: str | None
+    settings: RunSettings
+    cluster: Cluster
+    machine: Machine
+    folder: Path
+    cells: list[grid.GridCell]
+    nested: bool
+    wait: bool
+
+    def manifest(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """What study.json says of it."""
+        scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
+        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings)
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What came of it: whose the records are, and whether anything still runs."""
+
+    keys: frozenset[str]
+    settings: frozenset[str]  # digests of environments
+    beside: Path | None
+    left: bool  # it was submitted, and goes on by itself, or was not to be started
+    failed: bool = False  # a case has failed already
+
+
+def read_study(config: dict[str, Any], name: str) -> StudyRun:
+    """The study of a composed configuration; bad input is a `Refusal`, before anything starts."""
+    cluster = clusters.from_config(config["cluster"])
+    settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    if not isinstance(config["study"], dict):
+        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
+    if config.get("hardware") is not None:
+        raise Refusal("hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out")
+    if config["deadline"] is not None:
+        raise Refusal(f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out")
+    if config["wait"] is False and not cluster.submits:
+        raise Refusal(f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out")
+    folder = store.results_folder(config["results"])
+    if config["versus"] is not None and cluster.name != NONE:
+        raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
+    cells = grid.expand_study(config["study"], overrides, settings.max_cases)
+    machine = _machine(cluster, config["dry_run"])
+    if machine_peaks.are_wanted(config["study"]):
+        cells += machine_peaks.peak_cells(cells, machine.platform)
+    machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
+    wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
+    title = config["study"].get("title")
+    return StudyRun(name, title, settings, cluster, machine, folder, cells, config["nested"], wait)
+
+
+def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
+    """What there is to run on."""
+    if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
+    if cluster.name in (NONE, LOCAL):
+        return schedule.local_machine()
+    if cluster.name != HOSTS:
+        return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
+    if not cluster.hosts or not cluster.per_node:
+        raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
+    named = f"of {', '.join(cluster.hosts)}"
+    return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+
+
+def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
+    """Run what is missing of a study, or hand it to its cluster.
+
+    named: the other side. between: called now and then, when nothing is being measured on this machine.
+    """
+    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+        store.check_schemas(each)
+    with progress.examination(console) as note:
+        answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)
+    with _beside(named, job.folder) as beside:
+        folders = [job.folder, beside[1]] if beside else [job.folder]
+        if dry_run:
+            made = _plan(job, answers, [store.load(each) for each in folders], _look(job, dry_run))
+            _print_plan(made, job, console)
+            if job.cluster.name == SLURM:
+                _print_scripts(made, job, console)
+            return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
+        for each in folders:
+            store.prepare(each)
+        if job.cluster.submits:
+            made, left = _hand_over(job, answers, console, between)
+        else:
+            made, left = _run_here(job, answers, folders, beside, console, between), False
+    settings = schedule.comparable_settings(store.load(job.folder).records, made.environments.values())
+    return RunOutcome(frozenset(answer.case.key for answer in answers), settings, beside[1] if beside else None, left)
+
+
+def _run_here(
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], beside: _Side | None, console: Console,
+    between: Callable[[], None] | None,
+) -> schedule.Schedule:  # fmt: skip
+    """Run what is missing to its end, in this process or in the allocation around it."""
+    with store.locked(job.folder) as lock:
+        made = _planned(job, answers, folders, console)
+        names = {answer.case.key: label(answer.case) for answer in answers}
+        site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
+        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (listen, _):
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, beside, site, between)
+    return made
+
+
+def _hand_over(
+    job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
+) -> tuple[schedule.Schedule, bool]:
+    """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
+    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
+    for again in range(job.cluster.attempts or 1):
+        with store.locked(job.folder):
+            made = _planned(job, answers, [job.folder], console)
+            if again:  # what could not be examined is on record
+                made = dataclasses.replace(made, failures=())
+            left = _submit(job, made, console)
+        if not left or not job.wait or not follow.until_done(job.folder, console, away):
+            return made, left
+        seen = _look(job)
+        if job_state.cancelled(seen):
+            console.print("cancelled; the same command goes on from there")
+            return made, True
+        if job_state.refused(seen):
+            return made, False
+    with store.locked(job.folder):
+        return _planned(job, answers, [job.folder], console), False
+
+
+def _plan(
+    job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], seen: Sequence[job_state.TaskState]
+) -> schedule.Schedule:
+    """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
+    mine, *beside = (each.records for each in loaded)
+    return schedule.make_schedule(answers, job.settings, job.machine, mine, beside[0] if beside else None, job_state.queued(seen))
+
+
+def _look(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+    """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
+    must = job.cluster.name == SLURM and not dry_run
+    return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
+
+
+def _planned(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console) -> schedule.Schedule:
+    """What is missing now, and a word on it; first what earlier submissions lost is put on record."""
+    seen = _look(job)
+    if lost := job_state.record_lost_cases(job.folder, seen):
+        console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
+    if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
+        told = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
+        console.print(escape(f"{told}; if not, remove {job.folder / submission.FOLDER}"), soft_wrap=True, highlight=False)
+    loaded = [store.load(each) for each in folders]
+    for line in loaded[0].damaged:
+        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    made = _plan(job, answers, loaded, seen)
+    for each in folders:
+        store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
+    _say_plan(made, job, console)
+    return made
+
+
+def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+    """Return the missing cases as tasks of the cluster."""
+    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
+    fill = pack.nested if job.nested else pack.tasks
+    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
+    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
+
+
+def _print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    """Print every sbatch script that would be submitted."""
+    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
+    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
+        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
+
+
+def _submit(job: StudyRun, made: schedule.Schedule, console: Console) -> bool:
+    """Put on record what need not run, and hand over the rest; whether anything is in the queue now."""
+    supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
+    if not made.jobs:
+        return bool(made.queued)
+    loaded = store.load(job.folder)
+    tasks = _tasks(job, made, loaded)
+    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    longest = max(task.seconds for task in tasks)
+    console.print(
+        f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
+        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
+        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
+        hours = sum(seconds * case.devices for case, seconds in took) / 3600
+        console.print(
+            f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them", highlight=False
+        )
+    if longest > 60 * job.cluster.time:
+        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
+        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
+    return True
+
+
+@contextlib.contextmanager
+def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
+    """The other side that `versus` names, and its folder of results; None without one."""
+    if named is None:
+        yield None
+        return
+    with variants.open_variant(str(named)) as side:
+        yield side, folder / f"versus-{side.name}"
+
+
+def _say_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    where = next(iter(made.environments.values()))
+    words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
+    words += [f"{len(made.failures)} failed before the start"] if made.failures else []
+    words += [f"{made.queued} in the queue already"] if made.queued else []
+    words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
+    on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
+    console.print(escape(told), soft_wrap=True, highlight=False)
+
+
+def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    """Every case that would run, by process, and every one that would be skipped, with why."""
+    platform = made.machine.platform
+    for each in made.jobs:
+        first = each[0].answer.case
+        wide = ", 64-bit" if first.dtype == "float64" else ""
+        devices = f"{count_of(first.devices, f'{platform} device')}{wide}"
+        shape = schedule.process_shape(first, made.machine, job.settings)
+        several = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        console.print(f"[bold]{who} with {devices}{several}[/]", highlight=False)
+        for item in each:
+            console.print(f"  run   {escape(label(item.answer.case))}", soft_wrap=True, highlight=False)
+    for item in made.skips:
+        reason, words = item.answer.unfit or ("", "")
+        console.print(
+            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
+        )
+    for item in made.failures:
+        reason, words = item.answer.failure or ("", "")
+        console.print(f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False)
+    failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
+    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started")

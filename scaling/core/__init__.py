@@ -1,0 +1,1 @@
+"""The complete path from a case on one machine to a record."""

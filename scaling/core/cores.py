@@ -1,0 +1,115 @@
+"""The cores of this host: which a process may use, and which it has claimed for itself alone.
+
+Knows Linux; not what runs on a core. A claim holds between all processes of a host that use this package, whoever started them:
+two studies that share a core would time each other.
+"""
+
+import contextlib
+import math
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from scaling.core.environment import contents
+
+_POLL_SECONDS = 0.3
+_NAME = "ad-scaling/core/"  # of the sockets that stand for claims; the kernel frees them when their process is gone
+
+
+def allowed() -> list[int]:
+    """The cores that this process may use, one of each physical core first, no more than a container's quota pays for."""
+    first: list[int] = []
+    rest: list[int] = []
+    seen: set[str] = set()
+    for core in sorted(os.sched_getaffinity(0)):
+        siblings = contents(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
+        (rest if siblings in seen else first).append(core)
+        seen.add(siblings)
+    return (first + rest)[: _quota() or None]
+
+
+def _quota() -> int:
+    """Whole cores that the control group's quota pays for; 0 where there is none."""
+    words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
+    return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
+
+
+@contextlib.contextmanager
+def claimed(
+    count: int, owner: str, waiting: Callable[[list[int]], None] = lambda _: None, node: str = "", patience: float = math.inf
+) -> Iterator[list[int]]:
+    """So many cores for this owner alone, or all where there are fewer; `waiting` is called once, with who holds them.
+
+    First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node are given the same
+    cores; those of the same owner on another node, which is this host too, others, and where there are none the same.
+    """
+    mine, end, told = allowed(), time.monotonic() + patience, False
+    with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as queue:
+            first, held = False, None
+            while not (first := first or _next(mine, owner, queue)) or (held := _take(mine, count, owner, node, stack)) is None:
+                if not told:
+                    waiting(_holders(mine))
+                told = True
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{count} cores were waited for; processes {_holders(mine)} hold some of them")
+                time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
+        yield sorted(held)
+
+
+def _next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
+    """Whether it is this owner's turn; one that holds cores here already need not wait for it, or others would for ever."""
+    return _taken("queue", queue) or not all(_free(f"{core}/{owner}") for core in mine)
+
+
+def _holders(those: list[int]) -> list[int]:
+    """The processes that hold any of these cores, by their numbers; some that there are may not be seen from here."""
+    found = []
+    for core in those:
+        with socket.socket(socket.AF_UNIX) as ask, contextlib.suppress(OSError):
+            ask.connect(f"\0{_NAME}{core}")
+            found.append(int.from_bytes(ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder))
+    return sorted({pid for pid in found if pid})
+
+
+def _take(mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack) -> list[int] | None:
+    """So many cores, or all: those of our own node, or those that are free and then our own; None if these are too few."""
+    count = min(count, len(mine))
+    beside = [core for core in mine if not _free(f"{core}/{owner}/{node}")]
+    if len(beside) >= count:
+        return beside[:count]
+    with contextlib.ExitStack() as trial:
+        free, ours = list[int](), list[int]()
+        for core in mine:
+            if len(free) < count and _taken(str(core), trial):
+                _taken(f"{core}/{owner}", trial)
+                _taken(f"{core}/{owner}/{node}", trial)
+                free.append(core)
+            elif not _free(f"{core}/{owner}"):
+                ours.append(core)
+        others = len(mine) - len(free) - len(ours)
+        if len(free) + others >= count > len(free) or len(free) + len(ours) < count:
+            return None  # what others hold will come free: better than to share our own
+        stack.enter_context(trial.pop_all())
+        return (free + ours)[:count]
+
+
+def _taken(name: str, stack: contextlib.ExitStack) -> bool:
+    """Whether a name was free, and is ours until the stack is left."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0{_NAME}{name}")
+        claim.listen()  # so that others can ask who holds it
+    except OSError:
+        claim.close()
+        return False
+    stack.enter_context(claim)
+    return True
+
+
+def _free(name: str) -> bool:
+    with contextlib.ExitStack() as stack:
+        return _taken(name, stack)

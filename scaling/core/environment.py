@@ -1,0 +1,246 @@
+"""The environment: where a record was made, and with what.
+
+Nothing secret and no path of anybody's machine gets out of here. Does not import JAX: a login node can ask.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform as machine
+import re
+import socket
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import scaling
+from scaling.core.case import Refusal
+
+_PACKAGE = Path(__file__).parents[1]
+OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")  # fields that follow, or differ with each case
+_MATTER = (  # fields that the digest hashes
+    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source", "workload_digest", "bound",
+    "driver", "processes", "engine", "hardware",
+)  # fmt: skip
+
+# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
+# points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
+_WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+
+_AT_START = dict(os.environ)
+_SHORTEST = 6  # characters of a secret: a shorter value, such as "true", would be found everywhere
+_SECRET = re.compile(
+    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$", re.IGNORECASE
+)
+
+
+def platform() -> str:
+    """What JAX will run on here: cpu, gpu or tpu. Only asks JAX, in another process, where a plugin for more is installed."""
+    named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
+    if named:
+        return {"cuda": "gpu", "rocm": "gpu"}.get(named, named)
+    plugins = [d.name for d in importlib.metadata.distributions() if d.name and re.match(r"jax-(cuda|rocm)|libtpu", d.name)]
+    return probe()["platform"] if plugins else "cpu"
+
+
+@functools.cache
+def probe() -> dict[str, Any]:
+    """The backend that JAX starts here, its device kind and how many devices it has, from a process of its own."""
+    ask = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Refusal(f"JAX cannot start a backend: {last_line(done.stderr)}; JAX_PLATFORMS=cpu runs on the CPU") from None
+    name = {"cuda": "gpu", "rocm": "gpu"}.get(found[0], found[0])
+    return {"platform": name, "device_kind": found[1], "devices": found[2]}
+
+
+def variables(where: str) -> dict[str, str]:
+    """The environment variables that a worker starts with beside the person's own; one that the person has set wins."""
+    xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
+    if where == "cpu":
+        if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
+            xla = f"{xla} {_WRONG_FUSION}=".strip()
+        # A CPU program takes its temporaries from the system at every call and gives them back; in huge pages that costs little.
+        glibc = glibc or "glibc.malloc.hugetlb=1"
+    return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
+
+
+def describe(
+    where: str,
+    device_kind: str | None,
+    started_with: Mapping[str, str],
+    workload_digest: str | None,
+    bound_to: Sequence[int] | None,
+    engine: Mapping[str, str | None] | None = None,
+    processes: int | str | None = None,
+    beside: Mapping[str, Any] | None = None,
+    hardware: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
+
+    engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
+    that they can be compared. processes: as asked for. beside: more to be told, such as the hosts and the job. hardware: what a
+    plan was made for, and with which compilers.
+    """
+    sha, dirty = commit()
+    matters: dict[str, Any] = {
+        "versions": _versions(),
+        "platform": where,
+        "device_kind": device_kind if where != "cpu" else processor(),
+        "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
+        "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
+        "commit": sha,
+        "dirty": dirty,
+        "source": source(),
+        "workload_digest": workload_digest,
+        "bound": bound_to is not None,
+        "driver": _driver() if where == "gpu" and not hardware else None,
+    }
+    if hardware:
+        matters |= {"hardware": dict(hardware), "device_kind": device_kind}
+    if processes not in (None, 1):
+        matters["processes"] = processes
+    setting = _digest(matters)
+    if engine:
+        matters["engine"] = dict(engine)
+    load = os.getloadavg()[0]
+    return matters | {
+        "digest": _digest(matters),
+        "setting": setting,
+        "hosts": [socket.gethostname()],
+        "cores": list(bound_to) if bound_to else None,
+        "load": round(load, 2),
+        "governor": governor(bound_to),
+        "kernel": machine.release(),
+        **(beside or {}),
+    }
+
+
+def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether a record was made in an environment as planned, as far as it could be told where it was planned."""
+    names = {name for name in (*planned, *found) if name in _MATTER}
+    return all(planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ()))
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    return installed | {"python": machine.python_version(), "ad_scaling": scaling.__version__}
+
+
+def _digest(matters: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def source(package: Path = _PACKAGE) -> str:
+    """A hash of the package's source, this one's or a copy's, which tells two dirty trees, or two installed copies, apart."""
+    whole = hashlib.sha256()
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
+        whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()[:12]
+
+
+@functools.cache
+def commit() -> tuple[str | None, bool | None]:
+    """The last commit that changed this package, and whether its files differ from it; None outside a checkout of it."""
+
+    here = ("-C", str(_PACKAGE))
+    if told := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py and cluster/snapshot.py
+        return told.removesuffix("+dirty"), told.endswith("+dirty")
+    if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None, None
+    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(git(*here, "status", "--porcelain", "--", "."))
+
+
+def git(*words: str, **variables: str) -> str | None:
+    """What git answers, or None where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor() -> str:
+    model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
+    return model.group(1).strip() if model else machine.machine()
+
+
+def governor(bound_to: Sequence[int] | None) -> str | None:
+    """What steers the clocks of these cores, or of all that the process may use; None where that is not told."""
+    mine = bound_to or sorted(os.sched_getaffinity(0))
+    told = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
+    return "+".join(sorted(name for name in told if name)) or None
+
+
+def nvml(name: str, *arguments: Any) -> bool:
+    """Whether a function of NVIDIA's management library did as asked; no library, no such function and an error are all False."""
+    function = getattr(_nvml(), name, None)
+    return function is not None and function(*arguments) == 0
+
+
+@functools.cache
+def _nvml() -> Any:
+    """The library, started; None where there is none."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        return library if library.nvmlInit_v2() == 0 else None
+    except (OSError, AttributeError):
+        return None
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver."""
+    version = ctypes.create_string_buffer(80)  # the size that NVML asks for
+    return version.value.decode() if nvml("nvmlSystemGetDriverVersion", version, 80) else None
+
+
+def contents(path: str) -> str | None:
+    """A file's text without the white space around it; None where it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def last_line(text: str, otherwise: str = "no output") -> str:
+    """What a process said last, fit to be shown."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return scrub(lines[-1]) if lines else otherwise
+
+
+def scrub(text: str) -> str:
+    """Return a text without absolute paths, of which the last part stays, and without secrets."""
+    text = hide_secrets(text.replace("file://", ""))
+    return re.sub(r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text without the user names and passwords of URLs, and without the value of any secret in the environment.
+
+    A variable is a secret by its name, such as GITHUB_TOKEN. Those that this process started with count too, because a user's
+    module may delete them and raise an exception that quotes one.
+    """
+    for value, name in _secrets():
+        text = text.replace(value, f"<{name}>")
+    return re.sub(r"//[^/@\s]+@", "//", text)
+
+
+def _secrets() -> list[tuple[str, str]]:
+    """Return (value, name) of every secret, as it may be written in a text; the longest first."""
+    found: dict[str, str] = {}
+    for name, value in [*_AT_START.items(), *os.environ.items()]:
+        if _SECRET.search(name) and not value.strip().isdecimal():
+            written = (value, " ".join(value.split()), repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote_plus(value))
+            lines = value.splitlines()
+            found |= dict.fromkeys((each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name)
+    return sorted(found.items(), key=lambda item: -len(item[0]))

@@ -1,0 +1,106 @@
+"""Words: numbers as people read them, the one place where they become text."""
+
+import math
+
+
+def format_number(value: float) -> str:
+    """Three digits or so, never in powers of ten between 0.01 and a million."""
+    if value == 0 or not 0.01 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    tens = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:.{max(0, min(2, 2 - tens))}f}"
+
+
+def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
+    """Seconds in a unit that suits them, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, size = next(((u, s) for u, s in units if seconds >= 0.9995 * s), units[-1])
+    around = "" if low is None or high is None else f" ({format_number(low / size)} to {format_number(high / size)})"
+    return f"{format_number(seconds / size)} {unit}{around}"
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in a unit that suits them, thousands at a time: '3.20 GB', '512 B'."""
+    unit, size = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= 0.9995 * s), ("B", 1))
+    return f"{format_number(value / size)} {unit}"
+
+
+UNDETERMINED = "not determined"
+_WIDEST_RATIO = 10.0  # the upper end of an interval over the lower one, beyond which a ratio is not determined
+_BOTH_WAYS = 2.0  # an interval from under 1 / 2 to over 2 does not even tell which of the two is larger
+_WIDEST_EXPONENT = 1.0  # of the interval of an exponent
+_WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 and 1
+
+
+def is_ratio_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of a ratio says anything; a ratio without an interval is taken as it is."""
+    if low is None or high is None:
+        return True
+    return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
+
+
+def is_exponent_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of an exponent says anything."""
+    return low is None or high is None or high - low <= _WIDEST_EXPONENT
+
+
+def is_share_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of a part of a law, such as the serial fraction, says anything."""
+    return low is None or high is None or high - low <= _WIDEST_PART
+
+
+def format_ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
+    """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None.
+
+    Where the interval says nothing the value is not shown: 'not determined (0.59 to 37.2)'.
+    """
+    if value is None:
+        return ""
+    around = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
+    return f"{format_number(value)}{sign}{around}" if is_ratio_determined(low, high) else f"{UNDETERMINED}{around}"
+
+
+def format_seconds(name: str, value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """How many times as long something takes as what was named before, in words."""
+    told = format_ratio(value, low, high)
+    return f"{name} takes {told} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {told}"
+
+
+def format_exponent(value: float, low: float | None, high: float | None) -> str:
+    """An exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
+    return _estimated(value, low, high, is_exponent_determined(low, high))
+
+
+def format_share(value: float, low: float | None, high: float | None) -> str:
+    """A part of a law with its interval, likewise."""
+    return _estimated(value, low, high, is_share_determined(low, high))
+
+
+def _estimated(value: float, low: float | None, high: float | None, determined: bool) -> str:
+    around = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    return f"{value:.3g}{around}" if determined else f"{UNDETERMINED}{around}"
+
+
+def format_percentage(value: float) -> str:
+    """A part of a whole in per cent: '83 %', 'under 1 %'."""
+    return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
+
+
+def format_wait(seconds: float) -> str:
+    """A span of waiting: '45 s', '3 min', '2 h 05 min'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def count_of(count: int, noun: str) -> str:
+    """'1 case', '2 cases', '1,000 cases'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_cell(text: str) -> str:
+    """Text that stays in its cell of a Markdown table and is not read as HTML."""
+    for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
+        text = text.replace(plain, escaped)
+    return " ".join(text.split())

@@ -1,0 +1,77 @@
+"""The machine that a study runs on, and the shape of what a case takes of it: devices, on so many nodes, in so many processes.
+
+Values; where they come from, this host or a cluster's own words, others know.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scaling.core.case import Refusal
+from scaling.core.formatting import count_of
+
+EACH = "device"  # a process of its own for each device
+
+
+@dataclass(frozen=True)
+class ProcessShape:
+    """What a case takes: devices, shared out evenly over nodes, and over the processes that hold them."""
+
+    devices: int
+    nodes: int = 1
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is: nodes with so many devices each, of a platform."""
+
+    platform: str  # cpu, gpu, tpu
+    device_kind: str | None  # None: only the nodes know
+    per_node: int  # devices; on a CPU, cores
+    nodes: int = 1
+    name: str = "here"
+    remote: bool = False  # its nodes are not this host: what only they can tell is not known
+    untold: tuple[str, ...] = ()  # more of the environment that only they can tell
+    cpus_each: float | None = None  # CPUs of a node for each of its accelerators; None: not known
+
+    @property
+    def devices(self) -> int:
+        """How many there are in all."""
+        return self.per_node * self.nodes
+
+    def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
+        """What so many devices take: the fewest nodes over which they share out evenly; a process a node, or as asked."""
+        nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
+        while devices % nodes:
+            nodes += 1
+        if processes is None or processes == EACH:
+            return ProcessShape(devices, nodes, devices if processes == EACH else nodes)
+        several = min(int(processes), devices)
+        if devices % several or several % nodes:
+            over = f"processes={processes}" + (f" on {count_of(nodes, 'node')}" if nodes > 1 else "")
+            raise Refusal(f"devices={devices} do not share out over {over}: take a divisor of every count, or processes={EACH}")
+        return ProcessShape(devices, nodes, several)
+
+    def enough(self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool) -> None:
+        """Refuse more devices than there are, before anything starts."""
+        counts = sorted(set(devices))
+        shapes = [self.shape(count, processes) for count in counts]
+        much = [s.devices for s in shapes if s.devices > self.devices]
+        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices not in much]
+        take = ",".join(str(count) for count in counts if count not in much + uneven) or "1"
+        if uneven:
+            over = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
+            raise Refusal(f"devices={uneven[-1]} do not share out evenly over {over}: take devices=[{take}]")
+        free = self.platform == "cpu" and not self.remote
+        if not much or (free and oversubscribe):
+            return
+        what = count_of(self.devices, "core" if self.platform == "cpu" else f"{self.platform} device")
+        what += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
+        more = "; oversubscribe=true checks more without drawing them as scaling" if free else ""
+        raise Refusal(f"devices={much[-1]} are more than the {what} {self.name}: take devices=[{take}]{more}")
+
+
+def node_name() -> str:
+    """What this host is called: by Slurm or by the launcher, where they did, who may take one host for several nodes."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename

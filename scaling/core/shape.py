@@ -1,0 +1,247 @@
+"""The shape of a derivative: its sizes, the linear maps that it is made of, and what is due on the host.
+
+Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how many devices an axis is
+cut over.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scaling.core.case import FORWARD, HESSIAN, MIXED, REVERSE, SECOND, WHOLE, Case, Refusal, unknown_name
+from scaling.core.workload import Workload
+from scaling.options.sparse.sparsity import Coloring
+
+Named = Mapping[str, Any]
+
+
+class TooLarge(Exception):
+    """A case that needs more than there is, in words; needs: the bytes of a device, as a record has them."""
+
+    def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
+        super().__init__(words)
+        self.needs = dict(needs or {})
+
+
+@dataclass(frozen=True)
+class LinearMapPart:
+    """One linear map of a derivative: by which inputs, and of how many seeds.
+
+    along: its only seed is the point itself.
+    """
+
+    mode: str
+    names: tuple[str, ...]
+    seeds: int
+    along: bool = False
+
+    @property
+    def columns(self) -> bool:
+        """Whether seeds are tangents and slices columns; otherwise they are cotangents and rows."""
+        return self.mode in FORWARD + HESSIAN
+
+
+@dataclass(frozen=True)
+class DerivativeShape:
+    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the gradient."""
+
+    outputs: int  # of one point
+    inputs: int  # of one point, those that the derivative is by; 1 for a Hessian times a vector
+    seeds: int  # that its linear maps take; 0 for a whole mode
+    passes: int  # JVPs and VJPs that these take
+    summed: bool  # the batch is one number, the sum over points
+    values: int  # numbers that the function itself gives at one point
+    parts: tuple[LinearMapPart, ...] = ()
+    coloring: Coloring | None = None
+
+
+def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
+    """Shapes and dtypes of the per-point inputs, points leading, and of the shared ones; nothing is allocated."""
+
+    def struct(draw, *leading: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype))
+
+    points = {name: struct(draw, case.points) for name, draw in workload.points.items()}
+    return points, {name: struct(draw) for name, draw in workload.shared.items()}
+
+
+def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
+    """The same of one point."""
+    points, shared = input_structs(case, workload)
+    return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
+
+
+def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
+    """The sizes of the derivative of a case; a function that cannot be evaluated is a `Refusal`.
+
+    coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be none.
+    """
+    one = point_structs(case, workload)
+    out = _abstract(case, workload.function, one)
+    columns = sum(one[name].size for name in workload.names)
+    if not out.size or not columns:
+        raise Refusal(f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs")
+    differentiated, by = out, one
+    if case.batch == "whole" and workload.whole is not None:
+        points, shared = input_structs(case, workload)
+        by = {**points, **shared}
+        differentiated = _abstract(case, workload.whole, by)
+        if differentiated.shape not in ((), (case.points, *out.shape)):
+            raise Refusal(
+                f"whole of {case.workload} must return {(case.points, *out.shape)} or one number, not {differentiated.shape}"
+            )
+    summed = case.batch == "whole" and differentiated.shape == () != (case.points, *out.shape)
+    found = DerivativeShape(out.size, columns, 0, 0, summed, out.size, (), coloring)
+    if case.target in SECOND:
+        found = dataclasses.replace(found, outputs=columns, inputs=columns if case.target == "hessian" else 1)
+    if case.mode in WHOLE or (case.seeds == "colored" and coloring is None):
+        return found
+    parts = _parts(case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size)
+    found = dataclasses.replace(found, parts=parts, seeds=sum(part.seeds for part in parts))
+    return dataclasses.replace(found, passes=count_passes(case, workload, found))
+
+
+def _parts(
+    case: Case, workload: Workload, sizes: DerivativeShape, by: Mapping[str, int], outputs: int
+) -> tuple[LinearMapPart, ...]:
+    """The linear maps of a seeded mode. by: how many numbers each input has; outputs: how many are differentiated."""
+    names = workload.names
+    if sizes.coloring is not None:
+        column_mode, row_mode = ("jacfwd", "jacrev") if case.mode in MIXED else (case.mode, case.mode)
+        parts = (
+            LinearMapPart(column_mode, names, sizes.coloring.column_count),
+            LinearMapPart(row_mode, names, sizes.coloring.row_count),
+        )
+        return tuple(part for part in parts if part.seeds)
+    if case.mode in MIXED and len(names) > 1:
+        ahead = forward_inputs(case, by)
+        back = tuple(name for name in names if name not in ahead)
+        halves: tuple[LinearMapPart, ...] = (
+            LinearMapPart("jacfwd", ahead, sum(by[name] for name in ahead)),
+            LinearMapPart("jacrev", back, outputs),
+        )
+    else:
+        columns = case.mode not in REVERSE
+        halves = (LinearMapPart(case.mode, names, sum(by.values()) if columns else outputs),)
+    if case.target == "hvp" or workload.reduce == "vector":
+        halves = tuple(dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves)
+    if workload.reduce == "points" or case.mode == "grad_of_sum":  # of one number
+        halves = tuple(part if part.columns else dataclasses.replace(part, seeds=1) for part in halves)
+    return halves
+
+
+def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
+    """The inputs that mode=mixed takes forward: those that the case names, or all but the one of most numbers."""
+    if case.forward is None:
+        largest = max(by, key=lambda name: by[name])
+        return tuple(name for name in by if name != largest)
+    named: tuple[str, ...] = ()
+    for name in case.forward.split("+"):
+        leaves = tuple(each for each in by if each == name or each.startswith(f"{name}."))
+        if not leaves:
+            raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, by)
+        named += leaves
+    if len(set(named)) in (0, len(by)) or len(set(named)) < len(named):
+        raise Refusal(
+            f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some to reverse mode"
+        )
+    return named
+
+
+def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
+    """How many JVPs and VJPs a Jacobian takes; a Gram matrix by columns takes every column again for each block of them."""
+    if case.mode == "fwd_over_fwd":
+        return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
+    b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
+    if workload.reduce != "gram" or not sizes.parts[0].columns or (b == 1 and not is_chunked(case, here)):
+        return sizes.seeds
+    blocks = ceil_div(here, case.chunk) if isinstance(case.chunk, int) else 1
+    return sizes.seeds * (1 + b * blocks)
+
+
+def ceil_div(count: int, devices: int) -> int:
+    """How many of so many one device has, where the last may have fewer."""
+    return -(-count // devices)
+
+
+def is_chunked(case: Case, here: int) -> bool:
+    """Whether a device takes its seeds in several goes."""
+    return isinstance(case.chunk, int) and case.chunk < here
+
+
+def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
+    """The share of points x seeds that is computed in vain, because they do not share out; None where they must."""
+    if case.split != "both" and sizes.coloring is None:
+        return None
+    a, b = case.axes
+    asked = case.points * max(sizes.seeds, 1)
+    computed = a * ceil_div(case.points, a) * b * max(sum(ceil_div(part.seeds, b) for part in sizes.parts), 1)
+    return 1 - asked / computed
+
+
+def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
+    """The same case without `chunk` or `block` where they take all that a device has, which is the same program."""
+    a, b = case.axes
+    if isinstance(case.chunk, int) and sizes.parts and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts):
+        case = dataclasses.replace(case, chunk=None)
+    if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
+        case = dataclasses.replace(case, block=None)
+    return case
+
+
+def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
+    """The shape of a result on the host: (points, outputs, inputs), as they are after the reduction; inputs is 1 for a value.
+
+    One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with split=data once for
+    each device. Coloured: (points, 1, entries of the pattern).
+    """
+    reduce, k = workload.reduce, sizes.inputs
+    if reduce == "points":
+        return case.devices if case.split == "data" else 1, 1, 1 if case.mode == "value" else k
+    if case.mode == "value":
+        return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
+    if case.seeds == "colored":
+        return case.points, 1, result_entries(workload, sizes)
+    outputs = 1 if sizes.summed else sizes.outputs
+    after = {
+        None: (outputs, k),
+        "outputs": (1, k),
+        "inputs": (outputs, 1),
+        "vector": (outputs, 1),
+        "norm": (1, 1),
+        "gram": (k, k),
+    }
+    return case.points, *after[reduce]
+
+
+def result_entries(workload: Workload, sizes: DerivativeShape) -> int:
+    """How many entries the pattern has: that of the colouring, or the one known by hand."""
+    if sizes.coloring is not None:
+        return int(sizes.coloring.pattern.rows.size)
+    assert workload.pattern is not None
+    return int(workload.pattern()[0].size)
+
+
+def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStruct:
+    try:
+        out = jax.eval_shape(lambda named: function(**named), dict(named))
+    except Refusal:
+        raise
+    except (MemoryError, OverflowError) as error:
+        asked = getattr(error, "_total_size", 0)  # of an array of NumPy's
+        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise  # the host's memory ran out
+        words = " ".join(str(error).split())
+        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise Refusal(f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}") from None
+    if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
+        found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
+        raise Refusal(f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}")
+    return out

@@ -1,0 +1,137 @@
+"""Slices: what one linear map makes of this device's seeds, reduced as it comes.
+
+With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a batch that is one
+function.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scaling.core import seeds
+from scaling.core.case import HESSIAN, Case
+from scaling.core.modes import SEEDED
+from scaling.core.seeds import SeedRange
+from scaling.core.shape import LinearMapPart, ceil_div
+
+Named = Mapping[str, Any]
+
+
+class DevicePosition(NamedTuple):
+    """Where a device stands: along the points, along the seeds, at which seed this step begins, and how to add up over all."""
+
+    points: Any = 0
+    seeds: Any = 0
+    start: Any = 0
+    over_all: Callable[[Any], Any] = lambda tree: tree
+
+
+class SeedMap(NamedTuple):
+    """A part of a derivative made ready: its slice by the number of a seed, this device's numbers, and the inputs it is by."""
+
+    part: LinearMapPart
+    at: Callable[[Any], Any]
+    some: SeedRange
+    x: tuple
+
+
+def linear_map(case: Case, part: LinearMapPart, function: Callable, named: Named, colors: Any, here: DevicePosition) -> SeedMap:
+    """A part of the derivative of a function at its inputs, by name. colors: of its columns or rows; None for identity seeds."""
+    x = tuple(named[name] for name in part.names)
+
+    def f(*z: Any) -> Any:
+        y = function(**{**named, **dict(zip(part.names, z, strict=True))})
+        return jnp.sum(y) if case.mode in (*HESSIAN, "grad_of_sum") else y  # of one number, for a Hessian
+
+    if case.remat and part.mode != "jacfwd":
+        f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
+    apply = SEEDED[part.mode](f, x)
+    if part.along:
+        return SeedMap(part, lambda _: apply(x), SeedRange(0, 1), x)
+    like = x if part.columns else (jax.eval_shape(f, *x),)
+    row = seeds.identity_seeds(like) if colors is None else seeds.colored_seeds(like, colors)
+    count, b = ceil_div(part.seeds, case.axes[1]), case.axes[1]
+    only = b == 1 and sum(a.size for a in like) == 1  # then there is nothing to look up, and XLA need not multiply by it
+
+    def at(number: Any) -> Any:
+        seed = tuple(jnp.ones(a.shape, a.dtype) for a in like) if only else row(number)
+        return apply(seed) if part.columns else apply(*seed)
+
+    chunk = case.chunk if isinstance(case.chunk, int) else None
+    return SeedMap(part, at, SeedRange(here.start + here.seeds * count, count, chunk), x)
+
+
+def reduce_columns(of: SeedMap, reduce: str | None = None, batch: int | None = None, inputs: int = 0) -> Any:
+    """Columns, seeds last; their sum or norm over seeds; or this device's rows of the Gram matrix of so many inputs.
+
+    batch: the points that the function's outputs are those of; None where it is one point's.
+    """
+    flat = lambda column: column.reshape(-1) if batch is None else column.reshape(batch, -1)  # noqa: E731
+    if of.part.along:
+        return flat(of.at(0))
+    if reduce == "gram":
+        return _gram(lambda r: flat(of.at(r)), of.some, inputs)
+    kept = {
+        "outputs": lambda r: jnp.sum(flat(of.at(r)), axis=-1),
+        "norm": lambda r: jnp.sum(flat(of.at(r)) ** 2, axis=-1),
+    }.get(reduce or "", of.at)
+    if of.some.count == 1:  # a batch of one seed costs up to four times the one call that it stands for
+        return kept(of.some.first)
+    if reduce in ("inputs", "norm"):
+        return seeds.sum_over_seeds(lambda rows: jnp.sum(jax.vmap(kept)(rows), axis=0), of.some)
+    return seeds.map_seeds(kept, of.some, axis=-1)
+
+
+def _gram(column: Callable, some: SeedRange, inputs: int) -> Any:
+    """(columns of this device, inputs). In chunks, all columns are computed again beside each chunk of one's own."""
+    if some.at_once and some.count >= inputs:
+        C = jax.vmap(column)(some.rows)
+        return C @ C.T
+    length = min(some.chunk or some.count, some.count)
+
+    def block(number: Any) -> Any:
+        C = jax.vmap(column)(some.first + number * length + jnp.arange(length))
+        return seeds.map_seeds(lambda r: C @ column(r), SeedRange(0, inputs, some.chunk), axis=-1)
+
+    blocks = ceil_div(some.count, length)
+    return jax.lax.map(block, jnp.arange(blocks)).reshape(blocks * length, -1)[: some.count]
+
+
+def reduce_rows(of: SeedMap, reduce: str | None = None, batch: int | None = None, outputs: int = 1) -> Any:
+    """Rows, seeds first, an array an input; their sum, norm or Gram matrix; or one number a row.
+
+    batch: as above, and how many outputs each of its points has.
+    """
+    if reduce == "gram":
+        return seeds.sum_over_seeds(lambda some: (R := _matrix(jax.vmap(of.at)(some))).T @ R, of.some)
+    kept: Callable = {
+        "inputs": lambda r: sum(jnp.sum(a) for a in of.at(r)),
+        "vector": lambda r: sum(jnp.sum(a * z) for a, z in zip(of.at(r), of.x, strict=True)),
+        "norm": lambda r: [sum(jnp.sum(a**2) for a in of.at(r))],
+    }.get(reduce or "", of.at)
+    if reduce in ("outputs", "norm") and batch is not None:
+        return _by_point(kept, of.some, batch, outputs)
+    if of.some.count == 1:
+        return kept(of.some.first)
+    if reduce in ("outputs", "norm"):
+        return seeds.sum_over_seeds(lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(kept)(some)], of.some)
+    return seeds.map_seeds(kept, of.some)
+
+
+def _by_point(at: Callable, some: SeedRange, batch: int, outputs: int) -> list:
+    """The rows of a batch, whose seeds run over the outputs of one point after another, added up for each point."""
+    if some.at_once and some.count == batch * outputs:
+        return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(some.rows)]
+
+    def total(numbers: Any) -> list:
+        add = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype).at[numbers // outputs].add(a, mode="drop")  # noqa: E731
+        return [add(a) for a in jax.vmap(at)(numbers)]
+
+    return seeds.sum_over_seeds(total, some)
+
+
+def _matrix(slices: Any) -> Any:
+    """Rows, an array an input, as one matrix: (seeds, inputs)."""
+    return jnp.concatenate([a.reshape(a.shape[0], -1) for a in slices], axis=1)

@@ -1,0 +1,264 @@
+"""The store: records on disk, as JSON lines. What is finished is never lost, whatever is killed when.
+
+Each attempt and process has a file of its own, never appended to by another, so that a torn last line swallows nothing. Knows
+folders and lines; not what the numbers mean.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import scaling
+from scaling.core.case import Refusal
+from scaling.core.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
+
+_WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
+_LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
+
+
+class Loaded(NamedTuple):
+    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line: why'.
+
+    What was planned for some hardware stands apart: it did not happen.
+    """
+
+    records: list[Record]
+    damaged: list[str]
+    plans: list[Record]
+
+
+class Writer:
+    """Appends records to one new file, each on disk before `append` returns. The file appears with the first record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+
+    def append(self, record: Record) -> None:
+        """Write and fsync one line; OSError if it cannot be, with the file left as it was before."""
+        line = (to_line(record) + "\n").encode()
+        if self._file is None:
+            name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
+            self._file = os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+            _sync_folder(self._folder)
+        before = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, before)
+            raise
+
+
+def load(folder: Path) -> Loaded:
+    """Every record that can be read. A damaged line is named and passed over, so that its case runs again.
+
+    What a newer version of this package wrote is a `Refusal`: to pass over it would be to run it again.
+    """
+    records: list[Record] = []
+    damaged: list[str] = []
+    _check_manifests(folder)
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            lines = read_file(path).split(b"\n")
+        except OSError as error:
+            damaged.append(f"{path.name}: {error.strerror}")
+            continue
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                records.append(from_line(line.decode()))
+            except FutureSchema as future:
+                raise _too_new(path, future) from None
+            except json.JSONDecodeError as error:
+                damaged.append(f"{path.name}:{number}: {error.msg}")
+            except (ValueError, RecursionError) as error:
+                damaged.append(f"{path.name}:{number}: {(str(error) or type(error).__name__)[:120]}")
+    return Loaded([r for r in records if not r.of_plan], damaged, [r for r in records if r.of_plan])
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """One record an identity: the last that is ok, or else the last that was skipped, or else the last failure.
+
+    Of a peer in several versions, the one that ran last; that it was not installed counts only where it never was.
+    """
+    kept: dict[tuple[str, str, int], Record] = {}
+    worth = {"failed": 0, "skipped": 1, "ok": 2, "planned": 2}
+    for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
+        of = (record.key, record.setting, record.replicate)
+        old = kept.get(of)
+        another = old is not None and old.identity != record.identity  # version of the peer, or none
+        if old is None or (record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]):
+            kept[of] = record
+    return list(kept.values())
+
+
+def results_folder(value: Any) -> Path:
+    """Return the folder that `results` names; what can be none, or lies below a file, is a `Refusal`."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool) or not str(value).strip() or "\0" in str(value):
+        raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
+    folder = Path(str(value))
+    for each in (folder, *folder.parents):
+        try:
+            each.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _unwritable(folder, error.strerror) from None
+        if not each.is_dir():
+            raise _unwritable(folder, os.strerror(errno.ENOTDIR))
+        break
+    return folder
+
+
+def _unwritable(folder: Path, why: str | None) -> Refusal:
+    return Refusal(f"cannot write to results={folder}: {why}; give another folder with results=PATH")
+
+
+def states(records: Iterable[Record]) -> dict[str, str]:
+    """Return what became of each case, by its key: in the environment where it ran last, the worst of its replicates.
+
+    This is what counts of cases count, wherever they are shown.
+    """
+    found: dict[str, tuple[str, str]] = {}  # key -> environment, status
+    for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
+        environment, status = found.get(record.key, (record.setting, record.status))
+        same = environment == record.setting
+        found[record.key] = record.setting, min(status, record.status, key=_WORST.index) if same else record.status
+    return {key: status for key, (_, status) in found.items()}
+
+
+def prepare(folder: Path) -> None:
+    """Make a results folder, or refuse in one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error.strerror) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
+    """Hold the folder for one run at a time; yields the lock's descriptor, which a worker inherits and so holds as well."""
+    handle = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Refusal(
+                        f"another run is working in {folder}; wait for it, or give another folder with results=PATH"
+                    ) from None
+                time.sleep(0.2)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def stamp() -> dict[str, Any]:
+    """Return what a file of JSON says of who wrote it: the schema, and the version of this package."""
+    return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds. OSError if it is no regular file: to read a pipe or a device may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        kind = os.fstat(handle).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "Not a regular file", str(path))
+        return file.read()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a small file as a whole, or not at all."""
+    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        fresh.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """A small file, or None if it is not there or not readable as JSON."""
+    try:
+        return _parsed(read_file(path))
+    except OSError:
+        return None
+
+
+def _parsed(text: bytes) -> Any:
+    """Return what a text holds as JSON, or None."""
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def check_schemas(folder: Path) -> None:
+    """Raise a `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    _check_manifests(folder)
+    ours = f'"schema": {SCHEMA},'.encode()  # as this version writes it: a string within a record escapes its quotes
+    for path in sorted(folder.glob("*.jsonl")):
+        with contextlib.suppress(OSError):
+            for line in read_file(path).split(b"\n"):
+                if b"schema" in line and ours not in line:
+                    _check_schema(path, _parsed(line))
+
+
+def _check_manifests(folder: Path) -> None:
+    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
+        _check_schema(path, read_json(path))
+
+
+def _check_schema(path: Path, told: Any) -> None:
+    """Raise a `Refusal` if a mapping read from a file has a schema greater than ours."""
+    try:
+        refuse_future(told)
+    except FutureSchema as future:
+        raise _too_new(path, future) from None
+
+
+def _too_new(path: Path, future: FutureSchema) -> Refusal:
+    needed = f"ad-scaling {future.version} or newer" if future.version else "the version of ad-scaling that wrote it"
+    return Refusal(
+        f"{path} has schema {future.schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: install {needed}, "
+        "or give another folder; nothing was changed"
+    )
+
+
+def folder_of(path: str) -> Path:
+    """An existing results folder, or a refusal that says which there are."""
+    folder = Path(path)
+    there = False
+    with contextlib.suppress(OSError, ValueError):  # what cannot be a path
+        there = bool(path) and folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
+    if there:
+        check_schemas(folder)
+        return folder
+    near = sorted(str(p.parent) for p in Path("results").glob("*/study.json"))
+    raise Refusal(f"no results in {path!r}" + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some"))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

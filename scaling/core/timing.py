@@ -1,0 +1,198 @@
+"""Measuring: the stages of a program apart, and samples of its steady state, taken in turns.
+
+Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether it is right. Seconds
+throughout.
+"""
+
+import dataclasses
+import functools
+import gc
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.core.sampling import Samples, Sampling
+from scaling.core.statistics import median_interval
+
+FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
+_LEAST_FLOORS = 50  # a sample that is shorter than so many empty calls is made of several calls
+_LONG = 0.1  # a call so long brings its own into the caches
+_TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
+
+Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, in the order of ranks
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A program made ready: what to call, and what each stage took; None for a stage that does not exist apart."""
+
+    call: Callable[..., Any]
+    compiled: Any
+    jaxpr: Any = None
+    trace_seconds: float | None = None
+    lower_seconds: float | None = None
+    compile_seconds: float | None = None
+
+
+def single_process(values: list[float]) -> list[list[float]]:
+    """The `Gather` of a process that shares its work with no other."""
+    return [values]
+
+
+def gather_text(gather: Gather, text: str) -> list[str]:
+    """Words of this process -> those of each, by rank, without the blanks at their ends."""
+    sent = text.encode()
+    longest = int(max(length for (length,) in gather([float(len(sent))])))
+    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
+
+
+def compile_stages(function: Callable, arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
+    """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
+
+    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot
+    be traced apart from being lowered.
+    """
+    if not hasattr(function, "lower"):
+        return Stages(function, None)
+    began = time.perf_counter()
+    traced = function.trace(*arguments) if hasattr(function, "trace") else None
+    if traced is not None:
+        require_addressable(traced.jaxpr)
+    traced_at = time.perf_counter()
+    lowered = traced.lower() if traced is not None else function.lower(*arguments)
+    lowered_at = time.perf_counter()
+    compiled = lowered.compile(compiler_options=options)
+    done = time.perf_counter()
+    trace_seconds = traced_at - began if traced is not None else None
+    jaxpr = traced.jaxpr if traced is not None else None
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, done - lowered_at)
+
+
+def require_addressable(jaxpr: Any) -> None:
+    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the process."""
+    from jax.extend.core import jaxprs_in_params
+
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
+            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
+                raise OverflowError(f"an array of the shape {tuple(shape)} has more than 2**63 bytes")
+        for inner in jaxprs_in_params(equation.params):
+            require_addressable(inner)
+
+
+def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
+    """Seconds of so many calls, each waited for. No more than this happens between the clocks."""
+    if wait is None:
+        began = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            call()
+    else:
+        began = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            wait(call())
+    return time.perf_counter() - began
+
+
+def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
+    """One call, which returns when its result is there: (seconds, result)."""
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
+
+
+def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
+    """The median of so many calls of what does nothing: seconds a call."""
+    return statistics.median(_clocked(call, wait, 1) for _ in range(calls))
+
+
+def sample_turns(
+    call: Callable[[], Any],
+    sampling: Sampling,
+    wait: Callable[[Any], Any] | None = None,
+    floor_seconds: float | None = None,
+    gather: Gather = single_process,
+    disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
+) -> Iterator[Samples]:
+    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there, or later.
+
+    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the clock; of several
+    processes the slowest counts. Between two turns other cases may have theirs. wait: waits for what a call returned; None where
+    a call returns when all is done. disturbed: asked before a turn, gives what to ask after it, which marks that turn.
+    """
+    timed = functools.partial(_clocked, call, wait)
+    per_call = _warm_up(timed, sampling.warm_up, gather)
+    batch = max(1, math.ceil(_LEAST_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
+    batch = 2 ** math.ceil(math.log2(max(each[0] for each in gather([batch]))))  # alike for two that are to be compared
+    taken, elapsed = Samples([], batch, None), 0.0
+    while True:
+        marks = disturbed()
+        elapsed += _turn(timed, sampling, taken, elapsed, gather)
+        for mark in marks():
+            taken.marked.setdefault(mark, []).append(len(taken.turns) - 1)
+        taken = dataclasses.replace(taken, stop_reason=_stop(taken, elapsed, sampling))
+        yield taken
+
+
+def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
+    """One turn's samples, added to what was taken; the seconds that it took. Every process decides alike."""
+    share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
+    count, spent = 0, 0.0
+    if taken.turns and taken.seconds[-1] < _LONG:
+        timed(1)  # what others left in the caches is not ours
+    taken.turns.append(0)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        gather([0.0])
+        began = time.perf_counter()
+        while len(taken.seconds) < sampling.most:
+            seconds = timed(taken.calls_per_sample) / taken.calls_per_sample
+            each = gather([seconds, time.perf_counter() - began])
+            times = [mine for mine, _ in each]
+            taken.seconds.append(max(times))
+            taken.seconds_min.append(min(times))
+            taken.slowest.append(times.index(max(times)))
+            count, spent = count + 1, max(spent for _, spent in each)
+            taken.turns[-1] = count
+            enough = count >= most or spent >= _TURN * sampling.seconds or _stop(taken, elapsed + spent, sampling)
+            if count >= share and enough:
+                break
+    finally:
+        if collecting:
+            gc.enable()
+    return spent
+
+
+def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
+    """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
+    taken: list[float] = []
+    total = 0.0
+    while True:
+        taken.append(max(each[0] for each in gather([timed(1)])))
+        total += taken[-1]
+        half = len(taken) // 2
+        if total >= 10 * least or (half >= 2 and total >= least and len(taken) % max(1, half // 4) == 0):  # not at every call
+            later = statistics.median(taken[half:])
+            if total >= 10 * least or later >= 0.95 * statistics.median(taken[:half]):
+                return later
+
+
+def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
+    """Why to stop sampling now, or None."""
+    seconds = taken.seconds
+    if len(seconds) >= sampling.most:
+        return "most"
+    if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
+        return None
+    interval = median_interval(seconds) if sampling.width else None  # a width of zero is never reached: do not look
+    if interval is not None:
+        median = statistics.median(seconds)
+        if max(interval[1] - median, median - interval[0]) <= sampling.width * median:
+            return "width"
+    return "seconds" if elapsed >= sampling.seconds else None

@@ -1,0 +1,299 @@
+"""The worker: runs cases on devices and writes a record of each.
+
+`python -m scaling.worker` needs jax, numpy and the standard library, and nothing else. It reads a job from standard input, a
+line of JSON, binds itself to cores before JAX starts, and then does what it is told, a line each:
+
+    {"do": "prepare", "case": ..., ...}   build, compile, run once and check; says "ready", "end" or "later"
+    {"do": "turn", "key": ...}            take samples for a while; says "turn", with whether these were enough, or "end"
+    {"do": "finish", "key": ...}          write the record; says "end"
+    {"do": "forget", "key": ...}          leave the case as if it had not begun; says "forgotten"
+
+so that cases to be compared can take turns, in one process or in several: of those that share the devices of a case each is told
+the same, and the first one answers. They meet at an address that it names and the launcher passes on.
+Records go to a file of its own.
+"""
+
+import contextlib
+import gc
+import json
+import math
+import os
+import select
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scaling.core import cores, environment, event_channel, machine, memory
+from scaling.core.case import Refusal, from_dict
+from scaling.core.record import Record
+from scaling.core.sampling import Sampling
+from scaling.core.store import Writer
+
+_LEAVE_SECONDS = 2.0
+_PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
+PROTOCOL = 3  # what is read and said above; told to a launcher of another revision
+
+
+def main() -> int:
+    """Run the cases of a job as told; 3 if a record could not be written."""
+    kept = event_channel.open_channel()
+    orders = kept.orders
+    job = json.loads(orders.readline())
+    rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun says the same to all that it starts
+    if "parent" in job:
+        event_channel.die_with_parent(job["parent"])
+    else:
+        threading.Thread(target=_die_with_launcher, args=(orders.fileno(),), daemon=True).start()
+    memory.go_first()
+    if job.get("lock") is not None:
+        os.set_inheritable(job["lock"], False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit has Slurm warn every step like this before its time is over
+
+    first = rank == 0
+
+    def say(event: str, all_may: bool = False, **words: Any) -> None:
+        if first or all_may:
+            kept.say(event=event, **words)
+
+    def meet() -> str:
+        if first:
+            say("meet", address=_address(job["shape"]["nodes"]))
+        return json.loads(orders.readline())["coordinator"]
+
+    say("here", all_may=True)
+    with contextlib.ExitStack() as held:
+        try:
+            bound = held.enter_context(_cores(job, rank, say))
+            place, around = _start(job, rank, bound, meet)
+        except (Refusal, TimeoutError) as refusal:
+            say("refused", all_may=True, text=str(refusal))
+            return 1
+        first = place.rank == 0
+        gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
+        say("started", protocol=PROTOCOL)
+        return _serve(job, kept, place, around, say)
+
+
+def _serve(
+    job: dict[str, Any], kept: event_channel.Channel, place: Any, around: dict[str, Any], say: Callable[..., None]
+) -> int:  # fmt: skip
+    """Do what is ordered, line by line. around: what is told of all processes beside what this one knows."""
+    from scaling.core import (
+        process_state,
+        run_case,  # and with it JAX, which has found cores and flags as they are meant
+        workload,
+    )
+
+    writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
+    environment.commit()  # as the variables are now: a user's module may remove them
+    variables, before, spoilt = dict(os.environ), process_state.read(), None
+    for line in kept.orders:
+        order = json.loads(line)
+        key, what, enough = order["key"], order["do"], False
+        if what == "prepare":
+            blank, alone[key] = _blank(job, order, place, around, variables), order["alone"]
+            say("begin", key=key, environment=blank.environment)
+            changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
+            begin = run_case.refuse_case if changed else run_case.prepare_case
+            attempts[key] = begin(blank, place, Sampling(**job["sampling"]), order.get("known"))
+            kept.leave_if_forked()
+            if not workload.is_built_in(blank.case) and (spoilt := process_state.changes(before)):
+                run_case.fail_case(attempts[key], "error", f"{blank.case.workload} {'; '.join(spoilt)}")
+                _leave_together(attempts[key], place)
+        elif what == "turn":
+            enough = run_case.take_turn(attempts[key])
+            if attempts[key].ended:  # the others wait in the middle of that turn, and would for ever
+                _leave_together(attempts[key], place)
+        fits = alone[key] or attempts[key].found.get("reason") not in ("too_large", "out_of_memory")
+        if what == "forget" or not fits:  # what others hold may be what it lacks
+            del attempts[key]
+            say("forgotten" if fits else "later", key=key)
+        elif what != "finish" and not attempts[key].ended:
+            say("turn" if what == "turn" else "ready", key=key, enough=enough)
+        else:
+            record = run_case.finish_case(attempts.pop(key))
+            try:
+                if place.rank == 0:
+                    writer.append(record)
+            except OSError as error:
+                say("unwritable", text=f"{error.strerror}")
+                return 3
+            middle = [statistics.median(record.seconds)] if record.seconds else []
+            ended = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": middle}
+            say("end", key=key, **ended, spoilt=spoilt is not None)
+    return 0
+
+
+def _leave_together(ended: Any, place: Any) -> None:
+    """End this process, if others share its cases, with the reason that an attempt ended: they end with it."""
+    if place.processes > 1:
+        print(ended.found["text"], file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _die_with_launcher(orders: int) -> None:
+    """End this process soon after nobody is left to tell it anything, whatever it is doing: its launcher is on another node."""
+    end = select.poll()
+    end.register(orders, 0)  # that its other side was closed is told in any case
+    end.poll()
+    time.sleep(_LEAVE_SECONDS)  # it may go by itself
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator[list[int] | None]:
+    """Bind to this process's share of the cores, before JAX starts its threads; None where it is not bound.
+
+    The launcher claims the cores of its own host; in a step, a process claims its own.
+    """
+    if job["platform"] != "cpu" or not job["bind"]:
+        yield None
+        return
+    shape, given = job["shape"], job["cores"]
+    share, beside = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
+    with contextlib.ExitStack() as stack:
+        if given is None:
+            patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS  # who waits for each other would for ever
+            asked = cores.claimed(
+                share * beside, job["owner"], lambda by: say("waiting", all_may=True, by=by), machine.node_name(), patience
+            )
+            given = stack.enter_context(asked)
+        place = rank % beside
+        mine = given[place * share : (place + 1) * share] or given
+        os.sched_setaffinity(0, mine)
+        yield mine
+
+
+def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callable[[], str]) -> tuple[Any, dict[str, Any]]:
+    """Start JAX and find the devices: the place to run in, and what is to be told of all processes."""
+    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
+    devices, gather = _start_jax(job, rank, meet)
+    if job["platform"] == "cpu":
+        memory.limit()
+    import jax
+
+    from scaling.core.run_case import ProcessGroup
+
+    place = ProcessGroup(devices, job["platform"], gather, jax.process_index(), job["shape"]["processes"], bound)
+    return place, _agreed(job, place)
+
+
+def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple[list[Any], Callable]:
+    """The devices to run on, those of every process, and the `Gather` of these. Never settles for others than were asked for."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    from scaling.core import timing
+
+    shape = job["shape"]
+    share = shape["devices"] // shape["processes"]
+    named = os.environ.get("JAX_PLATFORMS")
+    if job["platform"] != "cpu" and named and "cpu" not in named.split(","):
+        jax.config.update("jax_platforms", f"{named},cpu")  # the check of a user's function runs there
+    if job["platform"] == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", share)
+    jax.config.update("jax_enable_x64", job["x64"])
+    jax.config.update("jax_enable_compilation_cache", False)  # a person's own would hide what compiling takes; see attempt.py
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
+    if shape["processes"] > 1 and job["platform"] == "tpu":
+        jax.distributed.initialize()  # its hosts know each other, and which of them is the first
+    elif shape["processes"] > 1:
+        beside = rank % (shape["processes"] // shape["nodes"])  # its place on its node
+        ours = None if job["platform"] == "cpu" else list(range(beside * share, (beside + 1) * share))
+        jax.distributed.initialize(meet(), shape["processes"], rank, ours)
+    if shape["processes"] > 1:
+        _gather([0.0])  # meet now: the first collective waits for half a minute only
+    try:
+        devices = jax.devices(job["platform"])
+    except RuntimeError as error:
+        raise Refusal(_no_backend(job["platform"], str(error))) from None
+    if len(devices) < shape["devices"]:
+        raise Refusal(f"{shape['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
+    return devices[: shape["devices"]], timing.single_process if shape["processes"] == 1 else _gather
+
+
+def _no_backend(platform: str, error: str) -> str:
+    """Return why JAX has no devices of a platform on this node, with the extra to install."""
+    extras = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
+    advice = f"; install the extra {extras[platform]}, or set cluster.platform" if platform in extras else ""
+    first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
+    return f"JAX has no {platform} backend on {machine.node_name()}: {first}{advice}"
+
+
+def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
+    """Assert that all processes together are what was asked for; what is to be told of them: hosts, cores, the job."""
+    from scaling.core import timing
+
+    mine = [device for device in place.devices if device.process_index == place.rank]
+    told = {
+        "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
+        "host": environment.contents("/proc/sys/kernel/random/boot_id"), "cores": place.cores,
+    }  # fmt: skip
+    if place.platform == "cpu":
+        told["kind"] = environment.processor()
+    each = [json.loads(words) for words in timing.gather_text(place.gather, json.dumps(told))]
+    nodes, kinds = list(dict.fromkeys(one["node"] for one in each)), sorted({one["kind"] for one in each})
+    found = {
+        "nodes": len(nodes), "processes": len(each), "devices": sum(one["devices"] for one in each),
+        "a process": sorted({one["devices"] for one in each}), "kinds": kinds,
+    }  # fmt: skip
+    shape = job["shape"]
+    wanted = found | shape | {"a process": [shape["devices"] // shape["processes"]], "kinds": [job["device_kind"] or kinds[0]]}
+    if found != wanted:
+        raise Refusal(f"asked for {wanted}, and got {found} on {', '.join(nodes)}")
+    held = [(one["host"], core) for one in each for core in one["cores"] or ()]
+    if len(set(held)) < len(held) and not job["oversubscribe"]:  # nodes that are one host in truth
+        raise Refusal(
+            f"{len(held)} cores were asked for and {', '.join(nodes)} have {len(set(held))} between them; "
+            "oversubscribe=true checks more without drawing them as scaling"
+        )
+    return {"hosts": nodes, "cores": sorted(core for _, core in set(held)) or None, "shape": shape} | job["beside"]
+
+
+def _gather(values: list[float]) -> list[list[float]]:
+    """Numbers of this process -> those of each, by rank; waits for all, and so is a barrier."""
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    # As bytes, because JAX would round a float64 where x64 is off.
+    sent = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
+    return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
+
+
+def _address(nodes: int) -> str:
+    """Where the processes of a case can meet: a port that is free on this host, which is that of the first of them."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        return f"{host}:{probe.getsockname()[1]}"
+
+
+def _blank(
+    job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[str, Any], variables: Mapping[str, str]
+) -> Record:
+    """The record of a case that has not begun. What its workload is, this process knows best: it may be another revision."""
+    from scaling.core import workload
+
+    case, digest = from_dict(order["case"]), None
+    with contextlib.suppress(Refusal):
+        digest = workload.digest(case.workload)
+    where = environment.describe(
+        place.platform, place.devices[0].device_kind, variables, digest, around["cores"] if job["bind"] else None,
+        order["engine"], job["asked"], around,
+    )  # fmt: skip
+    return Record(
+        case, "failed", where, replicate=order["replicate"], order=order["order"],
+        order_seed=job["order_seed"], attempt=order["attempt"], block=order["block"],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

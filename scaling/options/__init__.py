@@ -1,0 +1,1 @@
+"""What a case may ask for beyond a dense derivative on one machine, and what is learned about its program."""

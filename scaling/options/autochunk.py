@@ -1,0 +1,157 @@
+"""Blocks: how much of a derivative is computed at a time, and the largest that fits into memory.
+
+Fewer points with all their seeds, or all points with fewer seeds, whichever does more at a time; where neither fits, fewer seeds
+of one point. What a program needs is not monotone in these, so it is not modelled: candidates are compiled, from the largest on,
+and the first that fits is refined once. Knows neither programs nor devices.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.core.case import Case
+from scaling.core.shape import DerivativeShape, ceil_div
+from scaling.core.workload import Workload
+
+DEVICE, HOST = "device", "host"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Points and seeds at a time on each device, None for all; and where inputs and result are kept meanwhile."""
+
+    block: int | None = None
+    chunk: int | None = None
+    storage: str = DEVICE
+
+    def of(self, case: Case) -> Case:
+        """The case with these."""
+        storage = HOST if self.storage == HOST else None
+        return dataclasses.replace(case, block=self.block, chunk=self.chunk, storage=storage)
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """What a program takes of each device in bytes, where that is told, and whether it is there.
+
+    hopeless: what lies there before and after it runs is too much already, so that no smaller block helps.
+    """
+
+    bytes: int | None
+    fits: bool
+    hopeless: bool = False
+
+
+@dataclass(frozen=True)
+class BlockSearch:
+    """The blocks that fit, None if none do, and what every candidate would have taken, in the order in which they were tried."""
+
+    blocks: Blocks | None
+    probes: tuple[tuple[Blocks, int | None], ...]
+
+    @property
+    def least(self) -> int | None:
+        """The fewest bytes that any candidate would have taken, where that was told."""
+        return min((needed for _, needed in self.probes if needed is not None), default=None)
+
+    def told(self, limit: int | None) -> dict[str, Any]:
+        """As a record has it."""
+        probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
+        return dataclasses.asdict(self.blocks or Blocks()) | {"limit_bytes": limit, "probes": probes}
+
+
+def find_blocks(
+    case: Case, workload: Workload, sizes: DerivativeShape, need: Callable[[Blocks], MemoryNeed], known: Blocks | None = None
+) -> BlockSearch:
+    """The largest blocks that fit. known: what fitted before, tried first.
+
+    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the case does not
+    say that they stay on the device.
+    """
+    probes: dict[Blocks, MemoryNeed] = {}
+
+    def tried(blocks: Blocks) -> MemoryNeed:
+        if blocks not in probes:
+            probes[blocks] = need(blocks)
+        return probes[blocks]
+
+    def found(blocks: Blocks | None) -> BlockSearch:
+        return BlockSearch(blocks, tuple((each, needed.bytes) for each, needed in probes.items()))
+
+    if known is not None and tried(known).fits:
+        return found(known)
+    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
+        if storage == HOST and not can_offload(case, workload):
+            continue
+        fitting = [first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))]
+        if not fitting and not (storage == DEVICE and tried(Blocks()).hopeless):
+            fitting = [first for first in [_first(_last(case, workload, sizes, storage), tried)] if first]
+        if fitting:
+            return found(max(fitting, key=lambda blocks: _work(case, sizes, blocks)))
+    return found(None)
+
+
+def _first(ladder: Iterable[Blocks], tried: Callable[[Blocks], MemoryNeed]) -> Blocks | None:
+    """The first that fits, or half way to the one before it; none where no smaller one would help."""
+    larger = None
+    for blocks in ladder:
+        needed = tried(blocks)
+        if needed.fits:
+            between = _between(blocks, larger) if larger else None
+            return between if between and tried(between).fits else blocks
+        if needed.hopeless and blocks.storage == DEVICE:
+            return None
+        larger = blocks
+    return None
+
+
+def _ladders(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[list[Blocks]]:
+    """From everything at once, by halves: fewer points with all their seeds; all points, with fewer seeds."""
+    points, seeds = _most(case, sizes)
+    start = [Blocks()] if storage == DEVICE else []
+    if case.batch == "vmap" or workload.reduce == "points":
+        yield start + [Blocks(block, None, storage) for block in _halves(points)]
+    yield start + [Blocks(None, chunk, storage) for chunk in _halves(seeds)]
+
+
+def _last(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[Blocks]:
+    """Of one point, fewer and fewer seeds."""
+    points, seeds = _most(case, sizes)
+    if points > 1 and (case.batch == "vmap" or workload.reduce == "points"):
+        yield from (Blocks(1, chunk, storage) for chunk in _halves(seeds))
+
+
+def _most(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
+    """The points and the seeds of a device."""
+    a, b = case.axes
+    return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
+
+
+def _work(case: Case, sizes: DerivativeShape, blocks: Blocks) -> tuple[int, bool]:
+    """How much these do at a time; of as much, points are the better choice, for results of theirs lie together."""
+    points, seeds = _most(case, sizes)
+    return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
+
+
+def can_offload(case: Case, workload: Workload) -> bool:
+    """Whether a result can go to the host block by block: a matter of points, so not where they are one batch or one sum."""
+    return case.batch == "vmap" and workload.reduce != "points"
+
+
+def _halves(count: int) -> Iterator[int]:
+    """Of `count`, rounded up, down to one."""
+    while count > 1:
+        count = ceil_div(count, 2)
+        yield count
+
+
+def _between(blocks: Blocks, larger: Blocks) -> Blocks | None:
+    """Half way to what was too large."""
+    if blocks.chunk is not None:
+        chunk = blocks.chunk + blocks.chunk // 2
+        return dataclasses.replace(blocks, chunk=chunk) if chunk not in (blocks.chunk, larger.chunk) else None
+    if blocks.block is not None:
+        block = blocks.block + blocks.block // 2
+        return dataclasses.replace(blocks, block=block) if block not in (blocks.block, larger.block) else None
+    return None

@@ -1,0 +1,1 @@
+"""References for functions without a closed form."""

@@ -1,0 +1,1 @@
+"""Coloured seeds: detect a sparsity pattern, colour it, and gather the nonzeros."""

@@ -1,0 +1,177 @@
+"""Sparsity: where the Jacobian of one point may be other than zero, and colours by which it is compressed.
+
+The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in colors.py. Both are
+done once a process. Does not know cases, programs, or how entries are read off slices.
+"""
+
+import contextlib
+import functools
+import gc
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaling.core.case import Refusal, unknown_name
+from scaling.options.sparse import color_graph
+from scaling.options.sparse.color_graph import Matrix
+
+HOW = ("columns", "rows", "both")
+_INSTALL = "pip install 'ad-scaling[sparse]'"
+_KEPT = 4  # patterns, and colourings, of which each may have millions of entries
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Where a Jacobian may be other than zero: rows and columns, int32, of each entry once, row by row."""
+
+    rows: np.ndarray
+    cols: np.ndarray
+    outputs: int
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """A pattern and its colours.
+
+    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are compressed. rows:
+    (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour, otherwise it is off its column's.
+    Seconds are those of the first time, without those that it takes to import and compile asdex.
+    """
+
+    pattern: Pattern
+    columns: np.ndarray | None
+    rows: np.ndarray | None
+    column_count: int
+    row_count: int
+    by_row: np.ndarray
+    detect_seconds: float
+    color_seconds: float
+
+
+_patterns: dict[Hashable, tuple[Pattern, float]] = {}
+_colorings: dict[Hashable, Coloring] = {}
+
+
+def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
+    """The colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
+
+    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns, rows, or both, of
+    which the fewest colours are taken. A `Refusal` where asdex is not installed, or does not know what the function does.
+    """
+    if how not in HOW:
+        raise unknown_name("way to colour", how, HOW)
+    if (key, how) not in _colorings:
+        _ready()
+        if key not in _patterns:
+            _keep(_patterns, key, _timed(_detected, function, x))
+        pattern, detect_seconds = _patterns[key]
+        found, color_seconds = _timed(_colored, pattern, how)
+        _keep(_colorings, (key, how), _told(pattern, found, detect_seconds, color_seconds))
+    return _colorings[key, how]
+
+
+def _told(pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float) -> Coloring:
+    """A colouring, with None for what is not compressed."""
+    columns, rows = found.columns, found.rows
+    of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
+    return Coloring(pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds)
+
+
+@functools.cache
+def _ready() -> None:
+    """Import asdex and compile what colours, so that neither is counted."""
+    try:
+        import asdex  # noqa: F401
+    except ImportError as error:
+        raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
+    color_graph.ready()
+
+
+def _timed(make: Callable, *args: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    made = make(*args)
+    return made, time.perf_counter() - start
+
+
+def _keep(kept: dict, key: Hashable, value: Any) -> None:
+    while len(kept) >= _KEPT:
+        kept.pop(next(iter(kept)))
+    kept[key] = value
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which would look at a set of each number of the function again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
+    """The pattern of a function's Jacobian, whatever its inputs."""
+    import asdex
+
+    samples = [np.zeros(a.shape, a.dtype) for a in x]
+    try:
+        with _uncollected():
+            found = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
+    except MemoryError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise Refusal(f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}") from None
+    outputs, inputs = found.shape
+    number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
+    if not number.size:
+        raise Refusal("the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour")
+    rows, cols = np.divmod(number, inputs)
+    return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
+
+
+def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
+    """The colours of a pattern's columns, rows, or both."""
+    matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
+    if how == "both":
+        return color_graph.color_both(matrix)
+    return color_graph.divide_entries(matrix, np.full(len(pattern.rows), how == "rows"))
+
+
+def validate_coloring(coloring: Coloring) -> None:
+    """A `ValueError` that names an entry which could not be read off: one without a colour, or one that shares its place."""
+    pattern = coloring.pattern
+    sides = (
+        ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
+        ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, coloring.by_row),
+    )
+    for name, of, count, line, place, read in sides:
+        if of is None:
+            if count or read.any():
+                raise ValueError(f"there are entries to be read off {name}s, or {count} colours, and no {name} has one")
+            continue
+        if of.min() < -1 or of.max() >= count:
+            raise ValueError(f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be")
+        wrong = read & ((of[line] < 0) | _shared(of[line], place, count))
+        if wrong.any():
+            entry = int(np.argmax(wrong))
+            where = f"entry ({pattern.rows[entry]}, {pattern.cols[entry]})"
+            raise ValueError(f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it")
+
+
+def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
+    """Whether an entry meets another of its colour in its place; (entries,)."""
+    number = place.astype(np.int64) * (count + 1) + color + 1
+    if (int(place.max()) + 1) * (count + 1) <= 16 * len(place):
+        return np.bincount(number)[number] > 1
+    order = np.argsort(number, kind="stable")
+    equal = np.diff(number[order]) == 0
+    shared = np.empty(len(number), bool)
+    shared[order] = np.append(equal, False) | np.insert(equal, 0, False)
+    return shared

@@ -1,0 +1,87 @@
+"""Formulas: the four workloads for any array library that has NumPy's names, which is what most peers are.
+
+Written with `...`, so that the same lines take one point or a batch with points leading; then W may have a copy for each point.
+`np` is the library: numpy, autograd.numpy, torch, jax.numpy. Does not know cases of JAX, nor how anything is differentiated.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from scaling.core.case import Case
+
+KNOWN = ("rbf", "linear", "residual", "poisson")
+
+
+def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any] | None:
+    """The function of a case, by its input names, in the library `np`; None if it is not one of the four.
+
+    log_gamma: the library's logarithm of the gamma function, which the value of `poisson` needs; its gradient does not.
+    """
+    if case.workload == "rbf":
+        functions = {
+            ("source", "product"): _rbf_product, ("source", "rowwise"): _rbf_rowwise,
+            ("squared", "product"): _rbf_squared_product, ("squared", "rowwise"): _rbf_squared,
+        }  # fmt: skip
+        plain = "rowwise" if case.variant == "squared" else "product"  # what the workload does where nothing is said
+        return partial(functions[case.variant or "source", case.formulation or plain], np)
+    if case.workload == "residual":
+        dot = _dot if case.formulation == "dot" else _dot_as_sum
+        return partial(_residual_scalar if case.variant == "scalar" else _residual, np, dot)
+    rest: dict[str, Callable] = {"linear": partial(_linear, np), "poisson": partial(_poisson, np, log_gamma)}
+    return rest.get(case.workload)
+
+
+def _rbf_product(np, x, support):
+    """(..., 1), (m, 1) -> (..., m): K(x, y) = exp(-(x + y - 2xy) / 2), by a matrix product."""
+    return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
+
+
+def _rbf_rowwise(np, x, support):
+    """The same numbers without the product."""
+    y = support[:, 0]
+    return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
+
+
+def _rbf_squared(np, x, support):
+    """(..., d), (m, d) -> (..., m): exp(-|x - y|^2 / 2)."""
+    return np.exp(-0.5 * np.sum((x[..., None, :] - support) ** 2, -1))
+
+
+def _rbf_squared_product(np, x, support):
+    """The same numbers by a matrix product."""
+    return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
+
+
+def _linear(np, X, W):
+    """(..., p), (p, o) or (..., p, o) -> (..., o)."""
+    return X @ W if len(W.shape) == 2 else np.einsum("...p,...po->...o", X, W)
+
+
+def _dot_as_sum(np, a, b):
+    return np.sum(a * b, -1)
+
+
+def _dot(np, a, b):
+    return np.einsum("...i,...i->...", a, b)
+
+
+def _residual(np, dot, d, m):
+    """(..., 21), (...) -> (..., 21): what is left of a profile after fitting exp(-1.5 (x - m)^2) on x = -10..10."""
+    f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
+    return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
+
+
+def _grid(np, like):
+    grid = np.arange(-10.0, 11.0)
+    return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
+
+
+def _residual_scalar(np, dot, d, m):
+    return np.sum(_residual(np, dot, d, m) ** 2, -1)
+
+
+def _poisson(np, log_gamma, c, lam):
+    """(...), (...) -> (...): log pmf(c; lam)."""
+    rest = log_gamma(c + 1.0) if log_gamma else 0.0
+    return c * np.log(lam) - lam - rest

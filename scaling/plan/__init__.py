@@ -1,0 +1,1 @@
+"""Studies compiled for machines that are not here."""

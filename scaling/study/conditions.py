@@ -1,0 +1,104 @@
+"""Conditions such as "api != 'jit' or devices == 1": parsing and evaluation within limits.
+
+A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic takes numbers only, and every
+number stays below `_LARGEST`, so that no condition takes long or needs much memory. Does not know what the names mean.
+"""
+
+import ast
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaling.core.case import Refusal, unknown_name
+
+_LONGEST = 2000  # characters
+_LARGEST = 10**18
+_FORMS = (
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE,
+    ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv, ast.Name,
+    ast.Load, ast.Constant, ast.List, ast.Tuple,
+)  # fmt: skip
+_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+
+
+def check(where: Any) -> str | None:
+    """Return the text of a condition; None and true keep everything. Anything but a text, true or false is a `Refusal`."""
+    if where is None or isinstance(where, bool):
+        return None if where is None else str(where)
+    if not isinstance(where, str):
+        raise Refusal(f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}")
+    return where
+
+
+def holds(where: str, names: Mapping[str, Any]) -> bool:
+    """Return whether a condition holds for these values of its names; a condition that has no value is a `Refusal`."""
+    tree = _parse(where)
+    try:
+        return bool(_value(tree, names))
+    except Refusal:
+        raise
+    except Exception as error:
+        raise Refusal(f"where={where!r} cannot be evaluated: {error or type(error).__name__}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(where: str) -> ast.expr:
+    """Return the syntax tree of a condition, every node of which is allowed."""
+    if len(where) > _LONGEST:
+        raise Refusal(f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}...")
+    try:
+        tree = ast.parse(where, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refusal(f"where={where!r} cannot be read: {error or 'it is nested too deeply'}") from None
+    for node in ast.walk(tree):
+        if not isinstance(node, _FORMS):
+            raise Refusal(f"where={where!r}: {type(node).__name__} is not allowed; compare fields, join with and, or, not")
+    return tree.body
+
+
+def _value(node: Any, names: Mapping[str, Any]) -> Any:
+    """Return the value of one node of a condition."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            if node.id not in names:
+                raise unknown_name("name in where", node.id, names)
+            return names[node.id]
+        case ast.List() | ast.Tuple():
+            return [_value(each, names) for each in node.elts]
+        case ast.BoolOp():
+            every = isinstance(node.op, ast.And)
+            return (all if every else any)(_value(each, names) for each in node.values)
+        case ast.UnaryOp():
+            operand = _value(node.operand, names)
+            return not operand if isinstance(node.op, ast.Not) else _computed(operator.sub, 0, operand)
+        case ast.BinOp():
+            return _computed(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
+    left = _value(node.left, names)
+    for comparison, each in zip(node.ops, node.comparators, strict=True):
+        right = _value(each, names)
+        if not _COMPARISONS[type(comparison)](left, right):
+            return False
+        left = right
+    return True
+
+
+def _computed(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return the result of an operation on two numbers, none of which is too large."""
+    for operand in (left, right):
+        if isinstance(operand, bool) or not isinstance(operand, int | float):
+            raise ValueError(f"arithmetic takes numbers, not {operand!r}")
+    result = operation(left, right)
+    for number in (left, right, result):
+        if abs(number) > _LARGEST:
+            raise ValueError(f"a number is too large; the largest allowed is {_LARGEST:.0e}")
+    return result

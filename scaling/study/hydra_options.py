@@ -1,0 +1,80 @@
+"""Options of the command line: wrong ones end as a refusal of one line, with the nearest right one.
+
+Knows argparse and which options `scaling run` hands on to Hydra. Does not know what the options do.
+"""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import NoReturn
+
+from scaling.core.case import Refusal
+
+_CONFIGURATIONS = ("job", "hydra", "all")  # of --cfg
+_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # of --info
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are refusals."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse wrong words, with the option that was meant where one is near."""
+        wrong = message.partition("unrecognized arguments: ")[2].split()
+        near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
+
+
+def _hydra() -> Parser:
+    """Return the parser of the options that Hydra understands and a study has a use for."""
+    parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c", choices=_CONFIGURATIONS)
+    parser.add_argument("--config-dir", "-cd", metavar="DIR")
+    parser.add_argument("--package", "-p", metavar="PACKAGE")
+    parser.add_argument(
+        "--info", "-i", nargs="?", choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    )
+    for names in (["--help", "-h"], ["--hydra-help"], ["--resolve"], ["--run", "-r"], ["--multirun", "-m"]):
+        parser.add_argument(*names, action="store_true")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    return parser
+
+
+def check(words: Sequence[str], fields: Sequence[str]) -> None:
+    """Refuse words of `scaling run` and `scaling plan` that Hydra would not understand; fields: the keys that take a value."""
+    parser = _hydra()
+    taken: list[str] = [option for option in parser._option_string_actions if option.startswith("-")]
+    for word in words:
+        name = word.partition("=")[0]
+        if word.startswith("-") and name not in taken:
+            raise _unknown(word, fields, taken)
+    given, overrides = parser.parse_known_args(list(words))
+    for word in overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise Refusal(f"{word!r} is no override: write FIELD=VALUE, such as {_example(word, fields)}")
+    if given.config_dir is not None and (not given.config_dir or "=" in given.config_dir):
+        raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
+    if given.package is not None and "=" in given.package:
+        raise Refusal(f"--package takes the name of a package, such as --package sampling, not {given.package!r}")
+
+
+def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
+    """Return the refusal of an unknown option; one that is named like a field is an override without its dashes."""
+    name, sign, value = word.lstrip("-").partition("=")
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
+    if near and word.startswith("--"):
+        meant = f"{near[0]}={value}" if sign else _example(near[0], fields)
+    else:
+        meant = next(iter(difflib.get_close_matches(word, options, n=1)), "")
+    hint = f"; did you mean {meant}?" if meant else ""
+    known = ", ".join(option for option in options if option.startswith("--"))
+    return Refusal(f"unknown option {word!r}: choose from {known}{hint}; `scaling run --help` lists every field")
+
+
+def _example(name: str, fields: Sequence[str]) -> str:
+    """Return an override of a field, as an example."""
+    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"}
+    flags = ("dry_run", "oversubscribe", "bind", "nested", "wait", "overlap", "jit")
+    if name in flags:
+        return f"{name}=true"
+    return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

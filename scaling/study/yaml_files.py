@@ -1,0 +1,91 @@
+"""YAML files that a user wrote: limits on what is read, so that no file takes long or much memory.
+
+A file is text in UTF-8 of at most `_LARGEST` bytes and holds one mapping. Nesting and aliases are bounded: an alias counts as
+all that it stands for. Does not know what the keys mean.
+"""
+
+import os
+from pathlib import Path
+
+import yaml
+
+from scaling.core.case import Refusal
+
+_LARGEST = 256 * 1024  # bytes
+_DEEPEST = 40  # levels
+_MOST = 100_000  # nodes, with those that aliases stand for
+
+
+def check(path: Path) -> None:
+    """Refuse a YAML file that is no text, too large, too deep or no mapping. A missing file is left alone."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise Refusal(f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; split it with `parts`")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{_shown(path)} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    try:
+        _check_events(path, text)
+    except yaml.YAMLError as error:
+        raise Refusal(describe(error, path)) from None
+
+
+def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
+    """Return what is wrong with a YAML text, and in which line, as one sentence."""
+    mark = getattr(error, "problem_mark", None)
+    file = path or (Path(mark.name) if mark is not None else None)
+    place = _shown(file) if file else "a configuration file"
+    place += f", line {mark.line + 1}" if mark is not None else ""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+    return f"{place}: {problem}; tags and tabs for indentation are not allowed, and text with special characters needs quotes"
+
+
+def _check_events(path: Path, text: str) -> None:
+    """Check nesting, aliases and the root of a YAML text, event by event: nothing is built."""
+    sizes: dict[str, int] = {}  # of what an anchor stands for
+    around: list[tuple[str | None, int]] = []  # anchors of the collections that are open, and the nodes before each
+    count = documents = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        line = f"{_shown(path)}, line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = around.pop()
+            sizes[anchor or ""] = count - before
+        elif isinstance(event, yaml.NodeEvent):
+            if count == 0:
+                _check_root(line, event)
+            if isinstance(event, yaml.AliasEvent):
+                if any(anchor == event.anchor for anchor, _ in around):
+                    raise Refusal(f"{line}: the alias *{event.anchor} stands for a value that contains itself: write it out")
+                count += sizes.get(event.anchor, 1)
+            else:
+                sizes[event.anchor or ""] = 1
+                if isinstance(event, yaml.CollectionStartEvent):
+                    around.append((event.anchor, count))
+                count += 1
+        if documents > 1:
+            raise Refusal(f"{line}: a second document begins, and a file holds one: remove the line ---")
+        if len(around) > _DEEPEST:
+            raise Refusal(f"{line}: values are nested too deep; at most {_DEEPEST} levels are allowed")
+        if count > _MOST:
+            raise Refusal(f"{line}: more than {_MOST} values, each alias counted as all that it stands for: use fewer")
+
+
+def _check_root(line: str, event: yaml.NodeEvent) -> None:
+    """Refuse a file whose value is neither a mapping nor null."""
+    if isinstance(event, yaml.MappingStartEvent):
+        return
+    if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL"):
+        return
+    found = repr(event.value) if isinstance(event, yaml.ScalarEvent) else "a list"
+    raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")
+
+
+def _shown(path: Path) -> str:
+    """Return a path as a person would type it here."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name

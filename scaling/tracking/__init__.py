@@ -1,1 +1,0 @@
-"""The records as a projection onto W&B: what is sent, where it went, whether it arrived, and the dashboard. No JAX."""

@@ -1,0 +1,1 @@
+"""How a worker process is reached on another node."""

@@ -1,0 +1,1 @@
+"""Curves of a study as runs of Weights & Biases."""
