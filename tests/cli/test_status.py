@@ -411,6 +411,7 @@ def running(scaling_command, start_command):
     scaling_command(["cancel", "here"])
 
 
+@pytest.mark.process
 def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(running, scaling_command, start_command, tmp_path):
     watching = start_command(["status", "here", "--watch"])
     assert any("task 0001" in line for line in watching.stdout)
@@ -425,6 +426,7 @@ def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(running, scalin
     assert str(tmp_path) not in told.stdout
 
 
+@pytest.mark.process
 def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
     cancelled = scaling_command(["cancel", "here"])
     assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), cancelled.stdout + cancelled.stderr

@@ -19,7 +19,7 @@ from tests.support.commands import QUICK
 from tests.support.paths import TOP
 from tests.support.slurm import CLUSTER, call, slurm
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 PATIENCE = 300.0  # seconds, for a cluster that shares two cores with everything else
 WHOLE = ("--nodes=2", "--cpus-per-task=2", "--output=/dev/null")  # all that the cluster has
 SLURM = ("cluster=slurm", "oversubscribe=true")

@@ -20,6 +20,8 @@ from scaling.workload import Reference, Workload, normal, uniform
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
+pytestmark = pytest.mark.thin(6, "contract")
+
 
 def with_rule(function, factor):
     """The function, with a derivative that is `factor` times its own."""

@@ -20,6 +20,8 @@ from scaling.case import Case
 from scaling.measuring import counts, kernels, products, rounding, spmd
 from scaling.measuring.counts import Operations
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

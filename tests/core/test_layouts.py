@@ -24,6 +24,8 @@ from scaling.measuring import attempt, compiling, measure, shape, spmd, streamin
 from scaling.record import Record
 from scaling.sampling import Sampling
 
+pytestmark = pytest.mark.thin(10, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

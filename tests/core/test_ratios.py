@@ -13,6 +13,8 @@ from scaling.intervals import median_interval
 from scaling.reading import ratios
 from scaling.record import Record
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 
 

@@ -7,6 +7,8 @@ from scaling.measuring import places
 from scaling.measuring.reduced import Jacobians, Rounding, added, reduced, stepped
 from scaling.measuring.sparsity import Pattern
 
+pytestmark = pytest.mark.thin(2, "contract")
+
 POINTS, OUTPUTS, INPUTS = 3, 4, 7
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram", "points")
 ROUNDOFF = 2.0**-24

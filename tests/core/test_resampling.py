@@ -11,6 +11,8 @@ from scaling.intervals import ratio_interval
 from scaling.reading import ratios, resampling
 from scaling.record import Record
 
+pytestmark = pytest.mark.thin(4, "contract")
+
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250
 

@@ -14,6 +14,8 @@ from scaling.measuring import attempt, check, inputs, spmd
 from scaling.record import Record
 from scaling.sampling import Sampling
 
+pytestmark = pytest.mark.thin(2, "contract")
+
 FEW = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
 PROBLEMS = {
     "linear by seeds": {"workload": "linear", "points": 6, "sizes": {"p": 5, "o": 3}, "mode": "jacrev"},

@@ -19,6 +19,8 @@ from scaling.sampling import Sampling
 from scaling.study import Cell, expand
 from scaling.workloads import ceiling
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

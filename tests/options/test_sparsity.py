@@ -14,6 +14,8 @@ from scaling.measuring import colors, inputs, sparsity
 from scaling.measuring.colors import Matrix
 from scaling.measuring.sparsity import Coloring, Pattern
 
+pytestmark = pytest.mark.thin(6, "contract")
+
 jax.config.update("jax_enable_x64", True)
 
 KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty lines")

@@ -19,6 +19,8 @@ from scaling.peers import casadi as peer
 from scaling.record import Record
 from scaling.sampling import Sampling
 
+pytestmark = pytest.mark.peer
+
 jax.config.update("jax_enable_x64", True)
 compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
 

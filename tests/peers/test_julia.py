@@ -25,6 +25,8 @@ from scaling.peers import julia
 from scaling.record import Record
 from scaling.sampling import Sampling
 
+pytestmark = pytest.mark.thin(8, "peer")
+
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=3, seconds=0.1, warm_up=0.0)

@@ -8,6 +8,8 @@ from scaling import environment, peer
 from scaling.case import Case, Refusal, from_dict, to_dict
 from scaling.store import latest, load
 
+pytestmark = pytest.mark.process
+
 RIGHT = """
     x, y = arrays["x"], arrays["support"][:, 0]
     return Prepared(lambda: ((y - 0.5) * np.exp((x - 0.5) * y - 0.5 * x)).sum(axis=1), np.asarray, passes=1)

@@ -47,12 +47,14 @@ def test_every_figure_is_drawn_where_its_values_are_there(drawn):
     assert tuple(drawn) == figures.NAMES
 
 
+@pytest.mark.contract
 def test_the_same_values_give_the_same_bytes(found, drawn):
     for drawing in figures.draw(found):
         assert drawing == drawn[drawing.name]
     assert not any(b"CreationDate" in drawing.pdf for drawing in drawn.values())
 
 
+@pytest.mark.contract
 def test_a_panel_stands_by_itself(drawn):
     for drawing in drawn.values():
         names = re.findall(r'\bid="([^"]+)"', texts(drawing))
@@ -192,6 +194,7 @@ def test_names_cover_no_mark_and_no_other_name_and_stay_in_their_panel(count, cr
     assert hidden == 0
 
 
+@pytest.mark.contract
 def test_two_hundred_curves_still_make_a_legible_figure():
     ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]

@@ -21,6 +21,8 @@ from scaling.case import CHOICES, OPTIONS
 from scaling.planning import plan
 from scaling.record import to_line
 
+pytestmark = pytest.mark.thin(12, "process")
+
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")
 MINE = ("run", "--config-dir", "my_conf", "study=mine")

@@ -1,5 +1,7 @@
 """The axes of the contract, and the problems that it differentiates."""
 
+import itertools
+
 from scaling import workload
 from scaling.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
 from scaling.measuring import shape, unfit
@@ -51,3 +53,9 @@ def runs(row: tuple) -> bool:
     built = workload.build(case)
     undivided = case.points % case.axes[0]
     return not undivided and unfit.unfit(case, built, shape.shape(case, built)) is None
+
+
+def rows_that_run() -> list[tuple]:
+    """Return every row of the product that can run."""
+    rows = (row for row in itertools.product(*AXES.values()) if row[-1] or row[4] == "jit")
+    return [row for row in rows if runs(row)]

@@ -13,6 +13,8 @@ from scaling.tracking import dashboard
 from scaling.tracking.publish import publish
 from scaling.tracking.settings import Settings
 
+pytestmark = pytest.mark.wandb
+
 SETTINGS = Settings(entity=ENTITY, timeout=10)
 
 

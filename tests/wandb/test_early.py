@@ -15,6 +15,8 @@ from scaling.tracking.early import Early
 from scaling.tracking.publish import Published, publish
 from scaling.tracking.settings import Settings
 
+pytestmark = pytest.mark.wandb
+
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):

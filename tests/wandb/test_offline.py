@@ -21,6 +21,8 @@ from scaling.tracking.publish import publish as published
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
 
+pytestmark = pytest.mark.wandb
+
 ROOT = Path(scaling.__file__).parents[1]
 OFFLINE = Settings(mode="offline", tags=("smoke",))
 

@@ -25,6 +25,8 @@ from scaling.tracking.publish import publish
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
 
+pytestmark = pytest.mark.wandb
+
 NOWHERE = "http://127.0.0.1:9"
 SETTINGS = Settings(entity=ENTITY, timeout=5, dashboard=False)
 

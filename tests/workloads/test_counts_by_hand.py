@@ -17,6 +17,8 @@ import jax
 
 from scaling.measuring import counts, measure, spmd
 
+pytestmark = pytest.mark.thin(4, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 
