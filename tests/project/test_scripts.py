@@ -4,6 +4,9 @@ import hashlib
 import shutil
 import subprocess
 
+import pytest
+from packaging.requirements import Requirement
+
 from tests.support.paths import TOP
 
 TOOL = """#!/bin/sh
@@ -35,3 +38,13 @@ def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(tmp
         "mypy",
         "python -m pytest -k some",
     ]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_every_package_has_one_pin_for_each_python_and_jaxlib_that_of_jax(python):
+    lines = [Requirement(line) for line in (TOP / "constraints.txt").read_text().splitlines()]
+    pins = [pin for pin in lines if pin.marker is None or pin.marker.evaluate({"python_version": python})]
+    versions = {pin.name: str(pin.specifier) for pin in pins}
+    assert len(versions) == len(pins) and {pin.name for pin in lines} == set(versions)
+    assert all(version.startswith("==") for version in versions.values())
+    assert versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
