@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.paths import TOP
 from tests.support.tiers import TIERS
@@ -73,3 +74,13 @@ def test_all_runs_what_the_machine_can_and_names_the_rest(clone):
 
 def test_the_tests_of_a_path_run_whatever_their_tier(clone):
     assert called(clone, "ours.py::test_one", "-x")[0][3:] == ["python -m pytest ours.py::test_one -x"]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_every_package_has_one_pin_for_each_python_and_jaxlib_that_of_jax(python):
+    lines = [Requirement(line) for line in (TOP / "constraints.txt").read_text().splitlines()]
+    pins = [pin for pin in lines if pin.marker is None or pin.marker.evaluate({"python_version": python})]
+    versions = {pin.name: str(pin.specifier) for pin in pins}
+    assert len(versions) == len(pins) and {pin.name for pin in lines} == set(versions)
+    assert all(version.startswith("==") for version in versions.values())
+    assert versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
