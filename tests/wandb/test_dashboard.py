@@ -4,14 +4,14 @@ import json
 import sys
 
 import pytest
-from tests.support import wandb_study
-from tests.support.wandb_server import ENTITY, Server, serving
-from tests.support.wandb_study import results
 
 from scaling import store
 from scaling.tracking import dashboard
 from scaling.tracking.publish import publish
 from scaling.tracking.settings import Settings
+from tests.support import wandb_study
+from tests.support.wandb_server import ENTITY, Server, serving
+from tests.support.wandb_study import results
 
 pytestmark = pytest.mark.wandb
 

@@ -4,9 +4,6 @@ import json
 import time
 
 import pytest
-from tests.support import wandb_study
-from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import results
 
 from scaling import store
 from scaling.case import Case, to_dict
@@ -14,6 +11,9 @@ from scaling.tracking import early
 from scaling.tracking.early import Early
 from scaling.tracking.publish import Published, publish
 from scaling.tracking.settings import Settings
+from tests.support import wandb_study
+from tests.support.wandb_server import ENTITY, serving
+from tests.support.wandb_study import results
 
 pytestmark = pytest.mark.wandb
 

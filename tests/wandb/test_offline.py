@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_study
-from tests.support.wandb_server import KEY
-from tests.support.wandb_study import copies, read_back, record, results
 
 import scaling
 from scaling import store
@@ -20,6 +17,9 @@ from scaling.tracking import handover, publish, sending
 from scaling.tracking.publish import publish as published
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
+from tests.support import wandb_study
+from tests.support.wandb_server import KEY
+from tests.support.wandb_study import copies, read_back, record, results
 
 pytestmark = pytest.mark.wandb
 

@@ -14,16 +14,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_server
-from tests.support import wandb_study
-from tests.support.wandb_server import ENTITY, KEY, serving
-from tests.support.wandb_study import brought, copies, record, results
 
 from scaling import store
 from scaling.tracking import handover
 from scaling.tracking.publish import publish
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
+from tests.support import wandb_server, wandb_study
+from tests.support.wandb_server import ENTITY, KEY, serving
+from tests.support.wandb_study import brought, copies, record, results
 
 pytestmark = pytest.mark.wandb
 

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_study
-from tests.support.wandb_study import SECONDS, record, results, weak
 
 import scaling
 from scaling import store
 from scaling.case import Case, to_dict
 from scaling.reading.curves import curves
 from scaling.tracking import runs
+from tests.support import wandb_study
+from tests.support.wandb_study import SECONDS, record, results, weak
 
 ROOT = Path(scaling.__file__).parents[1]
 

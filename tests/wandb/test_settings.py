@@ -4,14 +4,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.support import wandb_study
 import yaml
-from tests.support.wandb_server import KEY
 
 import scaling
 from scaling.case import Refusal
 from scaling.tracking import settings
 from scaling.tracking.settings import Settings
+from tests.support import wandb_study
+from tests.support.wandb_server import KEY
 
 ROOT = Path(scaling.__file__).parents[1]
 

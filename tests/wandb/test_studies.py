@@ -2,16 +2,15 @@
 
 import functools
 
-from tests.support import made_up
 import pytest
-from tests.support import wandb_cases
-from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
-from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought
 
 from scaling.tracking.publish import publish
 from scaling.tracking.runs import plan
 from scaling.tracking.settings import Settings
+from tests.support import made_up, wandb_cases
+from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
+from tests.support.wandb_server import ENTITY, serving
+from tests.support.wandb_study import brought
 
 pytestmark = pytest.mark.wandb
 

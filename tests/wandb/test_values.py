@@ -6,11 +6,11 @@ import math
 import random
 
 import pytest
-from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought, results
 
 from scaling.tracking import publish, runs, values
 from scaling.tracking.settings import Settings
+from tests.support.wandb_server import ENTITY, serving
+from tests.support.wandb_study import brought, results
 
 SETTINGS = Settings(entity=ENTITY, timeout=10, dashboard=False)
 TEXTS = [
