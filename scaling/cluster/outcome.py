@@ -236,13 +236,15 @@ def ending(one: Seen, begun: bool) -> tuple[str, str, bool] | None:
         return None
     if name not in _REASONS and (by_log := _ended_by_log(one.entry)):
         name = by_log
+    code = f", {one.state.reason}" if one.state.reason.startswith("exit code") else ""
     if not begun:
         words = last_words(one.entry)
         why = f": {words}; `scaling logs` shows more" if words else ": `scaling logs` shows why"
-        return "timeout" if name == "TIMEOUT" else "killed", f"its job ended ({name.lower()}) before its first case{why}", True
+        text = f"its job ended ({name.lower()}{code}) before its first case{why}"
+        return "timeout" if name == "TIMEOUT" else "killed", text, True
     if name not in _REASONS:
         words = last_words(one.entry)
-        return "killed", f"its job ended ({name.lower()}) while it ran{f': {words}' if words else ''}", False
+        return "killed", f"its job ended ({name.lower()}{code}) while it ran{f': {words}' if words else ''}", False
     reason, text = _REASONS[name]
     return reason, text.format(minutes=one.entry.minutes, more=math.ceil(2 * one.entry.minutes)), False
 
@@ -251,11 +253,24 @@ def last_words(entry: Entry) -> str:
     """Return why a task ended, by its own journal or by the last line of its job's log; nothing if neither says."""
     if text := _last(entry).get("text"):
         return str(text)
+    if text := _failed_setup(_log(entry)):
+        return text
     for kind in ("err", "out"):
         lines = [line for line in _log(entry, kind) if line.strip() and not line.startswith(_FRAMES)]
         if lines:
             return environment.last_line("\n".join(lines), "")[:300]
     return ""
+
+
+def _failed_setup(lines: Sequence[str]) -> str:
+    """Return which setup line ended a job, with what the job had written before; nothing if none did."""
+    marks = [number for number, line in enumerate(lines) if line.startswith(submission.SETUP_FAILED)]
+    if not marks:
+        return ""
+    before = lines[marks[-2] + 1 if len(marks) > 1 else 0 : marks[-1]]
+    written = " ".join(" ".join(before).split())
+    message = f"; the log says: {written}" if written else ""
+    return environment.scrub(f"{lines[marks[-1]].removeprefix('scaling: ')}{message}")[:500]
 
 
 def cancelled(seen: Sequence[Seen]) -> bool:

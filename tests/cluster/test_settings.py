@@ -1,5 +1,6 @@
 """What is asked of a cluster: units of memory and time, how GPUs are requested, and on which nodes a study may run."""
 
+import subprocess
 import types
 
 import pytest
@@ -186,3 +187,23 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        (["export A=1", "false", "echo later"], 1, "setup line failed with exit status 1: false"),
+        (["exit 3"], 3, "setup line failed with exit status 3: exit 3"),
+        (["no_such_command 'with quotes'"], 127, "exit status 127: no_such_command 'with quotes'"),
+        (["f() { false; true; }", "f", "set -e"], 0, ""),
+        (["false || true", "export A='a b'"], 0, ""),
+        (["set -e", "false"], 1, "setup line failed with exit status 1: false"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(lines, status, said, shell):
+    script = "\n".join([*submit.checked_setup(lines), 'echo "ran $A"'])
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
+    assert (said in done.stderr) if said else not done.stderr
