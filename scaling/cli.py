@@ -327,6 +327,7 @@ def _print_comparison(a: Path, b: Path, console: Console, margin: float | None =
 
 def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
+    from scaling.cluster import outcome
     from scaling.reading import findings
     from scaling.reading import lint as linting
     from scaling.showing.wording import legible
@@ -334,7 +335,8 @@ def lint(words: list[str], console: Console) -> int:
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
-    told = linting.remarks(findings.read(store.folder_of(given.folder)))
+    folder = store.folder_of(given.folder)
+    told = linting.remarks(findings.read(folder, lost=outcome.unrecorded_in(folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in told:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
@@ -407,12 +409,16 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
 
 def _conclude(folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False) -> "Findings":
     """Write the report and print its short form, of these environments: on one screen, or with the table and the curves."""
+    from scaling.cluster import outcome
     from scaling.reading import findings
     from scaling.showing import report as pages
     from scaling.showing import summary, terminal
 
-    whole = findings.read(folder)
-    index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
+    lost = outcome.unrecorded_in(folder)
+    whole = findings.read(folder, lost=lost)
+    index, found = pages.write(folder, whole), whole
+    if only and {*whole.environments} - {*only}:
+        found = findings.read(folder, {*only, *(record.setting for record in lost)}, lost)
     if brief:
         for line in summary.lines(found, folder, console.width):
             console.print(escape(line), soft_wrap=True, highlight=False)

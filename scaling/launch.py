@@ -98,7 +98,7 @@ def plan(
     jobs: dict[tuple, list[Item]] = {}
     skips, failures, count = [], list[Item](), Counter[str]()
     for replicate in range(settings.replicates):
-        shuffled = [_on(machine.platform, answer) for answer in answers]
+        shuffled = [on_platform(machine.platform, answer) for answer in answers]
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, answer in enumerate(shuffled):
             identity = (answer.case.key, environments[answer.around]["digest"], replicate)
@@ -211,7 +211,7 @@ def _lasting(records: Sequence[Record], beside: Sequence[Record] | None) -> list
     return [r for r in records if r.good and (beside is None or (r.key, r.replicate, r.block) in paired)]
 
 
-def _on(platform: str, answer: Answer) -> Answer:
+def on_platform(platform: str, answer: Answer) -> Answer:
     """The same answer, for this platform: other systems are compared on a CPU only."""
     if platform == "cpu" or answer.case.engine == "jax" or answer.unfit or answer.failure:
         return answer
@@ -219,13 +219,21 @@ def _on(platform: str, answer: Answer) -> Answer:
     return dataclasses.replace(answer, unfit=("not_offered", words))
 
 
-def manifest(name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
-    """What study.json says: the study that the folder was last asked for, so that what is missing can be told."""
+def manifest(
+    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: Settings, once: Collection[str] = ()
+) -> dict[str, Any]:
+    """What study.json says: the study that the folder was last asked for, so that what is missing can be told.
+
+    once: the keys of cases that are put on record without being run, in one replicate only.
+    """
+    replicates = {key: 1 for key in once}
     return store.stamp() | {
         "study": name,
         "title": title,
         "scaling": sorted(set(scaling)),
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
-        "cases": [{"key": case.key, "case": to_dict(case)} for case in cases],
+        "cases": [
+            {"key": case.key, "replicates": replicates.get(case.key, settings.replicates), "case": to_dict(case)} for case in cases
+        ],
     }

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling import ceilings, launch, preflight, progress, store, study, supervise, versus
-from scaling.case import CEILING, FIELDS, Case, Refusal, label
+from scaling.case import CEILING, FIELDS, Refusal, label
 from scaling.cluster import follow, outcome, pack, slurm, submission, task
 from scaling.cluster import settings as clusters
 from scaling.cluster import submit as submitting
@@ -43,10 +43,12 @@ class Job:
     nested: bool
     wait: bool
 
-    def manifest(self, cases: Sequence[Case]) -> dict[str, Any]:
+    def manifest(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """What study.json says of it."""
+        here = [launch.on_platform(self.machine.platform, answer) for answer in answers]
+        once = {answer.case.key for answer in here if answer.unfit or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
-        return launch.manifest(self.name, self.title, scalings, cases, self.settings)
+        return launch.manifest(self.name, self.title, scalings, [answer.case for answer in answers], self.settings, once)
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def _planned(job: Job, answers: Sequence[Answer], folders: Sequence[Path], conso
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
     made = _plan(job, answers, loaded, seen)
     for each in folders:
-        store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
+        store.write_json(each / "study.json", job.manifest(answers))
     _say_plan(made, job, console)
     return made
 

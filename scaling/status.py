@@ -41,6 +41,12 @@ class Line:
     key: str
     case: Case | None  # None: nobody knows it any more
     words: str = ""
+    replicate: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return what is counted: (key, replicate)."""
+        return self.key, self.replicate
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,10 @@ class Status:
 
     folder: Path
     tasks: list[Tally]
-    counts: dict[str, Counter]  # workload -> how many cases are in which state
+    counts: dict[str, Counter]  # workload -> how many cases are in which state, each replicate counted
     lines: list[Line]  # on what is not simply ok
     keys: list[str]  # of all cases
+    replicated: bool  # whether a case has several replicates
     notes: list[str]  # what else is to be known
 
     @property
@@ -77,23 +84,28 @@ def look(folder: Path) -> Status:
 def read(folder: Path, seen: Sequence[Seen], notes: Sequence[str] = ()) -> Status:
     """The status as of what is known of its tasks."""
     tasks, loaded = tally.of(seen), store.load(folder)
-    states = store.states(loaded.records)
-    ordered = sorted(store.latest(loaded.records), key=lambda r: (r.status == states[r.key], r.started_at or ""))
-    records = {record.key: record for record in ordered}  # of several, the last with the status that counts
-    cases = {key: record.case for key, record in records.items()}
-    wanted = asked(folder, cases)
-    cases |= wanted
-    lost, queued = _lost(tasks, loaded.records), _queued(tasks, loaded.records)
-    now = [*lost, *queued, *_running(tasks, cases)]
+    known = [*loaded.records, *outcome.unrecorded(seen, loaded.records)]
+    states = store.states(known)
+    ordered = sorted(store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or ""))
+    records = {(record.key, record.replicate): record for record in ordered}  # of several, the last with the status that counts
+    cases = {record.key: record.case for record in ordered}
+    wanted = _expected(folder, cases)
+    cases |= {key: case for key, (case, _) in wanted.items()}
+    now = [*_queued(tasks, loaded.records), *_running(tasks, cases)]
     said = [*_ended(records.values(), tasks), *now]
-    states |= {line.key: line.state for line in now}  # the last counts
-    said += [Line("missing", key, case) for key, case in wanted.items() if key not in states]
-    counts: dict[str, Counter] = {}
-    for key, case in cases.items():
-        counts.setdefault(case.workload, Counter())[states.get(key, "missing")] += 1
-    lines = [line for line in said if states.get(line.key, line.state) == line.state]
+    states |= {line.place: line.state for line in now}  # the last counts
+    every = [Line("missing", key, case, "", number) for key, (case, count) in wanted.items() for number in range(count)]
+    said += [line for line in every if line.place not in states]
+    states |= {line.place: "missing" for line in said if line.place not in states}
+    counts: dict[str, Counter] = {case.workload: Counter() for case in cases.values()}
+    for (key, _), state in states.items():
+        if key in cases:
+            counts[cases[key].workload][state] += 1
+    lines = [line for line in said if states[line.place] == line.state]
     damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
-    return Status(folder, tasks, counts, lines, [*{*cases, *states}], [*notes, *_planned(loaded.plans), *damaged])
+    keys = list({*cases, *(key for key, _ in states)})
+    replicated = any(number for _, number in states)
+    return Status(folder, tasks, counts, lines, keys, replicated, [*notes, *_planned(loaded.plans), *damaged])
 
 
 def _planned(plans: Iterable[Record]) -> list[str]:
@@ -110,13 +122,18 @@ def asked(folder: Path, known: Mapping[str, Case]) -> dict[str, Case]:
 
     known: cases that need not be read again.
     """
+    return {key: case for key, (case, _) in _expected(folder, known).items()}
+
+
+def _expected(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
+    """Return the same with the number of replicates of each case."""
     told = store.read_json(folder / "study.json")
     entries = told.get("cases") if isinstance(told, dict) else None
     cases = {}
     for entry in entries if isinstance(entries, list) else []:
         with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
             case = known.get(entry.get("key")) or from_dict(entry["case"])
-            cases[entry["key"] if entry.get("key") in known else case.key] = case
+            cases[entry["key"] if entry.get("key") in known else case.key] = case, store.replicates_of(entry)
     return cases
 
 
@@ -129,25 +146,7 @@ def _ended(records: Iterable[Record], tasks: Sequence[Tally]) -> Iterator[Line]:
             attempt = attempts.get((record.key, record.replicate, record.attempt))
             where = f"{_on(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
-            yield Line(record.status, record.key, record.case, f"{where}{record.reason}: {record.text}")
-
-
-def _lost(tasks: Iterable[Tally], records: Iterable[Record]) -> Iterator[Line]:
-    """What tasks that are over left without an end and without a record: what the next `scaling run` will put on record."""
-    known = {(record.key, record.replicate, record.attempt) for record in records}
-    for task in tasks:
-        begun = any(attempt.began_at for attempt in task.attempts)
-        if task.open or (ended := outcome.ending(task.seen, begun)) is None:
-            continue
-        reason, text, every = ended
-        torn = {attempt.place: attempt for attempt in task.torn if attempt.identity not in known}
-        work = _work(task) if every or torn else None
-        for item in work.items if work else ():
-            attempt = torn.get(item.place)
-            if attempt or (every and (*item.place, item.attempt) not in known):
-                where = _on(attempt.nodes if attempt else [task.node])
-                number = attempt.attempt if attempt else item.attempt
-                yield Line("failed", item.case.key, item.case, f"{where}attempt {number}  {reason}: {text}")
+            yield Line(record.status, record.key, record.case, f"{where}{record.reason}: {record.text}", record.replicate)
 
 
 def _queued(tasks: Iterable[Tally], records: Iterable[Record]) -> Iterator[Line]:
@@ -162,7 +161,7 @@ def _queued(tasks: Iterable[Tally], records: Iterable[Record]) -> Iterator[Line]
             here = record and (record.started_at or "") >= task.seen.submission.made_at
             final = record and (record.reason not in PASSING or record.attempt >= (work.settings.attempts or math.inf))
             if item.place not in begun and not (here and final):
-                yield Line("queued", item.case.key, item.case, f"task {task.entry.name}")
+                yield Line("queued", item.case.key, item.case, f"task {task.entry.name}", item.replicate)
 
 
 def _running(tasks: Iterable[Tally], cases: Mapping[str, Case]) -> Iterator[Line]:
@@ -170,7 +169,7 @@ def _running(tasks: Iterable[Tally], cases: Mapping[str, Case]) -> Iterator[Line
         for attempt in task.running:
             seconds = tally.since(attempt.began_at) if attempt.began_at else None
             words = f"{_on(attempt.nodes)}attempt {attempt.attempt}" + ("" if seconds is None else f", for {waiting(seconds)}")
-            yield Line("running", attempt.key, cases.get(attempt.key), f"{words}, task {task.entry.name}")
+            yield Line("running", attempt.key, cases.get(attempt.key), f"{words}, task {task.entry.name}", attempt.replicate)
 
 
 def _on(nodes: Iterable[str]) -> str:
@@ -188,7 +187,8 @@ def _work(task: Tally) -> submission.Work | None:
 def tables(status: Status, every: bool = False) -> list[Table]:
     """The jobs, if there are any, and the cases by workload."""
     states = STATES if status.tasks else _UNSUBMITTED
-    cases = Table("workload", *states, title=escape(str(status.folder)))
+    title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
+    cases = Table("workload", *states, title=title)
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
     shown = [cases] if status.counts or not status.notes else []
@@ -218,7 +218,7 @@ def lines(status: Status, every: bool = False) -> list[Text]:
         told = [line for line in status.lines if line.state == state]
         shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
         for line in shown:
-            name = label(line.case) if line.case else line.key
+            name = (label(line.case) if line.case else line.key) + (f" replicate {line.replicate}" if line.replicate else "")
             made.append(Text(f"{state:7} {line.key[:short]}  {name}  {line.words}".rstrip()))
         if len(shown) < len(told):
             made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))

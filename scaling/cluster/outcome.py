@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from scaling import environment, machine, store
+from scaling.case import Refusal
 from scaling.cluster import slurm, steps, submission, task
 from scaling.cluster.settings import LOCAL, SLURM
 from scaling.cluster.slurm import State
 from scaling.cluster.submission import Entry, Submission
 from scaling.launch import NOT_BEGUN
+from scaling.record import Record
 
 UNKNOWN = "UNKNOWN"  # the state of a task whose scheduler is not asked
 _STATES = "states.json"  # of a submission: what became of the tasks that have ended, after the scheduler has forgotten them
@@ -208,13 +210,11 @@ def _keep(made: Submission, more: Mapping[str, Any]) -> None:
 
 def settle(results: Path, seen: Sequence[Seen]) -> int:
     """Put on record, once for each task that has ended, what it had begun and not brought to an end; how many cases that is."""
-    kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
-    fresh = [one for one in seen if not one.open and not _told_of(kept, one).get("settled")]
+    fresh = _unsettled(seen)
     records = store.load(results).records if fresh else []
     count = 0
     for one in fresh:
-        begun = any(event["event"] == "begin" for event in submission.journal(one.entry.path))
-        if ended := ending(one, begun):
+        if ended := ending(one, _has_begun(one)):
             count += task.lost(results, records, one.entry.path, submission.read(one.entry.path), *ended)
     for made in {one.submission for one in fresh}:  # last: done again, it writes nothing twice
         mine = [one for one in fresh if one.submission == made]
@@ -222,8 +222,36 @@ def settle(results: Path, seen: Sequence[Seen]) -> int:
     return count
 
 
-def _told_of(kept: Mapping[Path, Mapping[str, Any]], one: Seen) -> Mapping[str, Any]:
-    return kept[one.submission.folder].get(one.entry.name, {})
+def unrecorded(seen: Sequence[Seen], records: Sequence[Record]) -> list[Record]:
+    """Return the records that `settle` would write now. Readers count these too, and write nothing."""
+    found: list[Record] = []
+    for one in _unsettled(seen):
+        if ended := ending(one, _has_begun(one)):
+            with contextlib.suppress(Refusal):  # the file of the task is gone
+                found += task.lost_records(records, one.entry.path, submission.read(one.entry.path), *ended)
+    return found
+
+
+def unrecorded_in(results: Path) -> list[Record]:
+    """Return the same for a folder; where the scheduler does not answer, by what is known without it."""
+    if not (results / submission.FOLDER).is_dir():
+        return []
+    try:
+        seen = look(results)
+    except Refusal:
+        seen = look(results, asking=False)
+    return unrecorded(seen, store.load(results).records)
+
+
+def _unsettled(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the tasks that have ended and whose lost cases are not on record for sure."""
+    kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
+    return [one for one in seen if not one.open and not kept[one.submission.folder].get(one.entry.name, {}).get("settled")]
+
+
+def _has_begun(one: Seen) -> bool:
+    """Return whether a task has begun any case."""
+    return any(event["event"] == "begin" for event in submission.journal(one.entry.path))
 
 
 def ending(one: Seen, begun: bool) -> tuple[str, str, bool] | None:

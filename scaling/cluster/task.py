@@ -121,18 +121,28 @@ def lost(
     results: Path, records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
 ) -> int:
     """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
+    found = lost_records(records, path, work, reason, text, every)
+    writer = store.Writer(results)
+    for record in found:
+        writer.append(record)
+    return len(found)
+
+
+def lost_records(
+    records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
+) -> list[Record]:
+    """Return the records of what a task began and did not end, or (every) of all that has no record of this attempt."""
     begun = {(key, replicate): attempt for key, replicate, attempt in submission.unfinished(path)}
     known = launch.attempts(records, work.environments.values())
-    writer, count = store.Writer(results), 0
+    found: list[Record] = []
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if every else None)
         around = work.environments[item.answer.around]  # as it was asked for: where this process runs does not matter
         if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
             continue
         blank = supervise.blank(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
-        writer.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
-        count += 1
-    return count
+        found.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
+    return found
 
 
 if __name__ == "__main__":

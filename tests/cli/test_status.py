@@ -6,6 +6,7 @@ Most folders are made up; what runs, and is cancelled, runs on this machine.
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -444,7 +445,7 @@ def counts_in(text):
 
 
 def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, scaling_command):
-    """Replicates, attempts, an environment of before, and what an earlier study left are no further cases."""
+    """Each replicate counts; attempts and an environment of before do not."""
     first, second = {"started_at": "2026-11-21"}, {"started_at": "2026-11-22"}
     made = [make_record(points=7, replicate=replicate, **first) for replicate in (0, 1, 2)]
     made += [make_record(points=8, **first), make_record(points=8, digest="f" * 12, **second)]
@@ -459,10 +460,10 @@ def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, sc
     store.write_json(folder / "study.json", {"study": "mine", "cases": cases})
     found = status.look(folder)
     total = sum(found.counts.values(), Counter())
-    assert (total["ok"], total["skipped"], total["failed"]) == (4, 1, 1) and total.total() == 6
-    assert counts_in(scaling_command(["report", "here"]).stdout) == (4, 1, 1)
+    assert (total["ok"], total["skipped"], total["failed"]) == (7, 1, 1) and total.total() == 9
+    assert counts_in(scaling_command(["report", "here"]).stdout) == (7, 1, 1)
     page = " ".join((folder / "report" / "index.html").read_text().split())
-    for count, state in ((4, "ok"), (1, "skipped"), (1, "failed")):
+    for count, state in ((7, "ok"), (1, "skipped"), (1, "failed")):
         assert re.search(rf"{count}(?:<[^>]*>|\s)*{state}", page), state
 
 
@@ -493,3 +494,28 @@ def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_d
     parts = list(logs.parts(logs.look(one.folder), one.key(0)))
     assert "the process ended with status 2" in parts[0].text
     assert any("execve(): python: No such file" in part.text for part in parts)
+
+
+def test_each_replicate_that_has_no_record_is_missing_in_status_report_and_lint(study, make_record, scaling_command):
+    one = study(2)
+    settings = Settings(attempts=3, replicates=3)
+    store.write_json(one.folder / "study.json", manifest("mine", None, [], one.cases, settings, {one.key(1)}))
+    one.start(0).end(0, 0, make_record).say(0, "begin", 0, 1)
+    one.journals[0].say("end", key=one.key(0), replicate=0, attempt=1, status="ok", seconds=[])
+    one.journals[0].say("begin", key=one.key(0), replicate=1, attempt=1, seat=1)
+    now = counted(status.read(one.folder, one.seen("RUNNING")))
+    assert (now["ok"], now["running"], now["missing"]) == (1, 1, 1) and now["queued"] == 1
+    shutil.rmtree(one.folder / "jobs")
+    found = status.look(one.folder)
+    assert (counted(found)["ok"], counted(found)["missing"]) == (1, 3)
+    assert any(line.startswith("missing") and line.endswith("replicate 2") for line in lines(found))
+    assert "3 cases of the study have no record yet" in scaling_command(["report", "here"]).stdout
+    assert "cases without a record (3)" in scaling_command(["lint", "here"]).stdout
+
+
+def test_report_and_lint_see_what_jobs_lost_as_status_does_and_write_no_record(study, make_record, scaling_command):
+    one = study(4).start(0).end(0, 0, make_record).say(0, "begin", 1).keep(State("TIMEOUT"), State("FAILED"))
+    assert counted(status.look(one.folder))["failed"] == 3
+    assert counts_in(scaling_command(["report", "here"]).stdout) == (1, 0, 3)
+    assert "failed cases (3)" in scaling_command(["lint", "here"]).stdout
+    assert len(store.load(one.folder).records) == 1
