@@ -245,12 +245,12 @@ def logs(words: list[str], console: Console) -> int:
     from scaling import logs as logging
 
     parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case.")
-    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label"
+    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label; or a workload. Without: what failed"
     parser.add_argument("key", metavar="KEY", nargs="*", help=known_by)
     parser.add_argument("--all", action="store_true", help="files from their first line on, however long")
     given = parser.parse_args(words)
     known = logging.look(store.folder_of(given.folder))
-    for number, part in enumerate(logging.parts(known, logging.find(known, " ".join(given.key)), given.all)):
+    for number, part in enumerate(logging.show(known, logging.select(known, " ".join(given.key)), given.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)

@@ -87,11 +87,12 @@ def plan(
     records: Sequence[Record],
     beside: Sequence[Record] | None = None,
     queued: Collection[tuple[str, int]] = (),
+    retry: bool = False,
 ) -> Plan:
     """What is missing, in shuffled order, by process; replicate after replicate, each in an order of its own.
 
     beside: the records of another side; then only those are done whose samples were taken in turns with theirs. queued: what
-    others are to run, as (key, replicate).
+    others are to run, as (key, replicate). retry: whether what failed for good, or too often, runs once more.
     """
     environments = {around: around_of(machine, settings, around) for around in {answer.around for answer in answers}}
     past = history(records, environments.values(), beside)
@@ -113,7 +114,7 @@ def plan(
                 skips.append(item)
             elif item.place in queued:
                 count["queued"] += 1
-            elif past.over(identity, settings):
+            elif past.over(identity, settings) and not retry:
                 count["lost"] += 1
             else:
                 jobs.setdefault(item.process, []).append(item)

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class Job:
     cells: list[study.Cell]
     nested: bool
     wait: bool
+    retry: bool = False
 
     def manifest(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """What study.json says of it."""
@@ -85,13 +87,13 @@ def read(config: dict[str, Any], name: str) -> Job:
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")
-    return Job(name, title, settings, cluster, machine, folder, cells, config["nested"], wait)
+    return Job(name, title, settings, cluster, machine, folder, cells, config["nested"], wait, config["retry"])
 
 
 def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
     """What there is to run on."""
-    if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
-        return slurm.assumed_machine(cluster)
+    if dry_run and cluster.name == SLURM:
+        return _machine_to_print(cluster)
     if cluster.name in (NONE, LOCAL):
         return launch.here()
     if cluster.name != HOSTS:
@@ -100,6 +102,19 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
         raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
     named = f"of {', '.join(cluster.hosts)}"
     return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+
+
+def _machine_to_print(cluster: Cluster) -> Machine:
+    """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is not the Slurm of that site."""
+    if shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
+    try:
+        return slurm.machine(cluster)
+    except Refusal as refusal:
+        if not cluster.per_node:
+            raise
+        print(f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr)
+        return slurm.assumed_machine(cluster)
 
 
 def run(job: Job, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> Ran:
@@ -149,6 +164,7 @@ def _hand_over(
     """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
     away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
     for again in range(job.cluster.attempts or 1):
+        job = dataclasses.replace(job, retry=job.retry and not again)  # once
         with store.locked(job.folder):
             made = _planned(job, answers, [job.folder], console)
             if again:  # what could not be examined is on record
@@ -163,13 +179,13 @@ def _hand_over(
         if outcome.refused(seen):
             return made, False
     with store.locked(job.folder):
-        return _planned(job, answers, [job.folder], console), False
+        return _planned(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
 
 
 def _plan(job: Job, answers: Sequence[Answer], loaded: Sequence[store.Loaded], seen: Sequence[outcome.Seen]) -> launch.Plan:
     """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
     mine, *beside = (each.records for each in loaded)
-    return launch.plan(answers, job.settings, job.machine, mine, beside[0] if beside else None, outcome.queued(seen))
+    return launch.plan(answers, job.settings, job.machine, mine, beside[0] if beside else None, outcome.queued(seen), job.retry)
 
 
 def _look(job: Job, dry_run: bool = False) -> list[outcome.Seen]:
@@ -251,7 +267,8 @@ def _say_plan(made: launch.Plan, job: Job, console: Console) -> None:
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
     words += [f"{len(made.failures)} failed before the start"] if made.failures else []
     words += [f"{made.queued} in the queue already"] if made.queued else []
-    words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
+    lost = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts): retry=true runs them once more"
+    words += [lost] if made.lost else []
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
     told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
     console.print(escape(told), soft_wrap=True, highlight=False)

@@ -123,10 +123,12 @@ def seat(
     lock: int | None,
     within: steps.Within | None = None,
     errors: Path | None = None,
+    waiting: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[Seat]:
     """Workers of a job, ended when the context is left. Raises `Lost` when they do not start.
 
-    within: how they are started on other nodes; None: here. errors: the file for what they complain of.
+    within: how they are started on other nodes; None: here. errors: the file for what they complain of. waiting: called with the
+    processes that hold the cores which a worker waits for.
     """
     events: queue.Queue[dict[str, Any]] = queue.Queue()
     first = dict(header) | {"shape": dataclasses.asdict(shape)}
@@ -149,6 +151,8 @@ def seat(
             for event in made.hear(_START_SECONDS):
                 if event["event"] == "meet":
                     made.say({"coordinator": event["address"]})
+                if event["event"] == "waiting":
+                    waiting(event["by"])
         except Lost as lost:
             if within and lost.reason != "timeout" and not made.spoke:
                 raise Gone(str(lost)) from None

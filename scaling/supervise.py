@@ -138,7 +138,11 @@ class _Run:
         """The cores of a job on this host, for both sides of it; in a step, each worker claims its own where it runs."""
         if self.made.machine.platform != "cpu" or not self.settings.bind or self.site.within:
             return contextlib.nullcontext()
-        return cores.claimed(job[0].case.devices, self.owner, lambda by: self.listener({"event": "waiting", "by": by}))
+        return cores.claimed(job[0].case.devices, self.owner, self._wait_for_cores)
+
+    def _wait_for_cores(self, by: list[int]) -> None:
+        """Pass on that cores are waited for. by: the processes that hold them."""
+        self.listener({"event": "waiting", "by": by})
 
     def _seat(self, job: Sequence[Item], where: Where, held: list[int] | None) -> contextlib.AbstractContextManager[Seat]:
         first, machine = job[0].case, self.made.machine
@@ -159,7 +163,7 @@ class _Run:
         }
         self.seats += 1
         errors = self.site.errors / f"worker-{self.seats}.log" if self.site.errors else None
-        return seats.seat(header, where.side, shape, machine.platform, self.lock, self.site.within, errors)
+        return seats.seat(header, where.side, shape, machine.platform, self.lock, self.site.within, errors, self._wait_for_cores)
 
     def conclude(self, ticket: Ticket, status: str, reason: str, text: str) -> None:
         """Put on record, from here, how a case ended."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling import launch, machine, store, supervise
+from scaling import cores, launch, machine, store, supervise
 from scaling.case import Refusal
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
@@ -79,6 +79,9 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     made = Plan(jobs, (), 0, work.machine, here)
 
     def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "waiting":
+            journal.say("waiting", text=cores.describe_wait(event["by"]))
+            return
         named = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
         journal.say(event["event"], **{name: event[name] for name in named if name in event})
 
@@ -109,7 +112,8 @@ def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[I
 
     def left(item: Item) -> Item | None:
         identity = (item.case.key, work.environments[item.answer.around]["digest"], item.replicate)
-        if identity in past.good or past.over(identity, work.settings):
+        tried = past.attempts[identity] >= item.attempt  # with retry=true an earlier failure does not count
+        if identity in past.good or (tried and past.over(identity, work.settings)):
             return None
         return dataclasses.replace(item, attempt=past.attempts[identity] + 1)
 

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from scaling import launch, machine
+from scaling import launch, machine, supervise
 from scaling.case import Case
-from scaling.cluster import outcome, pack, slurm, submission
+from scaling.cluster import outcome, pack, slurm, submission, task
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import State
 from scaling.machine import Machine
@@ -221,3 +221,27 @@ def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
     assert outcome.cancel(outcome.look(tmp_path)) == 1
     assert ended == ["12_0"]
+
+
+def test_what_failed_for_good_runs_once_more_with_retry(made, tmp_path, make_record):
+    """The task that was submitted to retry it runs it once, also when it is requeued after that."""
+    cases = [item.case for item in submission.read(made.entries[0].path).items]
+    answers = [Answer(case, None, None) for case in cases]
+    work = submission.read(made.entries[0].path)
+    (around,) = work.environments.values()
+
+    def failed(attempt):
+        blank = supervise.blank(dataclasses.replace(work.items[0], attempt=attempt), around, SETTINGS)
+        return dataclasses.replace(blank, reason="wrong_answer", text="")
+
+    def attempts(jobs):
+        return {item.case.key: item.attempt for job in jobs for item in job}
+
+    key = work.items[0].case.key
+    assert key not in attempts(launch.plan(answers, SETTINGS, NODES, [failed(1)]).jobs)
+    again = launch.plan(answers, SETTINGS, NODES, [failed(1)], retry=True)
+    assert attempts(again.jobs)[key] == 2
+    retried = dataclasses.replace(work, jobs=again.jobs)
+    assert attempts(task.remaining(retried, [failed(1)]))[key] == 2
+    assert key not in attempts(task.remaining(retried, [failed(1), failed(2)]))
+    assert key not in attempts(task.remaining(work, [failed(1)]))
