@@ -336,7 +336,7 @@ def lint(words: list[str], console: Console) -> int:
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
-    told = linting.remarks(findings.read(folder, lost=outcome.unrecorded_in(folder)))
+    told = linting.remarks(findings.read(folder, unrecorded=outcome.unrecorded_in(folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in told:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
@@ -415,7 +415,7 @@ def _conclude(folder: Path, console: Console, only: Collection[str] | None = Non
     from scaling.showing import summary, terminal
 
     lost = outcome.unrecorded_in(folder)
-    whole = findings.read(folder, lost=lost)
+    whole = findings.read(folder, unrecorded=lost)
     index, found = pages.write(folder, whole), whole
     if only and {*whole.environments} - {*only}:
         found = findings.read(folder, {*only, *(record.setting for record in lost)}, lost)

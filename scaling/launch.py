@@ -227,7 +227,7 @@ def manifest(
 
     once: the keys of cases that are put on record without being run, in one replicate only.
     """
-    replicates = {key: 1 for key in once}
+    replicates = dict.fromkeys(once, 1)
     return store.stamp() | {
         "study": name,
         "title": title,
@@ -235,6 +235,7 @@ def manifest(
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": case.key, "replicates": replicates.get(case.key, settings.replicates), "case": to_dict(case)} for case in cases
+            {"key": case.key, "replicates": replicates.get(case.key, settings.replicates), "case": to_dict(case)}
+            for case in cases
         ],
     }

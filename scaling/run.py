@@ -105,7 +105,7 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
 
 
 def _machine_to_print(cluster: Cluster) -> Machine:
-    """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is not the Slurm of that site."""
+    """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is that of another site."""
     if shutil.which("sinfo") is None:
         return slurm.assumed_machine(cluster)
     try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling import environment, memory, processes
+from scaling import environment, memory, processes, user_frames
 from scaling.cluster import steps
 from scaling.machine import Shape
 from scaling.processes import Event, Tail
@@ -101,7 +101,7 @@ class Seat:
 
     def _death(self, rank: int, status: int) -> Lost:
         """What is known of a process that ended by itself."""
-        said = self.errors[rank].read()
+        said = [line for line in self.errors[rank].read() if not line.startswith(user_frames.MARK)]  # of earlier cases
         last = _last_line(said)
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status  # srun's way to tell of a signal
         by_kernel = status == -9 and memory.kills() > self.killed_before

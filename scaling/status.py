@@ -24,12 +24,13 @@ from scaling.cluster.outcome import Seen
 from scaling.cluster.tally import Tally
 from scaling.launch import PASSING
 from scaling.record import Record
-from scaling.words import waiting
+from scaling.words import counted, waiting
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _UNSUBMITTED = ("ok", "skipped", "failed", "missing")  # what there is where nothing was handed to a cluster
 _TOLD = ("failed", "running", "skipped", "missing")  # case by case
 _LINES = 20  # of one state
+_BEFORE = "before its first case"  # in the reason of what a job lost without having begun it
 _SHORT = 6  # characters of a key, at least
 
 
@@ -216,6 +217,9 @@ def lines(status: Status, every: bool = False) -> list[Text]:
     short = shortest(status.keys)
     for state in (*_TOLD, *(["queued"] if every else [])):
         told = [line for line in status.lines if line.state == state]
+        if not every:
+            made += _of_tasks(told, short)
+            told = [line for line in told if _BEFORE not in line.words]
         shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
         for line in shown:
             name = (label(line.case) if line.case else line.key) + (f" replicate {line.replicate}" if line.replicate else "")
@@ -223,6 +227,20 @@ def lines(status: Status, every: bool = False) -> list[Text]:
         if len(shown) < len(told):
             made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))
     return made + [Text(note, style="yellow") for note in status.notes]
+
+
+def _of_tasks(told: Sequence[Line], short: int) -> list[Text]:
+    """Return a line for all cases that a task did not begin, with their number: they have one reason."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in told:
+        if _BEFORE in line.words:
+            groups.setdefault((line.state, line.words), []).append(line)
+    made = []
+    for (state, words), several in groups.items():
+        first = several[0]
+        name = label(first.case) if len(several) == 1 and first.case else counted(len(several), "case")
+        made.append(Text(f"{state:7} {first.key[:short]}  {name}  {words}"))
+    return made
 
 
 def shortest(keys: Iterable[str]) -> int:

@@ -176,9 +176,7 @@ def _local(cluster: Cluster) -> dict[str, Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # submitit would hide every GPU
     gpus = [int(word) for word in visible.split(",") if word.strip().isdigit()]
     setup = ["\n".join(lines)] if (lines := checked_setup(cluster.setup)) else []  # submitit joins its words by `&&`
-    return {"timeout_min": cluster.time, "setup": setup} | (
-        {"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {}
-    )
+    return {"timeout_min": cluster.time, "setup": setup} | ({"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {})
 
 
 @contextlib.contextmanager

@@ -76,15 +76,15 @@ class Findings:
         return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
 
 
-def read(folder: Path, only: Collection[str] | None = None, lost: Sequence[Record] = ()) -> Findings:
+def read(folder: Path, only: Collection[str] | None = None, unrecorded: Sequence[Record] = ()) -> Findings:
     """Load a results folder and work out what it says, of every environment in it or of these settings only.
 
-    lost: records of cases that jobs have lost and that are not in the folder yet.
+    unrecorded: records of cases that jobs have lost and that are not in the folder yet.
     """
     loaded, study = load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = _several(study.get("scaling"), analysis.KINDS) or ["strong"]
-    records = [r for r in latest([*loaded.records, *lost]) if only is None or r.setting in only]
+    records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
     timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
     run, fastest = states(records), analysis.fastest(studied)
     cases = study.get("cases")

@@ -552,3 +552,35 @@ def test_a_task_that_waits_for_cores_says_so_in_status_and_logs_until_it_has_the
     one.say(0, "begin", 0)
     [row], _ = table.rows(status.read(one.folder, one.seen("RUNNING")).tasks)
     assert row.cells[-1] == ""
+
+
+def test_an_exception_in_a_function_names_its_line_and_its_traceback_is_in_the_log(
+    write_study, write_workload, scaling_command, tmp_path
+):
+    write_workload(
+        head="def halve(x):\n    raise ValueError('bad luck')", body="if RUNNING:\n    halve(x)\nreturn jnp.sin(x)[:2] * x[2]"
+    )
+    lines = (tmp_path / "mine.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "bad luck" in line)
+    words = write_study("{workload: mine, points: 6, mode: jacfwd}")
+    done = scaling_command([*words, "cluster=local", "bind=false", "results=here"], timeout=60)
+    [record] = store.load(tmp_path / "here").records
+    assert done.returncode == 1 and record.reason == "error" and f"ValueError: bad luck (mine.py:{number})" in record.text
+    log = scaling_command(["logs", "here"]).stdout
+    assert f'File "{tmp_path / "mine.py"}", line {number}, in halve' in log and "site-packages" not in log
+
+
+def test_the_cases_of_a_job_that_began_none_are_one_line_with_their_number(study):
+    one = study(6).keep(State("FAILED"), State("CANCELLED"), State("CANCELLED"))
+    found = status.look(one.folder)
+    assert [line for line in lines(found) if line.startswith("failed") and "  2 cases  " in line and "before its first" in line]
+    assert sum("before its first" in line for line in lines(found)) == 1
+    assert sum("before its first" in line for line in lines(found, every=True)) == 2
+
+
+def test_the_progress_of_a_submission_counts_all_of_its_cases_from_first_to_last(study, make_record):
+    one = study(4)
+    said = [follow.told(one.seen("RUNNING", "PENDING"))]
+    one.start(0).end(0, 0, make_record).end(0, 1, make_record)
+    said.append(follow.told(one.seen("COMPLETED", "RUNNING")))
+    assert [words.partition("; ")[2] for words in said] == ["0 of 4 cases have ended", "2 of 4 cases have ended"]

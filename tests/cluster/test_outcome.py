@@ -180,7 +180,11 @@ def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
     assert "No space left on device" in outcome.ending(seen, begun)[1]
     log(made, "slurm_script: line 17: module: command not found\n")
     assert "module: command not found" in outcome.ending(seen, begun)[1]
-    log(made, "Lmod has detected the following error:\n  unknown: cuda\nscaling: setup line failed with exit status 1: module load cuda\n")
+    log(
+        made,
+        "Lmod has detected the following error:\n  unknown: cuda\n"
+        "scaling: setup line failed with exit status 1: module load cuda\n",
+    )
     said = outcome.ending(seen, begun)[1]
     assert "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda" in said
     assert "exit code 3:0" in said

@@ -9,8 +9,8 @@ from tests.support.paths import PACKAGE
 
 # Each may import those before it.
 ORDER = [
-    "words", "case", "effects", "where", "intervals", "sampling", "draws", "peer", "pytrees", "workload", "formulas",
-    "measuring.modes",
+    "words", "user_frames", "case", "effects", "where", "intervals", "sampling", "draws", "peer", "pytrees", "workload",
+    "formulas", "measuring.modes",
     "measuring.colors", "measuring.sparsity", "measuring.shape", "measuring.unfit", "measuring.seeds", "measuring.slices",
     "measuring.summed", "measuring.derivative", "measuring.entries", "measuring.collect", "measuring.spmd", "measuring.inputs",
     "measuring.reduced", "measuring.places", "measuring.counts", "measuring.products", "measuring.rounding",
