@@ -9,7 +9,7 @@ from scaling.reading import curves, laws
 from scaling.reading.laws import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.reading.resampling import Estimate
 
-pytestmark = pytest.mark.thin(4, "contract")
+pytestmark = pytest.mark.thin(8, "contract")
 
 DOUBLING, EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
 TRIALS = 200

@@ -12,7 +12,7 @@ from scaling import store
 from scaling.record import SCHEMA, to_line
 from tests.support.verbs import VERBS, words_of
 
-pytestmark = pytest.mark.thin(12, "process")
+pytestmark = pytest.mark.thin(20, "process")
 
 
 def contents(folder):

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import COMMAND, SLOWEST, command_environment
 from tests.support.verbs import VERBS, words_of
 
-pytestmark = pytest.mark.thin(10, "process")
+pytestmark = pytest.mark.thin(40, "process")
 
 VERBS_AND_HELP = VERBS | {"help": ["--help"], "version": ["--version"], "help of run": ["run", "--help"], "none": []}
 PLUMBING = {

@@ -20,7 +20,7 @@ from scaling.workload import Reference, Workload, normal, uniform
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
-pytestmark = pytest.mark.thin(6, "contract")
+pytestmark = pytest.mark.thin(10, "contract")
 
 
 def with_rule(function, factor):

@@ -14,7 +14,7 @@ from scaling.record import Record
 from scaling.workload import Workload, normal, uniform
 from tests.support.devices import HERE, ONCE
 
-pytestmark = pytest.mark.thin(4, "contract")
+pytestmark = pytest.mark.thin(10, "contract")
 
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 

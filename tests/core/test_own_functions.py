@@ -27,7 +27,7 @@ from scaling.store import load
 from scaling.workload import Draw, Reference, Workload, normal, poisson, uniform
 from tests.support.small_plan import plans, write
 
-pytestmark = pytest.mark.thin(8, "contract")
+pytestmark = pytest.mark.thin(30, "contract")
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)

@@ -14,7 +14,7 @@ from scaling.measuring import colors, inputs, sparsity
 from scaling.measuring.colors import Matrix
 from scaling.measuring.sparsity import Coloring, Pattern
 
-pytestmark = pytest.mark.thin(6, "contract")
+pytestmark = pytest.mark.thin(20, "contract")
 
 jax.config.update("jax_enable_x64", True)
 

@@ -89,6 +89,7 @@ def test_every_line_stands_out_from_its_ground(dark, ground):
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
 
+@pytest.mark.contract
 def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
     records = [record(d, 8.0 / d, points=p, mode=m, **case) for d in (1, 2, 4) for p in (12, 24) for m in ("jacfwd", "jacrev")]

@@ -105,6 +105,7 @@ def test_without_a_report_there_is_a_proposal_without_figures(tmp_path):
     assert "includegraphics" not in written(made_up.write(tmp_path, list(series())))["proposal.tex"]
 
 
+@pytest.mark.contract
 def test_methods_say_how_it_was_measured(whole):
     text = written(whole)["proposal.md"]
     for told in (

@@ -303,6 +303,7 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     assert first in answer.sentences(found) and order in answer.sentences(found)
 
 
+@pytest.mark.contract
 def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two(scored):
     (drawing,) = (d for d in figures.draw(findings.read(scored)) if d.name == "score-near")
     assert [entry.name for entry in drawing.legend] == ["rbf", "a factor of two", "as predicted"]

@@ -17,7 +17,7 @@ from scaling import cli
 from scaling.case import Refusal
 from tests.support import machines
 
-pytestmark = pytest.mark.thin(6, "process")
+pytestmark = pytest.mark.thin(12, "process")
 
 RBF = ("run", "study=rbf")
 BAD = {

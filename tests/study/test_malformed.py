@@ -21,7 +21,7 @@ from scaling.case import CHOICES, OPTIONS
 from scaling.planning import plan
 from scaling.record import to_line
 
-pytestmark = pytest.mark.thin(12, "process")
+pytestmark = pytest.mark.thin(40, "process")
 
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")

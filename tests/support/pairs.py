@@ -19,6 +19,15 @@ def pairs_of(row: Row) -> set[tuple[int, Any, int, Any]]:
     return {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
 
 
+def all_pairs(axes: dict[str, list]) -> set[tuple[int, Any, int, Any]]:
+    """Return every pair of values of two axes."""
+    return {
+        (i, a, j, b)
+        for (i, first), (j, second) in itertools.combinations(enumerate(axes.values()), 2)
+        for a, b in itertools.product(first, second)
+    }
+
+
 def read() -> tuple[list[Row], set[tuple[int, Any, int, Any]]]:
     """Return the committed rows, those that cover most first, and the pairs that no row can hold."""
     stored = json.loads(FILE.read_text())
@@ -48,11 +57,7 @@ def main() -> None:
 
     rows = rows_that_run()
     possible = set().union(*map(pairs_of, rows))
-    product = {
-        (i, a, j, b)
-        for (i, first), (j, second) in itertools.combinations(enumerate(AXES.values()), 2)
-        for a, b in itertools.product(first, second)
-    }
+    product = all_pairs(AXES)
     lines = [json.dumps(row) for row in search(rows)]
     impossible = [json.dumps(pair) for pair in sorted(product - possible, key=str)]
     text = '{{"rows": [\n{}\n], "impossible": [\n{}\n]}}\n'.format(",\n".join(lines), ",\n".join(impossible))
