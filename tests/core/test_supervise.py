@@ -15,6 +15,7 @@ from scaling.seats import Lost, Side
 from scaling.settings import Settings
 from scaling.store import Writer, latest, load
 
+UNBOUND = Settings(bind=False)  # nothing is measured: cores that a study on this host holds are not waited for
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
@@ -59,7 +60,7 @@ def run(tmp_path, some, beside=None, settings=None, heard=None, between=None):
     made = Plan((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Side("other"), tmp_path / "other") if beside else None
-    supervise.run(made, settings or Settings(), tmp_path, 0, (heard if heard is not None else []).append, other, None, between)
+    supervise.run(made, settings or UNBOUND, tmp_path, 0, (heard if heard is not None else []).append, other, None, between)
 
 
 def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeypatch, tmp_path):
@@ -91,7 +92,7 @@ def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recor
     logs = []
     for seed in (3, 3, 4):
         stage = Stage(monkeypatch, needs=lambda key, seat: 6)
-        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=Settings(order_seed=seed))
+        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=dataclasses.replace(UNBOUND, order_seed=seed))
         logs.append([key for _, what, key in stage.log if what == "turn"])
     assert logs[0] == logs[1] != logs[2]
     assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
@@ -276,5 +277,5 @@ def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
         yield from whole(self, order, seconds)
 
     monkeypatch.setattr(stage.Seat, "ask", ask)
-    run(tmp_path, items("jacfwd"), settings=Settings(case_seconds=20.0))
+    run(tmp_path, items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
     assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"
