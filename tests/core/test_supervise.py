@@ -264,6 +264,20 @@ def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_worker_has_64_bits_where_its_cases_have(dtype, monkeypatch, tmp_path):
+    stage, headers = Stage(monkeypatch), []
+
+    def seat(header, *more):
+        headers.append(header)
+        return stage.seat(header, *more)
+
+    monkeypatch.setattr(seats, "seat", seat)
+    answer = Answer(Case("linear", points=6, api="jit", dtype=dtype), None, None)
+    run(tmp_path, [Item(answer, 0, 1)])
+    assert [header["x64"] for header in headers] == [dtype == "float64"]
+
+
 def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
     clock = [0.0]
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
