@@ -32,7 +32,7 @@ class Stage:
         monkeypatch.setattr(seats, "seat", self.seat)
 
     @contextlib.contextmanager
-    def seat(self, job, side, shape, platform, lock, within, errors):
+    def seat(self, job, side, shape, platform, lock, within, errors, waiting=None):
         self.started += 1
         yield self.Seat(self, side.name)
 
