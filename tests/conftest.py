@@ -3,12 +3,13 @@
 import signal
 import subprocess
 import textwrap
+from collections import Counter
 
 import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Record
-from tests.support import loaded
+from tests.support import loaded, tiers
 from tests.support.commands import COMMAND, QUICK, SLOWEST, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
@@ -128,5 +129,26 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run the contract's whole product instead of covering it pairwise")
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what `thin` leaves to a tier and what `sample` adds to the default run; tests of a cluster share a process."""
+    seen = Counter()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        index = seen[function]
+        seen[function] += 1
+        if thin := item.get_closest_marker("thin"):
+            step, tier = thin.args
+            if index % step:
+                item.add_marker(tier)
+        if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
+            item.add_marker("default")
+        if item.get_closest_marker("slurm"):
+            item.add_marker(pytest.mark.xdist_group("slurm"))
+
+
+def pytest_runtest_setup(item):
+    """Skip a test whose tier cannot run on this machine; fail it if the tier is required."""
+    for tier in tiers.TIERS:
+        if item.get_closest_marker(tier) and (reason := tiers.missing(tier)):
+            tiers.skip_or_fail(tier, reason)

@@ -24,7 +24,7 @@ from scaling.analysis.scaling_fits import ScalingFit, fits
 from scaling.analysis.score import PlanScores, scores
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.core.store import latest, load, read_json
+from scaling.core.store import latest, load, read_json, replicates_of, states
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Findings:
     name: str
     records: list[Record]
     damaged: list[str]
-    missing: list[str]  # cases of the study without any record
+    missing: list[str]  # cases of the study without a record, each replicate counted
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[Fastest]
@@ -76,14 +76,17 @@ class Findings:
         return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
 
 
-def read(folder: Path, only: Collection[str] | None = None) -> Findings:
-    """Load a results folder and work out what it says, of every environment in it or of these settings only."""
+def read(folder: Path, only: Collection[str] | None = None, unrecorded: Sequence[Record] = ()) -> Findings:
+    """Load a results folder and work out what it says, of every environment in it or of these settings only.
+
+    unrecorded: records of cases that jobs have lost and that are not in the folder yet.
+    """
     loaded, study = load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = _several(study.get("scaling"), analysis.KINDS) or ["strong"]
-    records = [r for r in latest(loaded.records) if only is None or r.setting in only]
+    records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
     timings, studied = analysis.pooled(records), [r for r in records if r.case.kind == "case"]
-    run, fastest = {record.key for record in records}, analysis.fastest(studied)
+    run, fastest = states(records), analysis.fastest(studied)
     cases = study.get("cases")
     cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     curves, panels = analysis.curves(studied, scaling), analysis.panels(studied)
@@ -92,7 +95,12 @@ def read(folder: Path, only: Collection[str] | None = None) -> Findings:
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=[_planned(cell) for cell in cells if str(cell.get("key")) not in run],
+        missing=[
+            _planned(cell) + (f" replicate {number}" if number else "")
+            for cell in cells
+            for number in range(replicates_of(cell))
+            if (str(cell.get("key")), number) not in run
+        ],
         timings=timings,
         curves=curves,
         fastest=fastest,

@@ -238,7 +238,7 @@ RULES: tuple[tuple[str, str, str, Places], ...] = (  # what must not be, how bad
     ("oversubscribed or unbound devices", ERROR, f"fewer devices, bind=true; {_FRESH}", _each(_oversubscribed)),
     ("no baseline: the same program on one device", ERROR, "add 1 to devices: 'devices=[1,2]'", _without_one),
     (f"too few samples: under {_LEAST}, or no interval", ERROR, f"sampling.least={_LEAST}; {_FRESH}", _each(_few)),
-    ("failed cases", WARNING, "mend the cause, and the same command runs them again", _failed(wrong=False)),
+    ("failed cases", WARNING, "mend the cause, then the same command with retry=true", _failed(wrong=False)),
     ("cases without a record", WARNING, "the same command runs them", lambda found: found.missing),
     ("damaged lines", WARNING, "the same command runs their cases again", lambda found: found.damaged),
     ("times under ten floors", WARNING, "larger sizes, or more points", _each(_floored)),

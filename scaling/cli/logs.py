@@ -21,6 +21,7 @@ from scaling.core.record import Record
 _LEAST = 4  # characters of a key
 _NEAR = 3  # keys that are named
 _LINES = 1000  # of a file, the last ones
+_CASES = 3  # that are shown where no key is given
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class KnownCases:
     tasks: list[TaskProgress]
     keys: dict[Path, set[str]]  # of the cases of each task
     cases: dict[str, Case]
+    lost: list[Record]  # what jobs lost and the next run will put on record
 
 
 def look(results: Path) -> KnownCases:
@@ -49,6 +51,7 @@ def look(results: Path) -> KnownCases:
     except Refusal:
         seen = job_state.look_up(results, asking=False)
     records = store.load(results).records
+    lost = job_state.unrecorded(seen, records)
     cases = {record.key: record.case for record in records}
     cases |= status.asked(results, cases)
     keys: dict[Path, set[str]] = {}
@@ -57,7 +60,39 @@ def look(results: Path) -> KnownCases:
             mine = {item.case.key: item.case for item in submission.read(one.entry.path).items}
             keys[one.entry.path] = set(mine)
             cases |= mine
-    return KnownCases(results, records, task_progress.progress_of(seen), keys, cases)
+    return KnownCases(results, records, task_progress.progress_of(seen), keys, cases, lost)
+
+
+def select(known: KnownCases, given: str) -> list[str]:
+    """Return the keys of the cases to show: the one that is named, or those of a workload or of all that failed, the last first.
+
+    given: a key, a label, the name of a workload, or nothing. Where nothing has failed, all cases of the workload count, or the
+    case that a task began last.
+    """
+    workloads = {case.workload for case in known.cases.values()}
+    if given and given not in workloads:
+        return [find(known, given)]
+    ordered = sorted([*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True)
+    mine = [record for record in ordered if given in ("", record.case.workload)]
+    keys = [record.key for record in mine if record.status == "failed"]
+    if not keys and given:
+        keys = [record.key for record in mine] or [key for key, case in known.cases.items() if case.workload == given]
+    begun = [attempt for task in known.tasks for attempt in task.attempts]
+    if not keys and not given and begun:
+        keys = [max(begun, key=lambda attempt: attempt.began_at or "").key]
+    return list(dict.fromkeys(key for key in keys if key in known.cases)) or [find(known, given)]
+
+
+def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
+    """Yield what became of the first few of these cases; a file that several share comes once."""
+    shown: set[str] = set()
+    for key in keys if every else keys[:_CASES]:
+        for part in parts(known, key, every):
+            if part.title not in shown:
+                yield part
+            shown.add(part.title)
+    if not every and len(keys) > _CASES:
+        yield LogPart(f"{len(keys) - _CASES} more", "give a key to see another one, or --all")
 
 
 def find(known: KnownCases, given: str) -> str:
@@ -98,7 +133,7 @@ def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]
     others = [r for r in known.records if r.key == key and (key, r.replicate, r.attempt) not in told]
     lines = [_recorded(record) for record in others] + [line for task in tasks for line in _story(task, key)]
     title = f"{key}  {label(known.cases[key])}"
-    yield LogPart(title, environment.scrub("\n".join(lines)) or "nothing has become of it, and no task is to run it")
+    yield LogPart(title, environment.hide_secrets("\n".join(lines)) or "nothing has become of it, and no task is to run it")
     files = [file for task in tasks for file in _workers(task, key)] + [file for task in tasks for file in _scheduler(task)]
     for path, more in files:
         yield LogPart(f"{path.relative_to(known.results)}{more}", _contents(path, every))
@@ -121,6 +156,7 @@ def _story(task: TaskProgress, key: str) -> list[str]:
         return [_line(task, attempt) for attempt in attempts]
     state = task.seen.state
     words = job_state.last_words(task.entry) if not task.open and state.name != "COMPLETED" else ""
+    words = words or (task.blocked if task.open else "")
     why = ": ".join(filter(None, [f" ({state.reason})" if state.reason and state.reason != words else "", words]))
     became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
     return [f"{became} {_place(task)}: {state.name.lower()}{why}"]
@@ -182,11 +218,11 @@ def _scheduler(task: TaskProgress) -> Iterator[tuple[Path, str]]:
 
 
 def _contents(path: Path, every: bool) -> str:
-    """What a file holds, without anybody's paths; of a long one, the end."""
+    """Return what a file holds, without secrets; of a long one, the end. Paths stay: logs are the user's own."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
     left_out = 0 if every else max(0, len(lines) - _LINES)
     head = [f"[{left_out} lines before these; --all shows them]"] if left_out else []
-    return "\n".join([*head, environment.scrub("\n".join(lines[left_out:]))]) if lines else "[empty]"
+    return "\n".join([*head, environment.hide_secrets("\n".join(lines[left_out:]))]) if lines else "[empty]"

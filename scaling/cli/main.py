@@ -246,12 +246,12 @@ def logs(words: list[str], console: Console) -> int:
     from scaling.cli import logs as logging
 
     parser = _parser("logs", "What the task, the worker and the scheduler wrote about a case.")
-    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label"
+    known_by = "the case's key, or how it begins, as `scaling status` shows it; or its label; or a workload. Without: what failed"
     parser.add_argument("key", metavar="KEY", nargs="*", help=known_by)
     parser.add_argument("--all", action="store_true", help="files from their first line on, however long")
     given = parser.parse_args(words)
     known = logging.look(store.folder_of(given.folder))
-    for number, part in enumerate(logging.parts(known, logging.find(known, " ".join(given.key)), given.all)):
+    for number, part in enumerate(logging.show(known, logging.select(known, " ".join(given.key)), given.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -330,12 +330,14 @@ def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
     from scaling.analysis import findings
     from scaling.analysis import lint as linting
+    from scaling.cluster import job_state
     from scaling.report.labels import legible
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
-    told = linting.lint_findings(findings.read(store.folder_of(given.folder)))
+    folder = store.folder_of(given.folder)
+    told = linting.lint_findings(findings.read(folder, unrecorded=job_state.unrecorded_in(folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in told:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
@@ -409,11 +411,15 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
 def _conclude(folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False) -> "Findings":
     """Write the report and print its short form, of these environments: on one screen, or with the table and the curves."""
     from scaling.analysis import findings
+    from scaling.cluster import job_state
     from scaling.report import summary, terminal
     from scaling.report import write_report as pages
 
-    whole = findings.read(folder)
-    index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
+    lost = job_state.unrecorded_in(folder)
+    whole = findings.read(folder, unrecorded=lost)
+    index, found = pages.write(folder, whole), whole
+    if only and {*whole.environments} - {*only}:
+        found = findings.read(folder, {*only, *(record.setting for record in lost)}, lost)
     if brief:
         for line in summary.lines(found, folder, console.width):
             console.print(escape(line), soft_wrap=True, highlight=False)

@@ -255,7 +255,8 @@ def _united(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(part for told in studies if told.get("study") for part in str(told["study"]).split(_JOIN))
     kinds = [told.get("scaling") or "strong" for told in studies]
     listed = [told["cases"] for told in studies if isinstance(told.get("cases"), list)]
-    cases = {str(cell.get("key")): cell for each in listed for cell in each if isinstance(cell, dict)}
+    cells = sorted((cell for each in listed for cell in each if isinstance(cell, dict)), key=store.replicates_of)
+    cases = {str(cell.get("key")): cell for cell in cells}  # with the most replicates that a study expects
     same = {name: studies[0].get(name) for name in ("order_seed", "sampling")}
     return store.stamp() | {
         "study": _JOIN.join(names) or None,

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from scaling.cluster import settings as clusters
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
 from scaling.core import schedule, store, supervise
-from scaling.core.case import CEILING, FIELDS, Case, Refusal, label
+from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
@@ -45,11 +46,14 @@ class StudyRun:
     cells: list[grid.GridCell]
     nested: bool
     wait: bool
+    retry: bool = False
 
-    def manifest(self, cases: Sequence[Case]) -> dict[str, Any]:
+    def manifest(self, answers: Sequence[Examined]) -> dict[str, Any]:
         """What study.json says of it."""
+        here = [schedule.on_platform(self.machine.platform, answer) for answer in answers]
+        once = {answer.case.key for answer in here if answer.unfit or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
-        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings)
+        return schedule.study_manifest(self.name, self.title, scalings, [answer.case for answer in answers], self.settings, once)
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,13 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")
-    return StudyRun(name, title, settings, cluster, machine, folder, cells, config["nested"], wait)
+    return StudyRun(name, title, settings, cluster, machine, folder, cells, config["nested"], wait, config["retry"])
 
 
 def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
     """What there is to run on."""
-    if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
-        return slurm.assumed_machine(cluster)
+    if dry_run and cluster.name == SLURM:
+        return _machine_to_print(cluster)
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name != HOSTS:
@@ -101,6 +105,19 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
         raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
     named = f"of {', '.join(cluster.hosts)}"
     return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+
+
+def _machine_to_print(cluster: Cluster) -> Machine:
+    """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is that of another site."""
+    if shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
+    try:
+        return slurm.machine(cluster)
+    except Refusal as refusal:
+        if not cluster.per_node:
+            raise
+        print(f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr)
+        return slurm.assumed_machine(cluster)
 
 
 def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
@@ -150,6 +167,7 @@ def _hand_over(
     """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
     away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
     for again in range(job.cluster.attempts or 1):
+        job = dataclasses.replace(job, retry=job.retry and not again)  # once
         with store.locked(job.folder):
             made = _planned(job, answers, [job.folder], console)
             if again:  # what could not be examined is on record
@@ -164,7 +182,7 @@ def _hand_over(
         if job_state.refused(seen):
             return made, False
     with store.locked(job.folder):
-        return _planned(job, answers, [job.folder], console), False
+        return _planned(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
 
 
 def _plan(
@@ -172,7 +190,9 @@ def _plan(
 ) -> schedule.Schedule:
     """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
     mine, *beside = (each.records for each in loaded)
-    return schedule.make_schedule(answers, job.settings, job.machine, mine, beside[0] if beside else None, job_state.queued(seen))
+    return schedule.make_schedule(
+        answers, job.settings, job.machine, mine, beside[0] if beside else None, job_state.queued(seen), job.retry
+    )
 
 
 def _look(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
@@ -194,7 +214,7 @@ def _planned(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path]
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
     made = _plan(job, answers, loaded, seen)
     for each in folders:
-        store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
+        store.write_json(each / "study.json", job.manifest(answers))
     _say_plan(made, job, console)
     return made
 
@@ -256,7 +276,8 @@ def _say_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
     words += [f"{len(made.failures)} failed before the start"] if made.failures else []
     words += [f"{made.queued} in the queue already"] if made.queued else []
-    words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
+    lost = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts): retry=true runs them once more"
+    words += [lost] if made.lost else []
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
     told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
     console.print(escape(told), soft_wrap=True, highlight=False)

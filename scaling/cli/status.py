@@ -22,7 +22,7 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.task_progress import TaskProgress
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
-from scaling.core.formatting import format_wait
+from scaling.core.formatting import count_of, format_wait
 from scaling.core.record import Record
 from scaling.core.schedule import PASSING
 
@@ -30,6 +30,7 @@ STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _UNSUBMITTED = ("ok", "skipped", "failed", "missing")  # what there is where nothing was handed to a cluster
 _TOLD = ("failed", "running", "skipped", "missing")  # case by case
 _LINES = 20  # of one state
+_BEFORE = "before its first case"  # in the reason of what a job lost without having begun it
 _SHORT = 6  # characters of a key, at least
 
 
@@ -41,6 +42,12 @@ class StatusLine:
     key: str
     case: Case | None  # None: nobody knows it any more
     words: str = ""
+    replicate: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return what is counted: (key, replicate)."""
+        return self.key, self.replicate
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,10 @@ class StudyStatus:
 
     folder: Path
     tasks: list[TaskProgress]
-    counts: dict[str, Counter]  # workload -> how many cases are in which state
+    counts: dict[str, Counter]  # workload -> how many cases are in which state, each replicate counted
     lines: list[StatusLine]  # on what is not simply ok
     keys: list[str]  # of all cases
+    replicated: bool  # whether a case has several replicates
     notes: list[str]  # what else is to be known
 
     @property
@@ -77,23 +85,28 @@ def look(folder: Path) -> StudyStatus:
 def read(folder: Path, seen: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
     """The status as of what is known of its tasks."""
     tasks, loaded = task_progress.progress_of(seen), store.load(folder)
-    states = store.states(loaded.records)
-    ordered = sorted(store.latest(loaded.records), key=lambda r: (r.status == states[r.key], r.started_at or ""))
-    records = {record.key: record for record in ordered}  # of several, the last with the status that counts
-    cases = {key: record.case for key, record in records.items()}
-    wanted = asked(folder, cases)
-    cases |= wanted
-    lost, queued = _lost(tasks, loaded.records), _queued(tasks, loaded.records)
-    now = [*lost, *queued, *_running(tasks, cases)]
+    known = [*loaded.records, *job_state.unrecorded(seen, loaded.records)]
+    states = store.states(known)
+    ordered = sorted(store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or ""))
+    records = {(record.key, record.replicate): record for record in ordered}  # of several, the last with the status that counts
+    cases = {record.key: record.case for record in ordered}
+    wanted = _expected(folder, cases)
+    cases |= {key: case for key, (case, _) in wanted.items()}
+    now = [*_queued(tasks, loaded.records), *_running(tasks, cases)]
     said = [*_ended(records.values(), tasks), *now]
-    states |= {line.key: line.state for line in now}  # the last counts
-    said += [StatusLine("missing", key, case) for key, case in wanted.items() if key not in states]
-    counts: dict[str, Counter] = {}
-    for key, case in cases.items():
-        counts.setdefault(case.workload, Counter())[states.get(key, "missing")] += 1
-    lines = [line for line in said if states.get(line.key, line.state) == line.state]
+    states |= {line.place: line.state for line in now}  # the last counts
+    every = [StatusLine("missing", key, case, "", number) for key, (case, count) in wanted.items() for number in range(count)]
+    said += [line for line in every if line.place not in states]
+    states |= {line.place: "missing" for line in said if line.place not in states}
+    counts: dict[str, Counter] = {case.workload: Counter() for case in cases.values()}
+    for (key, _), state in states.items():
+        if key in cases:
+            counts[cases[key].workload][state] += 1
+    lines = [line for line in said if states[line.place] == line.state]
     damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
-    return StudyStatus(folder, tasks, counts, lines, [*{*cases, *states}], [*notes, *_planned(loaded.plans), *damaged])
+    keys = list({*cases, *(key for key, _ in states)})
+    replicated = any(number for _, number in states)
+    return StudyStatus(folder, tasks, counts, lines, keys, replicated, [*notes, *_planned(loaded.plans), *damaged])
 
 
 def _planned(plans: Iterable[Record]) -> list[str]:
@@ -110,13 +123,18 @@ def asked(folder: Path, known: Mapping[str, Case]) -> dict[str, Case]:
 
     known: cases that need not be read again.
     """
+    return {key: case for key, (case, _) in _expected(folder, known).items()}
+
+
+def _expected(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
+    """Return the same with the number of replicates of each case."""
     told = store.read_json(folder / "study.json")
     entries = told.get("cases") if isinstance(told, dict) else None
     cases = {}
     for entry in entries if isinstance(entries, list) else []:
         with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
             case = known.get(entry.get("key")) or from_dict(entry["case"])
-            cases[entry["key"] if entry.get("key") in known else case.key] = case
+            cases[entry["key"] if entry.get("key") in known else case.key] = case, store.replicates_of(entry)
     return cases
 
 
@@ -129,25 +147,7 @@ def _ended(records: Iterable[Record], tasks: Sequence[TaskProgress]) -> Iterator
             attempt = attempts.get((record.key, record.replicate, record.attempt))
             where = f"{_on(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
-            yield StatusLine(record.status, record.key, record.case, f"{where}{record.reason}: {record.text}")
-
-
-def _lost(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """What tasks that are over left without an end and without a record: what the next `scaling run` will put on record."""
-    known = {(record.key, record.replicate, record.attempt) for record in records}
-    for task in tasks:
-        begun = any(attempt.began_at for attempt in task.attempts)
-        if task.open or (ended := job_state.explain_end(task.seen, begun)) is None:
-            continue
-        reason, text, every = ended
-        torn = {attempt.place: attempt for attempt in task.torn if attempt.identity not in known}
-        work = _work(task) if every or torn else None
-        for item in work.items if work else ():
-            attempt = torn.get(item.place)
-            if attempt or (every and (*item.place, item.attempt) not in known):
-                where = _on(attempt.nodes if attempt else [task.node])
-                number = attempt.attempt if attempt else item.attempt
-                yield StatusLine("failed", item.case.key, item.case, f"{where}attempt {number}  {reason}: {text}")
+            yield StatusLine(record.status, record.key, record.case, f"{where}{record.reason}: {record.text}", record.replicate)
 
 
 def _queued(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterator[StatusLine]:
@@ -162,7 +162,7 @@ def _queued(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterato
             here = record and (record.started_at or "") >= task.seen.submission.made_at
             final = record and (record.reason not in PASSING or record.attempt >= (work.settings.attempts or math.inf))
             if item.place not in begun and not (here and final):
-                yield StatusLine("queued", item.case.key, item.case, f"task {task.entry.name}")
+                yield StatusLine("queued", item.case.key, item.case, f"task {task.entry.name}", item.replicate)
 
 
 def _running(tasks: Iterable[TaskProgress], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
@@ -172,7 +172,9 @@ def _running(tasks: Iterable[TaskProgress], cases: Mapping[str, Case]) -> Iterat
             words = f"{_on(attempt.nodes)}attempt {attempt.attempt}" + (
                 "" if seconds is None else f", for {format_wait(seconds)}"
             )
-            yield StatusLine("running", attempt.key, cases.get(attempt.key), f"{words}, task {task.entry.name}")
+            yield StatusLine(
+                "running", attempt.key, cases.get(attempt.key), f"{words}, task {task.entry.name}", attempt.replicate
+            )
 
 
 def _on(nodes: Iterable[str]) -> str:
@@ -190,7 +192,8 @@ def _work(task: TaskProgress) -> submission.Work | None:
 def tables(status: StudyStatus, every: bool = False) -> list[Table]:
     """The jobs, if there are any, and the cases by workload."""
     states = STATES if status.tasks else _UNSUBMITTED
-    cases = Table("workload", *states, title=escape(str(status.folder)))
+    title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
+    cases = Table("workload", *states, title=title)
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
     shown = [cases] if status.counts or not status.notes else []
@@ -218,13 +221,30 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
     short = shortest(status.keys)
     for state in (*_TOLD, *(["queued"] if every else [])):
         told = [line for line in status.lines if line.state == state]
+        if not every:
+            made += _of_tasks(told, short)
+            told = [line for line in told if _BEFORE not in line.words]
         shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
         for line in shown:
-            name = label(line.case) if line.case else line.key
+            name = (label(line.case) if line.case else line.key) + (f" replicate {line.replicate}" if line.replicate else "")
             made.append(Text(f"{state:7} {line.key[:short]}  {name}  {line.words}".rstrip()))
         if len(shown) < len(told):
             made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))
     return made + [Text(note, style="yellow") for note in status.notes]
+
+
+def _of_tasks(told: Sequence[StatusLine], short: int) -> list[Text]:
+    """Return a line for all cases that a task did not begin, with their number: they have one reason."""
+    groups: dict[tuple[str, str], list[StatusLine]] = {}
+    for line in told:
+        if _BEFORE in line.words:
+            groups.setdefault((line.state, line.words), []).append(line)
+    made = []
+    for (state, words), several in groups.items():
+        first = several[0]
+        name = label(first.case) if len(several) == 1 and first.case else count_of(len(several), "case")
+        made.append(Text(f"{state:7} {first.key[:short]}  {name}  {words}"))
+    return made
 
 
 def shortest(keys: Iterable[str]) -> int:

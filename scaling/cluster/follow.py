@@ -74,10 +74,12 @@ def until_gone(results: Path) -> list[TaskState]:
 
 
 def progress_line(seen: Sequence[TaskState]) -> str:
-    """The tasks that wait or run by state, and how far they have come; nothing if there are none."""
+    """The tasks that wait or run by state, and how far their submissions have come; nothing if there are none."""
     live = task_progress.progress_of(one for one in seen if one.state.live)
     if not live:
         return ""
     states = Counter(task.seen.state.name.lower() for task in live)
-    ended, cases = sum(len(task.ended) for task in live), sum(task.entry.cases for task in live)
-    return f"{', '.join(f'{count} {name}' for name, count in states.items())}; {ended} of {cases} cases of these have ended"
+    submitted = {task.seen.submission.folder for task in live}
+    whole = task_progress.progress_of(one for one in seen if one.submission.folder in submitted)
+    ended, cases = sum(len(task.ended) for task in whole), sum(task.entry.cases for task in whole)
+    return f"{', '.join(f'{count} {name}' for name, count in states.items())}; {ended} of {cases} cases have ended"

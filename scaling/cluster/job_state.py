@@ -19,6 +19,8 @@ from scaling.cluster.settings import LOCAL, SLURM
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission import Submission, SubmittedTask
 from scaling.core import environment, machine, store
+from scaling.core.case import Refusal
+from scaling.core.record import Record
 from scaling.core.schedule import NOT_BEGUN
 from scaling.transport import remote
 
@@ -209,13 +211,11 @@ def _keep(made: Submission, more: Mapping[str, Any]) -> None:
 
 def record_lost_cases(results: Path, seen: Sequence[TaskState]) -> int:
     """Put on record, once for each task that has ended, what it had begun and not brought to an end; how many cases that is."""
-    kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
-    fresh = [one for one in seen if not one.open and not _told_of(kept, one).get("settled")]
+    fresh = _unsettled(seen)
     records = store.load(results).records if fresh else []
     count = 0
     for one in fresh:
-        begun = any(event["event"] == "begin" for event in submission.journal(one.entry.path))
-        if ended := explain_end(one, begun):
+        if ended := explain_end(one, _has_begun(one)):
             count += task.lost(results, records, one.entry.path, submission.read(one.entry.path), *ended)
     for made in {one.submission for one in fresh}:  # last: done again, it writes nothing twice
         mine = [one for one in fresh if one.submission == made]
@@ -223,8 +223,36 @@ def record_lost_cases(results: Path, seen: Sequence[TaskState]) -> int:
     return count
 
 
-def _told_of(kept: Mapping[Path, Mapping[str, Any]], one: TaskState) -> Mapping[str, Any]:
-    return kept[one.submission.folder].get(one.entry.name, {})
+def unrecorded(seen: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
+    """Return the records that `settle` would write now. Readers count these too, and write nothing."""
+    found: list[Record] = []
+    for one in _unsettled(seen):
+        if ended := explain_end(one, _has_begun(one)):
+            with contextlib.suppress(Refusal):  # the file of the task is gone
+                found += task.lost_records(records, one.entry.path, submission.read(one.entry.path), *ended)
+    return found
+
+
+def unrecorded_in(results: Path) -> list[Record]:
+    """Return the same for a folder; where the scheduler does not answer, by what is known without it."""
+    if not (results / submission.FOLDER).is_dir():
+        return []
+    try:
+        seen = look_up(results)
+    except Refusal:
+        seen = look_up(results, asking=False)
+    return unrecorded(seen, store.load(results).records)
+
+
+def _unsettled(seen: Sequence[TaskState]) -> list[TaskState]:
+    """Return the tasks that have ended and whose lost cases are not on record for sure."""
+    kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
+    return [one for one in seen if not one.open and not kept[one.submission.folder].get(one.entry.name, {}).get("settled")]
+
+
+def _has_begun(one: TaskState) -> bool:
+    """Return whether a task has begun any case."""
+    return any(event["event"] == "begin" for event in submission.journal(one.entry.path))
 
 
 def explain_end(one: TaskState, begun: bool) -> tuple[str, str, bool] | None:
@@ -237,13 +265,15 @@ def explain_end(one: TaskState, begun: bool) -> tuple[str, str, bool] | None:
         return None
     if name not in _REASONS and (by_log := _ended_by_log(one.entry)):
         name = by_log
+    code = f", {one.state.reason}" if one.state.reason.startswith("exit code") else ""
     if not begun:
         words = last_words(one.entry)
         why = f": {words}; `scaling logs` shows more" if words else ": `scaling logs` shows why"
-        return "timeout" if name == "TIMEOUT" else "killed", f"its job ended ({name.lower()}) before its first case{why}", True
+        text = f"its job ended ({name.lower()}{code}) before its first case{why}"
+        return "timeout" if name == "TIMEOUT" else "killed", text, True
     if name not in _REASONS:
         words = last_words(one.entry)
-        return "killed", f"its job ended ({name.lower()}) while it ran{f': {words}' if words else ''}", False
+        return "killed", f"its job ended ({name.lower()}{code}) while it ran{f': {words}' if words else ''}", False
     reason, text = _REASONS[name]
     return reason, text.format(minutes=one.entry.minutes, more=math.ceil(2 * one.entry.minutes)), False
 
@@ -252,11 +282,24 @@ def last_words(entry: SubmittedTask) -> str:
     """Return why a task ended, by its own journal or by the last line of its job's log; nothing if neither says."""
     if text := _last(entry).get("text"):
         return str(text)
+    if text := _failed_setup(_log(entry)):
+        return text
     for kind in ("err", "out"):
         lines = [line for line in _log(entry, kind) if line.strip() and not line.startswith(_FRAMES)]
         if lines:
             return environment.last_line("\n".join(lines), "")[:300]
     return ""
+
+
+def _failed_setup(lines: Sequence[str]) -> str:
+    """Return which setup line ended a job, with what the job had written before; nothing if none did."""
+    marks = [number for number, line in enumerate(lines) if line.startswith(submission.SETUP_FAILED)]
+    if not marks:
+        return ""
+    before = lines[marks[-2] + 1 if len(marks) > 1 else 0 : marks[-1]]
+    written = " ".join(" ".join(before).split())
+    message = f"; the log says: {written}" if written else ""
+    return environment.scrub(f"{lines[marks[-1]].removeprefix('scaling: ')}{message}")[:500]
 
 
 def cancelled(seen: Sequence[TaskState]) -> bool:

@@ -81,9 +81,11 @@ class Cluster:
 
 def from_config(config: Any) -> Cluster:
     """The settings of a composed configuration; a value that cannot be meant is a `Refusal`."""
+    if isinstance(config, Mapping) and config.get("name") is None:
+        raise Refusal("the file of the cluster has no `name`: add the line `defaults: [slurm]` at its top, or name: slurm")
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         raise unknown_name("cluster", config.get("name") if isinstance(config, Mapping) else config, NAMES)
-    known = {f.name for f in fields(Cluster)}
+    known = [f.name for f in fields(Cluster)]
     for name in config:
         if name not in known:
             raise unknown_name(f"key of cluster={config['name']}", name, known)
@@ -103,9 +105,14 @@ def _checked(name: str, value: Any) -> Any:
 
     if name == "platform" and value not in PLATFORMS:
         raise unknown_name("cluster.platform", value, PLATFORMS)
+    if name == "setup" and isinstance(value, str):
+        value = [line for line in value.splitlines() if line.strip()]
+    if name == "partition" and isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        value = ",".join(value)  # as Slurm writes several partitions
     if name in LISTS:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise wrong("a list of words, such as [--verbose]")
+            example = "shell lines, such as [module load cuda]" if name == "setup" else "words, such as [--verbose]"
+            raise wrong(f"a list of {example}")
         return tuple(value)
     if name == "sbatch":
         if not isinstance(value, Mapping):
@@ -117,7 +124,7 @@ def _checked(name: str, value: Any) -> Any:
         return None
     if name in _TEXTS:
         if isinstance(value, bool | list | dict) or not str(value).strip():
-            raise wrong("a name")
+            raise wrong("a name, or a list of names such as [gpu, gpu_long]" if name == "partition" else "a name")
         return str(value)
     if name == "gpu_option" and value not in GPU_OPTIONS:
         raise unknown_name("cluster.gpu_option", value, GPU_OPTIONS)

@@ -46,7 +46,7 @@ class TaskRow:
         return (
             _name(first) if self.alone else count_of(len(self.tasks), "task"), devices, job, state.name.lower(),
             _few(task.node for task in self.tasks if not task.waits), _elapsed(first) if self.alone else "", f"{ended}/{cases}",
-            state.reason,
+            state.reason or (first.blocked if first.open and not first.waits else ""),
         )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def task_rows(tallies: Sequence[TaskProgress], every: bool = False) -> tuple[lis
     """The lines of a table, the oldest submission first, and how many of what is long over were left out. every: all tasks."""
     groups: dict[tuple, list[TaskProgress]] = {}
     for task in tallies:
-        groups.setdefault((task.entry.folder, task.seen.state.name, task.seen.state.reason), []).append(task)
+        groups.setdefault((task.entry.folder, task.seen.state.name, task.seen.state.reason, task.blocked), []).append(task)
     made = [row for group in groups.values() for row in _folded(group, every)]
     over = [row for row in made if not row.open and row.submission != made[-1].submission]
     left_out = [] if every else over[: max(0, len(made) - _LINES)]

@@ -32,6 +32,7 @@ from scaling.core.settings import RunSettings
 from scaling.study.preflight import Examined
 
 FOLDER = "jobs"
+SETUP_FAILED = "scaling: setup line failed with exit status"  # how the line begins that a job writes before it ends
 _FILE = "submission.json"
 _YOUNG_SECONDS = 300.0
 _MARGIN = 2.0  # times what a plan foresees

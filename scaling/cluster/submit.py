@@ -8,6 +8,7 @@ import io
 import math
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -142,7 +143,7 @@ def _asked(
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
-        "wckey": None, "setup": list(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
+        "wckey": None, "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
         "additional_parameters": more,
     }  # fmt: skip
     if cluster.platform == "cpu":
@@ -159,12 +160,25 @@ def _asked(
     return {name: value for name, value in asked.items() if value is not None or name == "wckey"}  # submitit has one of its own
 
 
+def checked_setup(lines: Sequence[str]) -> list[str]:
+    """Return shell lines that run each setup line in turn and end the job with its exit status if it fails.
+
+    The exit status of the whole line counts, not that of a command inside a shell function such as Lmod's `module`. The message
+    on standard error begins with `submission.SETUP_FAILED`.
+    """
+    if not lines:
+        return []
+    shell = [f"trap 'echo \"{submission.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
+    for line in lines:
+        shell += [f"setup_line={shlex.quote(' '.join(line.split()))}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
+    return [*shell, "trap - EXIT"]
+
+
 def _local(cluster: Cluster) -> dict[str, Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # submitit would hide every GPU
     gpus = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-    return {"timeout_min": cluster.time, "setup": list(cluster.setup)} | (
-        {"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {}
-    )
+    setup = ["\n".join(lines)] if (lines := checked_setup(cluster.setup)) else []  # submitit joins its words by `&&`
+    return {"timeout_min": cluster.time, "setup": setup} | ({"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {})
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.core import machine, schedule, store, supervise
+from scaling.core import cores, machine, schedule, store, supervise
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.core.schedule import Schedule, ScheduledCase
@@ -79,6 +79,9 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     made = Schedule(jobs, (), 0, work.machine, here)
 
     def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "waiting":
+            journal.say("waiting", text=cores.describe_wait(event["by"]))
+            return
         named = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
         journal.say(event["event"], **{name: event[name] for name in named if name in event})
 
@@ -109,7 +112,8 @@ def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[S
 
     def left(item: ScheduledCase) -> ScheduledCase | None:
         identity = (item.case.key, work.environments[item.answer.around]["digest"], item.replicate)
-        if identity in past.good or past.over(identity, work.settings):
+        tried = past.attempts[identity] >= item.attempt  # with retry=true an earlier failure does not count
+        if identity in past.good or (tried and past.over(identity, work.settings)):
             return None
         return dataclasses.replace(item, attempt=past.attempts[identity] + 1)
 
@@ -121,18 +125,28 @@ def lost(
     results: Path, records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
 ) -> int:
     """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
+    found = lost_records(records, path, work, reason, text, every)
+    writer = store.Writer(results)
+    for record in found:
+        writer.append(record)
+    return len(found)
+
+
+def lost_records(
+    records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
+) -> list[Record]:
+    """Return the records of what a task began and did not end, or (every) of all that has no record of this attempt."""
     begun = {(key, replicate): attempt for key, replicate, attempt in submission.unfinished(path)}
     known = schedule.recorded_attempts(records, work.environments.values())
-    writer, count = store.Writer(results), 0
+    found: list[Record] = []
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if every else None)
         around = work.environments[item.answer.around]  # as it was asked for: where this process runs does not matter
         if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
             continue
         blank = supervise.empty_record(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
-        writer.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
-        count += 1
-    return count
+        found.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
+    return found
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ class TaskProgress:
     node: str
     began_at: str | None  # when it last started
     last_at: str | None  # when it last said a thing
+    blocked: str = ""  # what it waits for since, in words
 
     @property
     def entry(self) -> SubmittedTask:
@@ -106,9 +107,10 @@ def progress_of(seen: Iterable[TaskState]) -> list[TaskProgress]:
 def _tally(seen: TaskState) -> TaskProgress:
     attempts: dict[tuple, dict[str, Any]] = {}
     started: dict[str, Any] = {}
-    run, last_at = 0, None
+    run, last_at, blocked = 0, None, ""
     for event in submission.journal(seen.entry.path):
         run, last_at = event["run"], event.get("at")
+        blocked = str(event.get("text")) if event["event"] == "waiting" else ""
         if event["event"] == "started":
             started = event
         if event["event"] not in ("begin", "end"):
@@ -126,7 +128,7 @@ def _tally(seen: TaskState) -> TaskProgress:
             made["ended_at"] = event.get("at")
             made |= {name: event.get(name) for name in ("status", "reason", "text")}
     told = tuple(TaskAttempt(seen.entry, **made) for made in attempts.values())
-    return TaskProgress(seen, told, run, seen.state.node or str(started.get("node") or ""), started.get("at"), last_at)
+    return TaskProgress(seen, told, run, seen.state.node or str(started.get("node") or ""), started.get("at"), last_at, blocked)
 
 
 def since(at: str, until: str | None = None) -> float | None:

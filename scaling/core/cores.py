@@ -11,7 +11,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from scaling.core.environment import contents
 
@@ -58,6 +58,12 @@ def claimed(
                     raise TimeoutError(f"{count} cores were waited for; processes {_holders(mine)} hold some of them")
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(held)
+
+
+def describe_wait(by: Sequence[int], node: str = "") -> str:
+    """Return in words that cores are waited for. by: the processes that hold them, as far as they can be seen from here."""
+    who = f"process {', '.join(map(str, by))}" if by else "a process that cannot be seen from here"
+    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({who})"
 
 
 def _next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:

@@ -10,6 +10,7 @@ import functools
 import gc
 import hashlib
 import itertools
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental.compilation_cache import compilation_cache
 
-from scaling.core import check, compile_case, environment, inputs, layout, memory, shape, timing, workload
+from scaling.core import check, compile_case, environment, inputs, layout, memory, shape, timing, user_frames, workload
 from scaling.core.case import AUTO, CEILING, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Samples, Sampling
@@ -151,6 +152,9 @@ def _record_failure(attempt: Attempt) -> Iterator[None]:
     except Exception as error:
         attempt.found |= error.needs if isinstance(error, shape.TooLarge) else {}
         attempt.found |= zip(("status", "reason", "text"), _reason_of(error), strict=True)
+        if not isinstance(error, CaseEnded | shape.TooLarge):
+            cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
+            print(f"{user_frames.MARK}{attempt.blank.key}", user_frames.describe(cause), sep="\n", file=sys.stderr, flush=True)
     if attempt.ended:
         attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
         attempt.turns = attempt.ready = None
@@ -447,4 +451,7 @@ def _reason_of(error: Exception) -> tuple[str, str, str]:
         return "skipped", "too_large", str(error)
     kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "  # a refusal is a sentence of its own
     text = " ".join(f"{kind}{error}".split())
-    return "failed", "out_of_memory" if memory.ran_out(text) else "error", environment.scrub(text)[:500]
+    place = "" if isinstance(error, Refusal) else user_frames.place(error)
+    where = f" ({place})" if place else ""
+    text = environment.scrub(text)[: 500 - len(where)] + where
+    return "failed", "out_of_memory" if memory.ran_out(text) else "error", text

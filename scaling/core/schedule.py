@@ -87,18 +87,19 @@ def make_schedule(
     records: Sequence[Record],
     beside: Sequence[Record] | None = None,
     queued: Collection[tuple[str, int]] = (),
+    retry: bool = False,
 ) -> Schedule:
     """What is missing, in shuffled order, by process; replicate after replicate, each in an order of its own.
 
     beside: the records of another side; then only those are done whose samples were taken in turns with theirs. queued: what
-    others are to run, as (key, replicate).
+    others are to run, as (key, replicate). retry: whether what failed for good, or too often, runs once more.
     """
     environments = {around: planned_environment(machine, settings, around) for around in {answer.around for answer in answers}}
     past = history(records, environments.values(), beside)
     jobs: dict[tuple, list[ScheduledCase]] = {}
     skips, failures, count = [], list[ScheduledCase](), Counter[str]()
     for replicate in range(settings.replicates):
-        shuffled = [_answer_on_platform(machine.platform, answer) for answer in answers]
+        shuffled = [on_platform(machine.platform, answer) for answer in answers]
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, answer in enumerate(shuffled):
             identity = (answer.case.key, environments[answer.around]["digest"], replicate)
@@ -113,7 +114,7 @@ def make_schedule(
                 skips.append(item)
             elif item.place in queued:
                 count["queued"] += 1
-            elif past.over(identity, settings):
+            elif past.over(identity, settings) and not retry:
                 count["lost"] += 1
             else:
                 jobs.setdefault(item.process, []).append(item)
@@ -211,7 +212,7 @@ def _finished_records(records: Sequence[Record], beside: Sequence[Record] | None
     return [r for r in records if r.good and (beside is None or (r.key, r.replicate, r.block) in paired)]
 
 
-def _answer_on_platform(platform: str, answer: Examined) -> Examined:
+def on_platform(platform: str, answer: Examined) -> Examined:
     """The same answer, for this platform: other systems are compared on a CPU only."""
     if platform == "cpu" or answer.case.engine == "jax" or answer.unfit or answer.failure:
         return answer
@@ -220,14 +221,21 @@ def _answer_on_platform(platform: str, answer: Examined) -> Examined:
 
 
 def study_manifest(
-    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings
+    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings, once: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What study.json says: the study that the folder was last asked for, so that what is missing can be told."""
+    """What study.json says: the study that the folder was last asked for, so that what is missing can be told.
+
+    once: the keys of cases that are put on record without being run, in one replicate only.
+    """
+    replicates = dict.fromkeys(once, 1)
     return store.stamp() | {
         "study": name,
         "title": title,
         "scaling": sorted(set(scaling)),
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
-        "cases": [{"key": case.key, "case": to_dict(case)} for case in cases],
+        "cases": [
+            {"key": case.key, "replicates": replicates.get(case.key, settings.replicates), "case": to_dict(case)}
+            for case in cases
+        ],
     }

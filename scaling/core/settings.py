@@ -33,7 +33,7 @@ class RunSettings:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
         """Those of a composed configuration, with every value checked; what cannot be one is refused."""
-        for name in ("bind", "oversubscribe", "dry_run", "nested", "wait"):
+        for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
         processes = config["processes"]

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from scaling.core import user_frames
 from scaling.core.case import FORWARD, HESSIAN, MIXED, REVERSE, SECOND, WHOLE, Case, Refusal, unknown_name
 from scaling.core.workload import Workload
 from scaling.options.sparse.sparsity import Coloring
@@ -240,7 +241,10 @@ def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStr
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise Refusal(f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}") from None
+        place = user_frames.place(error)
+        where = f" ({place})" if place else ""
+        traced = "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, but no values)"
+        raise Refusal(f"workload {case.workload!r} {traced}: {type(error).__name__}: {first}{where}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
         raise Refusal(f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}")

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from scaling.core.case import Refusal
 from scaling.core.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
 
 _WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
+_MOST_REPLICATES = 10_000  # that a file may ask for
 _LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
 
 
@@ -125,17 +126,24 @@ def _unwritable(folder: Path, why: str | None) -> Refusal:
     return Refusal(f"cannot write to results={folder}: {why}; give another folder with results=PATH")
 
 
-def states(records: Iterable[Record]) -> dict[str, str]:
-    """Return what became of each case, by its key: in the environment where it ran last, the worst of its replicates.
+def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
+    """Return the status of each replicate of each case, by (key, replicate), in the environment where it ran last.
 
-    This is what counts of cases count, wherever they are shown.
+    These are what status, report and lint count.
     """
-    found: dict[str, tuple[str, str]] = {}  # key -> environment, status
+    found: dict[tuple[str, int], tuple[str, str]] = {}  # (key, replicate) -> environment, status
     for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
-        environment, status = found.get(record.key, (record.setting, record.status))
+        place = record.key, record.replicate
+        environment, status = found.get(place, (record.setting, record.status))
         same = environment == record.setting
-        found[record.key] = record.setting, min(status, record.status, key=_WORST.index) if same else record.status
-    return {key: status for key, (_, status) in found.items()}
+        found[place] = record.setting, min(status, record.status, key=_WORST.index) if same else record.status
+    return {place: status for place, (_, status) in found.items()}
+
+
+def replicates_of(cell: Mapping[str, Any]) -> int:
+    """Return how many replicates of a case study.json expects; 1 where the file does not say."""
+    count = cell.get("replicates")
+    return min(count, _MOST_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 def prepare(folder: Path) -> None:

@@ -142,7 +142,11 @@ class _Run:
         """The cores of a job on this host, for both sides of it; in a step, each worker claims its own where it runs."""
         if self.made.machine.platform != "cpu" or not self.settings.bind or self.site.within:
             return contextlib.nullcontext()
-        return cores.claimed(job[0].case.devices, self.owner, lambda by: self.listener({"event": "waiting", "by": by}))
+        return cores.claimed(job[0].case.devices, self.owner, self._wait_for_cores)
+
+    def _wait_for_cores(self, by: list[int]) -> None:
+        """Pass on that cores are waited for. by: the processes that hold them."""
+        self.listener({"event": "waiting", "by": by})
 
     def _seat(
         self, job: Sequence[ScheduledCase], where: VariantResults, held: list[int] | None
@@ -165,7 +169,9 @@ class _Run:
         }
         self.seats += 1
         errors = self.site.errors / f"worker-{self.seats}.log" if self.site.errors else None
-        return worker_group.open_worker_group(header, where.side, shape, machine.platform, self.lock, self.site.within, errors)
+        return worker_group.open_worker_group(
+            header, where.side, shape, machine.platform, self.lock, self.site.within, errors, self._wait_for_cores
+        )
 
     def conclude(self, ticket: WorkItem, status: str, reason: str, text: str) -> None:
         """Put on record, from here, how a case ended."""

@@ -161,9 +161,12 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
     with contextlib.ExitStack() as stack:
         if given is None:
             patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS  # who waits for each other would for ever
-            asked = cores.claimed(
-                share * beside, job["owner"], lambda by: say("waiting", all_may=True, by=by), machine.node_name(), patience
-            )
+
+            def waiting(by: list[int]) -> None:
+                print(cores.describe_wait(by, machine.node_name()), file=sys.stderr, flush=True)
+                say("waiting", all_may=True, by=by)
+
+            asked = cores.claimed(share * beside, job["owner"], waiting, machine.node_name(), patience)
             given = stack.enter_context(asked)
         place = rank % beside
         mine = given[place * share : (place + 1) * share] or given

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.core import child_process, environment, memory
+from scaling.core import child_process, environment, memory, user_frames
 from scaling.core.child_process import Event, Tail
 from scaling.core.machine import ProcessShape
 from scaling.transport import remote
@@ -101,7 +101,7 @@ class WorkerGroup:
 
     def _death(self, rank: int, status: int) -> WorkerDied:
         """What is known of a process that ended by itself."""
-        said = self.errors[rank].read()
+        said = [line for line in self.errors[rank].read() if not line.startswith(user_frames.MARK)]  # of earlier cases
         last = _last_error_line(said)
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status  # srun's way to tell of a signal
         by_kernel = status == -9 and memory.kills() > self.killed_before
@@ -123,10 +123,12 @@ def open_worker_group(
     lock: int | None,
     within: remote.Within | None = None,
     errors: Path | None = None,
+    waiting: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:
     """Workers of a job, ended when the context is left. Raises `Lost` when they do not start.
 
-    within: how they are started on other nodes; None: here. errors: the file for what they complain of.
+    within: how they are started on other nodes; None: here. errors: the file for what they complain of. waiting: called with the
+    processes that hold the cores which a worker waits for.
     """
     events: queue.Queue[dict[str, Any]] = queue.Queue()
     first = dict(header) | {"shape": dataclasses.asdict(shape)}
@@ -149,6 +151,8 @@ def open_worker_group(
             for event in made.hear(_START_SECONDS):
                 if event["event"] == "meet":
                     made.say({"coordinator": event["address"]})
+                if event["event"] == "waiting":
+                    waiting(event["by"])
         except WorkerDied as lost:
             if within and lost.reason != "timeout" and not made.spoke:
                 raise AllocationLost(str(lost)) from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster.settings import NAMES, Cluster
+from scaling.cluster.settings import NAMES, SLURM, Cluster
 from scaling.core.case import Refusal, unknown_name
 from scaling.study import hydra_options
 
@@ -99,11 +99,18 @@ def _check_cluster(config: Any, folder: Path) -> None:
     """Refuse a key that a cluster of ours has no use for; one that no cluster has is refused with the values."""
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
-    lines = (folder / f"{config['name']}.yaml").read_text(encoding="utf-8").splitlines()
-    used = [line.partition(":")[0] for line in lines if re.match("[a-z_]+:", line)]
+    used = _cluster_keys(folder, config["name"])
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
             raise Refusal(f"cluster.{name} has no effect with cluster={config['name']}: leave it out, or use {', '.join(used)}")
+        if name not in used:
+            raise unknown_name(f"key of cluster={config['name']}", name, used)
+
+
+def _cluster_keys(folder: Path, kind: str) -> list[str]:
+    """Return the keys of a kind of cluster, in the order of its file in conf/cluster."""
+    lines = (folder / f"{kind}.yaml").read_text(encoding="utf-8").splitlines()
+    return [line.partition(":")[0] for line in lines if re.match("[a-z_]+:", line)]
 
 
 @contextlib.contextmanager
@@ -200,7 +207,9 @@ def _plainly(error: Exception, known: list[str], words: list[str]) -> Refusal:
     if within and f"cluster.{within.group(1)}" in _CLUSTER:
         return Refusal(f"cluster.{within.group(1)} cannot be set: {text[:200]}; conf/cluster has an example of each key")
     if within:
-        return unknown_name("key of cluster", within.group(1), [name.removeprefix("cluster.") for name in _CLUSTER])
+        kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
+        kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a file for a site is of Slurm
+        return unknown_name("key of cluster", within.group(1), _cluster_keys(configuration() / "cluster", kind))
     if within := re.search(r"full_key: hardware\.(\w+)", text):
         return Refusal(f"unknown key of hardware {within.group(1)!r}: conf/hardware has one file for each, with every key in it")
     missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(r"Could not override '([^']+)'", text)

@@ -78,7 +78,8 @@ def _allowed() -> dict[str, list[Any]]:
         "workload": [*workloads, "an import path of your own"],
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
         "jit": [True, False], "overlap": [True, False], "dry_run": [True, False], "nested": [True, False],
-        "bind": [True, False], "oversubscribe": [True, False], "wait": [True, False, None], "scaling": list(SCALINGS),
+        "bind": [True, False], "oversubscribe": [True, False], "wait": [True, False, None], "retry": [True, False],
+        "scaling": list(SCALINGS),
     }  # fmt: skip
 
 

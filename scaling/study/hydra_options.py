@@ -74,7 +74,7 @@ def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusa
 def _example(name: str, fields: Sequence[str]) -> str:
     """Return an override of a field, as an example."""
     examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"}
-    flags = ("dry_run", "oversubscribe", "bind", "nested", "wait", "overlap", "jit")
+    flags = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
     if name in flags:
         return f"{name}=true"
     return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

@@ -55,6 +55,7 @@ def test_the_same_program_twice_is_called_different_in_no_more_than_five_cases_i
         assert sum(not low <= 1 <= high for _, low, high in naive) > least * CASES
 
 
+@pytest.mark.contract
 def test_ten_per_cent_more_is_found_in_ninety_five_of_a_hundred_cases(world):
     found = [verdicts(compare(*world(seed, slower=50)[:2])) for seed in range(4)]
     assert sum(each[:50].count(SLOWER) for each in found) >= 0.95 * 50 * len(found)
@@ -155,6 +156,7 @@ def test_markdown_holds_a_table_whatever_stands_in_the_records(make_record, tmp_
     assert "<" not in text and text.startswith("**0 slower, 1 failed in B, 0 faster")
 
 
+@pytest.mark.process
 def test_the_command_says_by_its_exit_status_whether_anything_is_slower(scaling_command, make_record, tmp_path):
     one, slow = steady(make_record, 1.0), steady(make_record, 1.5)
     write(tmp_path / "old", one), write(tmp_path / "new", slow), write(tmp_path / "other", steady(make_record, 1.0, points=99))

@@ -9,6 +9,8 @@ from scaling.analysis import curves, scaling_fits
 from scaling.analysis.resampling import ResampledEstimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 
+pytestmark = pytest.mark.thin(8, "contract")
+
 DOUBLING, EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
 TRIALS = 200
 SAMPLES = 7

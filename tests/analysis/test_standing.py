@@ -236,6 +236,7 @@ def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
             assert row.get("times") or row["published"]
 
 
+@pytest.mark.contract
 def test_every_published_row_has_a_case_in_the_study_of_the_sources():
     cases = [to_dict(answer.case) for answer in preflight.examine_cells(compose("study=sources"))]
     for group in published._groups():

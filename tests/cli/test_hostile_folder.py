@@ -12,6 +12,8 @@ from scaling.core import store
 from scaling.core.record import SCHEMA, to_line
 from tests.support.verbs import VERBS, words_of
 
+pytestmark = pytest.mark.thin(20, "process")
+
 
 def contents(folder):
     """Return every file of a folder with what it holds."""

@@ -10,6 +10,8 @@ import pytest
 from tests.support.commands import COMMAND, SLOWEST, command_environment
 from tests.support.verbs import VERBS, words_of
 
+pytestmark = pytest.mark.thin(40, "process")
+
 VERBS_AND_HELP = VERBS | {"help": ["--help"], "version": ["--version"], "help of run": ["run", "--help"], "none": []}
 PLUMBING = {
     "stdout closed": ">&-", "both closed": ">&- 2>&-", "all closed": "<&- >&- 2>&-", "nobody reads": "| true",
@@ -47,6 +49,7 @@ def test_bad_input_has_its_exit_status_whatever_the_streams(plumbing, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_run_whose_reader_leaves_runs_to_its_end(tmp_path):
     words = [
         "run",

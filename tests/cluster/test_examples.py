@@ -52,6 +52,20 @@ def test_an_example_asks_for_a_time_for_gpus_and_their_cpus_and_names_the_interf
         assert "wckey" not in script
 
 
+def test_a_dry_run_beside_the_slurm_of_another_site_prints_the_same_scripts(tmp_path, scaling_command):
+    """sinfo answers with nodes that have no such partition."""
+    (tmp_path / "bin").mkdir()
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|(null)'\n")
+    sinfo.chmod(0o755)
+    words = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
+    done = scaling_command(words, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert "unknown cluster.partition 'gpu': choose from main" in done.stderr
+    refused = scaling_command([*words, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert refused.returncode == 2
+
+
 def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_command):
     done = scaling_command([*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -6,10 +6,10 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, pack, slurm, submission
+from scaling.cluster import job_state, pack, slurm, submission, task
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
-from scaling.core import machine, schedule
+from scaling.core import machine, schedule, supervise
 from scaling.core.case import Case
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
@@ -180,6 +180,14 @@ def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
     assert "No space left on device" in job_state.explain_end(seen, begun)[1]
     log(made, "slurm_script: line 17: module: command not found\n")
     assert "module: command not found" in job_state.explain_end(seen, begun)[1]
+    log(
+        made,
+        "Lmod has detected the following error:\n  unknown: cuda\n"
+        "scaling: setup line failed with exit status 1: module load cuda\n",
+    )
+    said = job_state.explain_end(seen, begun)[1]
+    assert "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda" in said
+    assert "exit code 3:0" in said
     began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
     assert "execve(): python: No such file" in job_state.explain_end(seen, begun)[1]
 
@@ -217,3 +225,27 @@ def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
     assert job_state.cancel(job_state.look_up(tmp_path)) == 1
     assert ended == ["12_0"]
+
+
+def test_what_failed_for_good_runs_once_more_with_retry(made, tmp_path, make_record):
+    """The task that was submitted to retry it runs it once, also when it is requeued after that."""
+    cases = [item.case for item in submission.read(made.entries[0].path).items]
+    answers = [Examined(case, None, None) for case in cases]
+    work = submission.read(made.entries[0].path)
+    (around,) = work.environments.values()
+
+    def failed(attempt):
+        blank = supervise.empty_record(dataclasses.replace(work.items[0], attempt=attempt), around, SETTINGS)
+        return dataclasses.replace(blank, reason="wrong_answer", text="")
+
+    def attempts(jobs):
+        return {item.case.key: item.attempt for job in jobs for item in job}
+
+    key = work.items[0].case.key
+    assert key not in attempts(schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)]).jobs)
+    again = schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)], retry=True)
+    assert attempts(again.jobs)[key] == 2
+    retried = dataclasses.replace(work, jobs=again.jobs)
+    assert attempts(task.remaining(retried, [failed(1)]))[key] == 2
+    assert key not in attempts(task.remaining(retried, [failed(1), failed(2)]))
+    assert key not in attempts(task.remaining(work, [failed(1)]))

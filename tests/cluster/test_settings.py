@@ -1,5 +1,6 @@
 """What is asked of a cluster: units of memory and time, how GPUs are requested, and on which nodes a study may run."""
 
+import subprocess
 import types
 
 import pytest
@@ -189,3 +190,51 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        (["export A=1", "false", "echo later"], 1, "setup line failed with exit status 1: false"),
+        (["exit 3"], 3, "setup line failed with exit status 3: exit 3"),
+        (["no_such_command 'with quotes'"], 127, "exit status 127: no_such_command 'with quotes'"),
+        (["f() { false; true; }", "f", "set -e"], 0, ""),
+        (["false || true", "export A='a b'"], 0, ""),
+        (["set -e", "false"], 1, "setup line failed with exit status 1: false"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(lines, status, said, shell):
+    script = "\n".join([*submit.checked_setup(lines), 'echo "ran $A"'])
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
+    assert (said in done.stderr) if said else not done.stderr
+
+
+def test_several_partitions_are_a_list_or_a_text_with_commas():
+    for given in (["a", "b"], "a,b"):
+        assert from_config({"name": "slurm", "partition": given}).partition == "a,b"
+    with pytest.raises(Refusal, match=r"partition must be a name, or a list of names such as \[gpu, gpu_long\], not \[1\]"):
+        from_config({"name": "slurm", "partition": [1]})
+
+
+def test_setup_is_a_list_of_shell_lines_or_a_text_of_lines():
+    for given in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
+        assert from_config({"name": "slurm", "setup": given}).setup == ("module load a", "export B=1")
+    with pytest.raises(Refusal, match=r"setup must be a list of shell lines, such as \[module load cuda\], not 3"):
+        from_config({"name": "slurm", "setup": 3})
+
+
+def test_a_file_of_a_cluster_without_a_name_is_told_the_missing_line():
+    with pytest.raises(Refusal, match=r"has no `name`: add the line `defaults: \[slurm\]`"):
+        from_config({"partition": "gpu"})
+
+
+def test_an_unknown_key_is_refused_with_the_keys_of_that_kind_of_cluster_in_their_order(scaling_command, tmp_path):
+    (tmp_path / "my" / "cluster").mkdir(parents=True)
+    (tmp_path / "my" / "cluster" / "ours.yaml").write_text("defaults: [slurm]\nqueue: gpu\n")
+    for words in (["cluster=slurm", "cluster.queue=gpu"], ["--config-dir", "my", "cluster=ours"]):
+        done = scaling_command(["run", *words, "dry_run=true"])
+        assert done.returncode == 2 and "choose from name, partition, account, qos, " in done.stderr
+        assert "hosts" not in done.stderr and "shell" not in done.stderr

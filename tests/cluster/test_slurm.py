@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import job_state, submission
+from scaling.cluster import job_state, submission, task_progress
+from scaling.core import cores
 from scaling.core.store import load
 from tests.support.commands import QUICK
 from tests.support.paths import TOP
 from tests.support.slurm import CLUSTER, call, slurm
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 PATIENCE = 300.0  # seconds, for a cluster that shares two cores with everything else
 WHOLE = ("--nodes=2", "--cpus-per-task=2", "--output=/dev/null")  # all that the cluster has
 SLURM = ("cluster=slurm", "oversubscribe=true")
@@ -303,6 +304,33 @@ def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, r
     again = scaling_command(words, timeout=PATIENCE)
     assert again.returncode == 1 and "0 cases to run" in again.stdout and "failed for good" in again.stdout
     assert len(load(results).records) == count
+    assert scaling_command([*words, "retry=true"], timeout=PATIENCE).returncode == 1
+    assert [r.attempt for r in load(results).records] == [*range(1, count + 2)]
+
+
+def test_a_job_that_waits_for_cores_of_another_study_says_so(scaling_command, write_study, results):
+    study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
+    with cores.claimed(len(cores.allowed()), "another study"):
+        done = scaling_command([*study, *SLURM, "results=out"], timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        until(lambda: any(task.blocked for task in task_progress.progress_of(job_state.look_up(results))), "the worker to wait")
+        assert "waits for" in scaling_command(["status", "out"]).stdout
+        assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
+    assert ended(results) == ["COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("false", "exit status 1: false"), ("exit 3", "exit status 3: exit 3"), ("no_such_module", "not found")]
+)
+def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(scaling_command, write_study, results, line, said):
+    study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
+    done = scaling_command([*study, *SLURM, "results=out", f"cluster.setup=['export A=1','{line}']"], timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert ended(results) == ["FAILED"]
+    shown = scaling_command(["status", "out"]).stdout
+    assert "setup line failed with exit status" in shown and said in shown
+    assert said in scaling_command(["logs", "out"]).stdout
+    assert "0 ok, 0 skipped, 1 failed" in scaling_command(["report", "out"]).stdout
 
 
 @pytest.mark.parametrize(

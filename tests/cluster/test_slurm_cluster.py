@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.slurm import CLUSTER, call, slurm, submit, wait_for, wait_until
 
+pytestmark = pytest.mark.slurm
+
 needs_cluster = pytest.mark.usefixtures("cluster")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may start and stop daemons: sudo scripts/test")
 REFUSED = "Invalid account or account/partition combination specified"

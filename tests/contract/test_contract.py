@@ -1,6 +1,6 @@
 """The contract: every way to compute a derivative gives the reference's answer at every point, and sends what it must.
 
-Plain, the product of problems, modes, batches, splits, apis and device counts is covered pairwise; `--full` runs all of it.
+The product of problems, modes, batches, splits, apis and device counts is covered pairwise, by the rows of pairs.json.
 """
 
 import itertools
@@ -12,35 +12,23 @@ import pytest
 from scaling.core import applicability, check, inputs, layout, modes, run_case, shape, workload
 from scaling.core.case import FORWARD, HESSIAN, REVERSE, Case
 from scaling.core.record import SKIPPED, Record
+from tests.support import pairs
 from tests.support.devices import HERE, ONCE
-from tests.support.problems import AXES, PROBLEMS, case_of, runs, twice
+from tests.support.problems import AXES, PROBLEMS, case_of, rows_that_run, twice
 
-
-def pairwise() -> list[tuple]:
-    """Rows that run and hold, together, every pair of values that any row that runs holds."""
-    rows = [row for row in itertools.product(*AXES.values()) if row[-1] or row[4] == "jit"]
-    random.Random(7).shuffle(rows)
-    wanted, chosen = set(), []
-    for row in rows:
-        pairs = {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
-        if not pairs <= wanted and runs(row):
-            chosen.append(row)
-            wanted |= pairs
-    return chosen
-
-
-def pytest_generate_tests(metafunc):
-    if "row" in metafunc.fixturenames:
-        full = metafunc.config.getoption("--full")
-        rows = [row for row in itertools.product(*AXES.values()) if runs(row)] if full else pairwise()
-        cases = {case_of(row).key: row for row in rows}  # rows that a workload completes to the same case run once
-        metafunc.parametrize("row", cases.values(), ids=lambda row: "-".join(str(value) for value in row))
+ROWS, IMPOSSIBLE = pairs.read()
+BY_DEFAULT = 60  # rows; those that hold the most pairs come first
 
 
 def run(case: Case) -> Record:
     return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.contract if i >= BY_DEFAULT else ()) for i, row in enumerate(ROWS)],
+    ids=lambda row: "-".join(str(value) for value in row),
+)
 def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
     record = run(case_of(row))
     if record.status == "skipped":
@@ -54,10 +42,26 @@ def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row
     assert not record.collectives or any(record.collectives.values()) == (record.case.split == "data" and record.case.devices > 1)
 
 
+def test_the_rows_hold_every_pair_of_values_that_can_run():
+    held = set().union(*map(pairs.pairs_of, ROWS))
+    assert held | IMPOSSIBLE == pairs.all_pairs(AXES) and not held & IMPOSSIBLE
+
+
+def test_the_rows_that_run_by_default_hold_every_value():
+    for i, values in enumerate(AXES.values()):
+        assert {row[i] for row in ROWS[:BY_DEFAULT]} == set(values)
+
+
+@pytest.mark.contract
+def test_no_row_that_can_run_holds_a_pair_that_is_called_impossible():
+    assert not IMPOSSIBLE & set().union(*map(pairs.pairs_of, rows_that_run()))
+
+
 def test_the_names_of_the_modes_are_those_that_can_be_computed():
     assert set(modes.SEEDED) == set(FORWARD + REVERSE + HESSIAN)
 
 
+@pytest.mark.contract
 def test_why_a_case_cannot_run_comes_from_the_closed_list():
     reasons = set()
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 3000):
@@ -68,6 +72,7 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
 
+@pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize(
     ("name", "mode"),
     [(name, mode) for name in PROBLEMS for mode in (HESSIAN if twice(name) else ("jacfwd", "jacrev", "linearize"))],
@@ -85,6 +90,7 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypa
     assert not record.seconds
 
 
+@pytest.mark.thin(5, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 def test_one_wrong_point_is_found_wherever_it_is(name, reference):
@@ -105,6 +111,7 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
         assert check.verdict(case, built, program.sizes, wrong, "cpu").reason == "wrong_answer", point
 
 
+@pytest.mark.thin(5, "contract")
 @pytest.mark.parametrize("split", ["points", "seeds"])
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize(
@@ -123,6 +130,7 @@ def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode
     assert record.error < 1e-10
 
 
+@pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_point_has_the_same_numbers_however_the_points_are_cut(name):
     case = workload.complete(Case(**PROBLEMS[name] | {"mode": "value"}))

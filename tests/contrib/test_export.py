@@ -177,6 +177,7 @@ def modelled(path, several):
     return {(region, metric): model for region, metric, model in lines}
 
 
+@pytest.mark.contract
 @needs_extrap
 def test_extrap_finds_the_law_behind_devices_and_size(tmp_path):
     made = [
@@ -190,6 +191,7 @@ def test_extrap_finds_the_law_behind_devices_and_size(tmp_path):
     assert ("jacfwd (vmap), shard_map, points split", "flops") in models
 
 
+@pytest.mark.contract
 @needs_extrap
 def test_extrap_reads_every_file_of_a_study_with_gaps(exported):
     paths = sorted((exported / "extrap").glob("*.txt"))

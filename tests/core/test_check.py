@@ -19,6 +19,8 @@ from scaling.options.sparse.sparsity import Pattern
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
+pytestmark = pytest.mark.thin(10, "contract")
+
 
 def with_rule(function, factor):
     """The function, with a derivative that is `factor` times its own."""

@@ -14,6 +14,8 @@ from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import float64
 from tests.support.devices import HERE, ONCE
 
+pytestmark = pytest.mark.thin(10, "contract")
+
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from scaling.core import cores
+from scaling.core import cores, worker
 
 CORES = cores.allowed()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be shared out")
@@ -148,6 +148,20 @@ def test_a_core_that_another_study_holds_for_a_while_is_waited_for_rather_than_o
         threading.Timer(3 * cores._POLL_SECONDS, other.close).start()
         with cores.claimed(1, "one", node="b", patience=30) as mine:
             assert cores._free(f"{mine[0]}/two") and not cores._free(f"{mine[0]}/one/b")
+
+
+@needs_two_cores
+@pytest.mark.parametrize("processes", [1, 2])
+def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
+    before, two = os.sched_getaffinity(0), CORES[:2]
+    job = {"platform": "cpu", "bind": True, "cores": two, "shape": {"devices": 2, "processes": processes, "nodes": 1}}
+    try:
+        for rank in range(processes):
+            with worker._cores(job, rank, lambda *_, **__: None) as bound:
+                assert os.sched_getaffinity(0) == set(bound) == set(two if processes == 1 else two[rank : rank + 1])
+            os.sched_setaffinity(0, before)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_patience_ends():

@@ -22,6 +22,8 @@ from scaling.options.program.jaxpr_flops import OperationCounts
 from scaling.options.reference import rounding
 from scaling.study import matrix_products
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

@@ -81,6 +81,14 @@ def test_the_digest_changes_with_the_code_the_versions_and_the_processor(monkeyp
     assert describe()["digest"] != before
 
 
+@pytest.mark.parametrize("package", ["jax", "jaxlib", "numpy"])
+def test_the_digest_changes_with_the_version_of_each_package_that_computes(monkeypatch, package):
+    monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)
+    before, installed = describe(), environment.importlib.metadata.version
+    monkeypatch.setattr(environment.importlib.metadata, "version", lambda name: "0.99" if name == package else installed(name))
+    assert describe()["digest"] != before["digest"] and describe()["setting"] != before["setting"]
+
+
 def test_the_digest_of_a_gpu_changes_with_its_driver_and_that_of_a_cpu_does_not(monkeypatch):
     before = describe("gpu", "H200"), describe()
     monkeypatch.setattr(environment, "_driver", lambda: "580.1.2")

@@ -16,6 +16,8 @@ from scaling.core.store import latest, load
 from scaling.study import grid
 from tests.support.commands import QUICK
 
+pytestmark = pytest.mark.process
+
 HEAD = """\
 import atexit, builtins, ctypes, json, os, signal, subprocess, sys, threading, time
 
@@ -210,12 +212,14 @@ def test_cases_that_differ_in_their_layout_only_are_built_and_traced_once(scalin
 GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(range(1000))}
 
 
+@pytest.mark.default
 def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(monkeypatch):
     monkeypatch.setattr(grid, "_cell", lambda fields: pytest.fail("a cell was made"))
     with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
         grid.expand_study({**GRID, "where": "points == 1"}, {}, 100_000)
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     "swept, overrides, count",
     [

@@ -24,6 +24,8 @@ from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import host_offload
 
+pytestmark = pytest.mark.thin(30, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 
@@ -311,6 +313,7 @@ print(record.status, record.passes, record.error <= record.tolerance, needed, he
 """
 
 
+@pytest.mark.contract
 def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_within_the_limit():
     """2,000 points of 2,000 rows of 2,000 numbers: the program keeps to its gigabyte, and nothing holds a quarter of the whole.
 

@@ -27,6 +27,8 @@ from scaling.core.workload import InputSpec, Reference, Workload, normal, poisso
 from scaling.options import host_offload
 from tests.support.small_plan import plans, write
 
+pytestmark = pytest.mark.thin(30, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 
@@ -472,6 +474,7 @@ def workload(case):
 ONE = ("study=function", "workload=arm7", "api=jit", "devices=1", "points=4", "sampling.least=3", "sampling.most=3")
 
 
+@pytest.mark.process
 def test_the_command_differentiates_by_a_pytree_and_refuses_what_is_none_in_one_line(scaling_command, tmp_path):
     (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", "normal(k + 1)"))
     done = scaling_command(["run", *ONE, "mode=[jacfwd,jacrev]", "wrt=[null,params.w+x]"])
@@ -578,6 +581,7 @@ GRIDS = """\
 """
 
 
+@pytest.mark.process
 def test_a_study_with_cases_beyond_counting_runs_the_others(scaling_command, write_study, tmp_path):
     (tmp_path / "vector.py").write_text(VECTOR)
     done = scaling_command(write_study(GRIDS))
@@ -589,6 +593,7 @@ def test_a_study_with_cases_beyond_counting_runs_the_others(scaling_command, wri
         assert (made.status, made.reason) == (("ok", None) if n == 3 else ("skipped", "too_large")), made.text
 
 
+@pytest.mark.process
 def test_a_plan_of_cases_beyond_counting_plans_the_others(scaling_command, tmp_path):
     words = write(tmp_path, GRIDS)
     (tmp_path / "vector.py").write_text(VECTOR)

@@ -11,6 +11,8 @@ TABLES = str(TOP / "scripts" / "benchmarks")
 sys.path.insert(0, TABLES)
 from planting import attempts, cases, plants, right, trial  # noqa: E402
 
+pytestmark = pytest.mark.thin(25, "contract")
+
 SAMPLE = [case for case in cases.HARD if case.points * case.sizes["n"] <= 2**16][::3]
 RIGHT = list(right.RIGHT)[::8]
 LATER = "wrong after the first call only"

@@ -13,6 +13,8 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.statistics import median_interval
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 
 

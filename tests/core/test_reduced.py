@@ -7,6 +7,8 @@ from scaling.core.reduction_reference import Jacobians, Rounding, add_points, re
 from scaling.options.sparse import common_pattern
 from scaling.options.sparse.sparsity import Pattern
 
+pytestmark = pytest.mark.thin(2, "contract")
+
 POINTS, OUTPUTS, INPUTS = 3, 4, 7
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram", "points")
 ROUNDOFF = 2.0**-24

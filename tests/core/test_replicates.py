@@ -9,6 +9,8 @@ import pytest
 
 from scaling.core.store import latest, load
 
+pytestmark = pytest.mark.process
+
 BODY = """
 if case.variant.endswith("rank"):
     def wait(x):
@@ -99,6 +101,7 @@ def test_fresh_compilations_are_nested_above_the_samples(mine, scaling_command, 
     assert len(record.seconds) == sum(record.turns) == 21
 
 
+@pytest.mark.quiet
 def test_a_warm_compilation_cache_saves_most_of_compiling_and_nothing_of_the_time(mine, scaling_command, tmp_path):
     assert scaling_command(mine(mode="jacfwd", cache="[null, cold, warm]")).returncode == 0
     of = {r.case.cache: r for r in load(results(tmp_path)).records}
@@ -106,6 +109,7 @@ def test_a_warm_compilation_cache_saves_most_of_compiling_and_nothing_of_the_tim
     assert of["warm"].compile_seconds < of["cold"].compile_seconds
 
 
+@pytest.mark.default
 def test_a_revision_is_measured_in_turns_with_what_is_here(mine, scaling_command, tmp_path):
     """Its own module is what runs: twice the work of ours. And what is done in pairs is not done again."""
     words = [*mine(mode="jacfwd"), "versus=commit:HEAD"]

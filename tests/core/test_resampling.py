@@ -11,6 +11,8 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.statistics import ratio_interval
 
+pytestmark = pytest.mark.thin(4, "contract")
+
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250
 

@@ -15,6 +15,7 @@ from scaling.core.store import Writer, latest, load
 from scaling.core.worker_group import Variant, WorkerDied
 from scaling.study.preflight import Examined
 
+UNBOUND = RunSettings(bind=False)  # nothing is measured: cores that a study on this host holds are not waited for
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
@@ -31,7 +32,7 @@ class Stage:
         monkeypatch.setattr(worker_group, "open_worker_group", self.seat)
 
     @contextlib.contextmanager
-    def seat(self, job, side, shape, platform, lock, within, errors):
+    def seat(self, job, side, shape, platform, lock, within, errors, waiting=None):
         self.started += 1
         yield self.Seat(self, side.name)
 
@@ -60,7 +61,7 @@ def run(tmp_path, some, beside=None, settings=None, heard=None, between=None):
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Variant("other"), tmp_path / "other") if beside else None
     supervise.run_schedule(
-        made, settings or RunSettings(), tmp_path, 0, (heard if heard is not None else []).append, other, None, between
+        made, settings or UNBOUND, tmp_path, 0, (heard if heard is not None else []).append, other, None, between
     )
 
 
@@ -93,7 +94,7 @@ def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recor
     logs = []
     for seed in (3, 3, 4):
         stage = Stage(monkeypatch, needs=lambda key, seat: 6)
-        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=RunSettings(order_seed=seed))
+        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=dataclasses.replace(UNBOUND, order_seed=seed))
         logs.append([key for _, what, key in stage.log if what == "turn"])
     assert logs[0] == logs[1] != logs[2]
     assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
@@ -265,6 +266,20 @@ def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_worker_has_64_bits_where_its_cases_have(dtype, monkeypatch, tmp_path):
+    stage, headers = Stage(monkeypatch), []
+
+    def seat(header, *more):
+        headers.append(header)
+        return stage.seat(header, *more)
+
+    monkeypatch.setattr(worker_group, "open_worker_group", seat)
+    answer = Examined(Case("linear", points=6, api="jit", dtype=dtype), None, None)
+    run(tmp_path, [ScheduledCase(answer, 0, 1)])
+    assert [header["x64"] for header in headers] == [dtype == "float64"]
+
+
 def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
     clock = [0.0]
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
@@ -278,5 +293,5 @@ def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
         yield from whole(self, order, seconds)
 
     monkeypatch.setattr(stage.Seat, "ask", ask)
-    run(tmp_path, items("jacfwd"), settings=RunSettings(case_seconds=20.0))
+    run(tmp_path, items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
     assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"

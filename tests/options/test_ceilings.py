@@ -19,6 +19,8 @@ from scaling.options import machine_peaks
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
+pytestmark = pytest.mark.thin(3, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

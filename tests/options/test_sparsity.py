@@ -14,6 +14,8 @@ from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import Matrix
 from scaling.options.sparse.sparsity import Coloring, Pattern
 
+pytestmark = pytest.mark.thin(20, "contract")
+
 jax.config.update("jax_enable_x64", True)
 
 KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty lines")

@@ -18,6 +18,8 @@ from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import casadi as peer
 
+pytestmark = pytest.mark.peer
+
 jax.config.update("jax_enable_x64", True)
 compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
 

@@ -1,5 +1,6 @@
 """The peer `julia`: what is said without Julia, the protocol against a stand-in, and the systems themselves where Julia is."""
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import interface, julia
+
+pytestmark = pytest.mark.thin(8, "peer")
 
 jax.config.update("jax_enable_x64", True)
 
@@ -312,7 +315,7 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
     prepared = julia.prepare(case, built, sizes, _arrays(case, built), 1)
     [folder] = (tmp_path / "temporary").iterdir()
     prepared.call()
-    processes = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _words(p)[-1:] == ["ForwardDiff"]]
+    processes = [p for p in _started_with(tmp_path / "bin") if _words(p)[-1:] == ["ForwardDiff"]]
     assert len(processes) == 1
     del prepared
     assert not folder.exists()
@@ -320,6 +323,16 @@ def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
     while processes[0].exists() and time.monotonic() < until:
         time.sleep(0.01)
     assert not processes[0].exists()
+
+
+def _started_with(path):
+    """Return the processes that look for programs in this folder alone."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and f"PATH={path}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
 
 
 def _arrays(case, built):

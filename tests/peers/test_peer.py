@@ -9,6 +9,8 @@ from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.store import latest, load
 from scaling.peers import interface
 
+pytestmark = pytest.mark.process
+
 RIGHT = """
     x, y = arrays["x"], arrays["support"][:, 0]
     return Prepared(lambda: ((y - 0.5) * np.exp((x - 0.5) * y - 0.5 * x)).sum(axis=1), np.asarray, passes=1)

@@ -20,6 +20,8 @@ from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import _seeds, enzyme, interface
 
+pytestmark = pytest.mark.peer
+
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)

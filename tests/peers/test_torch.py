@@ -20,6 +20,8 @@ from scaling.core.sampling import Sampling
 from scaling.peers import formulas
 from scaling.peers import torch as peer
 
+pytestmark = pytest.mark.peer
+
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)

@@ -24,6 +24,8 @@ from tests.support import machines
 from tests.support.commands import COMMAND, command_environment
 from tests.support.small_plan import STUDY, plans, write
 
+pytestmark = pytest.mark.process
+
 DEVICES = (1, 2, 4, 8)
 
 

@@ -17,6 +17,8 @@ from tests.support.commands import command_environment
 from tests.support.imported import NOT_IN_THE_WORKER
 from tests.support.paths import TOP
 
+pytestmark = pytest.mark.process
+
 STUDY = TOP / "conf" / "study" / "accelerator.yaml"
 WORKLOADS = {*built_in()} - {"ceiling"}
 

@@ -24,6 +24,7 @@ def commands(page):
     return [line.split("  #")[0].split()[1:] for line in lines if line.startswith("scaling ")]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("page", "command"), [(page, c) for page in ("adding_a_workload", "adding_a_peer") for c in commands(page)], ids=str
 )

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.support import machines
 from tests.support.paths import TOP
 
 README = (TOP / "README.md").read_text()
@@ -42,16 +41,19 @@ def test_its_own_examples_are_about_ten_lines():
     assert all(text.count("\n") <= 14 for kind, text in BLOCKS if kind in ("yaml", "python"))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command, request):
+def tier_of(command):
+    """Return the tier that a command of the README belongs to."""
+    if "cluster=slurm" in command or "results/smoke" in command:  # what the first leaves, the other reads
+        return "slurm"
+    return "plan" if "hardware=v5p" in command or "hardware=h100" in command else "process"
+
+
+@pytest.mark.parametrize("command", [pytest.param(each, marks=getattr(pytest.mark, tier_of(each))) for each in COMMANDS])
+def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command):
     words = [word.strip("'") for word in command.split()[1:]]
     if words[0] == "plan":
         words += PLANNED
-        for hardware, compiler in (("v5p", "libtpu"), ("h100", "jax-cuda12-plugin")):
-            if f"hardware={hardware}" in words:
-                machines.needs(compiler)
-    if "cluster=slurm" in words or "results/smoke" in words:  # what the first leaves, the other reads
-        request.getfixturevalue("cluster")
+    if tier_of(command) == "slurm":
         words += ["wait=true"] if words[0] == "run" else []
     if words[0] == "run" and not any("=true" in word or word == "--help" for word in words):
         words += SMALL + (FEW if any(word.startswith("versus=") for word in words) else [])

@@ -1,17 +1,26 @@
-"""`scripts/test` looks at what the repository tracks: a file that a person saves in the clone does not stop it."""
+"""`scripts/test` runs the tiers that are asked for, and looks at what the repository tracks."""
 
 import hashlib
 import shutil
 import subprocess
 
+import pytest
+from packaging.requirements import Requirement
+
 from tests.support.paths import TOP
+from tests.support.tiers import TIERS
 
 TOOL = """#!/bin/sh
+[ "$2" != tests.support.tiers ] || { echo "slurm: none answers"; exit; }
 echo "$(basename "$0")" "$@" >> called
 """
+TWO = "-m pytest -n 2 --dist loadgroup -m"
+ANY = " or ".join(TIERS)
 
 
-def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(tmp_path):
+@pytest.fixture
+def clone(tmp_path):
+    """A clone with stand-ins for the tools, and a file that is not tracked."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/test", "scripts/environment", "pyproject.toml", "constraints.txt"):
         shutil.copy(TOP / name, tmp_path / name)
@@ -28,10 +37,50 @@ def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(tmp
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     (tmp_path / "spring.py").write_text("import  os\n")
     (tmp_path / "gone.py").unlink()
-    subprocess.run(["scripts/test", "-k", "some"], cwd=tmp_path, check=True)
-    assert (tmp_path / "called").read_text().splitlines() == [
+    return tmp_path
+
+
+def called(clone, *words):
+    """Return the commands that `scripts/test` ran, and what it printed."""
+    (clone / "called").unlink(missing_ok=True)
+    done = subprocess.run(["scripts/test", *words], cwd=clone, check=True, capture_output=True, text=True)
+    return (clone / "called").read_text().splitlines(), done.stdout
+
+
+def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(clone):
+    assert called(clone, "-k", "some")[0] == [
         "ruff check ours.py with a space.py",
         "ruff format --check ours.py with a space.py",
         "mypy",
-        "python -m pytest -k some",
+        f"python {TWO} default or not ({ANY}) -k some",
     ]
+
+
+def test_tiers_run_by_name_and_what_compares_times_runs_alone(clone):
+    assert called(clone, "process", "quiet", "-x")[0][3:] == [
+        f"python {TWO} (process or quiet) and not quiet -x",
+        "python -m pytest -m (process or quiet) and quiet -x",
+    ]
+
+
+def test_all_runs_what_the_machine_can_and_names_the_rest(clone):
+    ran, printed = called(clone, "--all")
+    assert ran[3:] == [
+        f"python {TWO} (not (slurm or none)) and not quiet",
+        "python -m pytest -m (not (slurm or none)) and quiet",
+    ]
+    assert "slurm: none answers" in printed
+
+
+def test_the_tests_of_a_path_run_whatever_their_tier(clone):
+    assert called(clone, "ours.py::test_one", "-x")[0][3:] == ["python -m pytest ours.py::test_one -x"]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_every_package_has_one_pin_for_each_python_and_jaxlib_that_of_jax(python):
+    lines = [Requirement(line) for line in (TOP / "constraints.txt").read_text().splitlines()]
+    pins = [pin for pin in lines if pin.marker is None or pin.marker.evaluate({"python_version": python})]
+    versions = {pin.name: str(pin.specifier) for pin in pins}
+    assert len(versions) == len(pins) and {pin.name for pin in lines} == set(versions)
+    assert all(version.startswith("==") for version in versions.values())
+    assert versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]

@@ -47,12 +47,14 @@ def test_every_figure_is_drawn_where_its_values_are_there(drawn):
     assert tuple(drawn) == figures.NAMES
 
 
+@pytest.mark.contract
 def test_the_same_values_give_the_same_bytes(found, drawn):
     for drawing in figures.draw(found):
         assert drawing == drawn[drawing.name]
     assert not any(b"CreationDate" in drawing.pdf for drawing in drawn.values())
 
 
+@pytest.mark.contract
 def test_a_panel_stands_by_itself(drawn):
     for drawing in drawn.values():
         names = re.findall(r'\bid="([^"]+)"', texts(drawing))
@@ -87,6 +89,7 @@ def test_every_line_stands_out_from_its_ground(dark, ground):
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
 
+@pytest.mark.contract
 def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
     records = [record(d, 8.0 / d, points=p, mode=m, **case) for d in (1, 2, 4) for p in (12, 24) for m in ("jacfwd", "jacrev")]
@@ -192,6 +195,7 @@ def test_names_cover_no_mark_and_no_other_name_and_stay_in_their_panel(count, cr
     assert hidden == 0
 
 
+@pytest.mark.contract
 def test_two_hundred_curves_still_make_a_legible_figure():
     ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]

@@ -59,6 +59,7 @@ def test_a_study_whose_work_per_device_is_constant_is_called_weak_scaling(tmp_pa
     assert "Weak scaling of rbf" in texts["proposal.md"] and "the scaled speed-up on 4 devices" in texts["proposal.tex"]
 
 
+@pytest.mark.contract
 def test_a_figure_of_weak_scaling_goes_away_with_the_word(tmp_path):
     folder = made_up.write(tmp_path / "study", list(series()))
     write_report.write(folder)
@@ -82,6 +83,7 @@ def test_the_table_holds_the_numbers_of_the_curve_with_their_intervals(tmp_path,
     assert cells[4][1].startswith("2.50 s (")
 
 
+@pytest.mark.contract
 def test_of_each_family_the_fastest_way_to_the_largest_problem_is_told(whole):
     text = written(whole)["proposal.md"]
     captions = re.findall(r"^\*\*(\w+) scaling of (\w+).*?, with (\w+)", text, re.MULTILINE)
@@ -103,6 +105,7 @@ def test_without_a_report_there_is_a_proposal_without_figures(tmp_path):
     assert "includegraphics" not in written(made_up.write(tmp_path, list(series())))["proposal.tex"]
 
 
+@pytest.mark.contract
 def test_methods_say_how_it_was_measured(whole):
     text = written(whole)["proposal.md"]
     for told in (

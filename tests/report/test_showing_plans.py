@@ -195,6 +195,7 @@ def test_what_does_not_fit_and_what_failed_have_tables_of_their_own(alone):
     assert other["status"] == "failed" and other["reason"] == "error: an exception" and other["text"] == NASTY
 
 
+@pytest.mark.contract
 def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
     both = write(tmp_path / "both", [*measured("jacfwd"), *curve("linear"), bad(case_of("poisson"), "too_large")])
     bare = write(tmp_path / "bare", measured("jacfwd"))
@@ -236,6 +237,7 @@ def test_the_figure_notes_where_formula_begins_and_what_is_hollow(alone):
     assert any(entry.name == "ideal" for entry in drawing.legend)
 
 
+@pytest.mark.contract
 def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_path):
     def drawn(name, records):
         (drawing,) = (d for d in figures.draw(findings.read(write(tmp_path / name, records))) if d.name == "plan-far")
@@ -250,6 +252,7 @@ def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_pat
     assert drawn("mode", [*curve(), *measured("jacrev")]).svg == alone.svg
 
 
+@pytest.mark.contract
 def test_weak_plans_are_drawn_beside_weak_measurements_only(tmp_path):
     weak = [planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count) for count in (1, 8, 64)]
     folder = write(tmp_path / "weak", [*weak, *measured("jacfwd")], scaling=["weak"])
@@ -300,6 +303,7 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     assert first in answer.sentences(found) and order in answer.sentences(found)
 
 
+@pytest.mark.contract
 def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two(scored):
     (drawing,) = (d for d in figures.draw(findings.read(scored)) if d.name == "score-near")
     assert [entry.name for entry in drawing.legend] == ["rbf", "a factor of two", "as predicted"]

@@ -13,6 +13,8 @@ from scaling.report import export, figures, proposal, write_report
 from scaling.report.labels import legible
 from tests.support import made_up
 
+pytestmark = pytest.mark.thin(3, "process")
+
 STEERING = "\x00\x1b[31mred\x07\x9b2J\u2028"
 HALF = "\ud800half\uffff"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff\uffff]")

@@ -17,6 +17,8 @@ from scaling.cli import main
 from scaling.core.case import Refusal
 from tests.support import machines
 
+pytestmark = pytest.mark.thin(12, "process")
+
 RBF = ("run", "study=rbf")
 BAD = {
     "unknown study": (["run", "study=rbff"], "unknown study 'rbff'.*rbf.*did you mean 'rbf'"),

@@ -81,6 +81,7 @@ def test_every_field_that_completing_drops_has_a_reason():
             assert {name for name in unused if getattr(completed, name) == getattr(stated, name)} == set(), (mode, api, split)
 
 
+@pytest.mark.process
 def test_precision_is_refused_on_a_function_without_a_product_of_matrices_alone(scaling_command, write_study):
     text = "{{workload: rbf, points: 6, mode: jacfwd, precision: high, api: jit, formulation: {}}}"
     done = scaling_command([*write_study(text.format("rowwise")), "dry_run=true"])

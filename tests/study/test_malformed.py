@@ -22,6 +22,8 @@ from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan
 
+pytestmark = pytest.mark.thin(40, "process")
+
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")
 MINE = ("run", "--config-dir", "my_conf", "study=mine")
@@ -609,11 +611,11 @@ TABLES["clusters"] = {
         ("slurm", "cluster.nodes=0", "cluster.nodes must be a positive integer"),
         ("slurm", "cluster.memory=-1", "cluster.memory must be a positive number of GB"),
         ("slurm", "cluster.exclusive=1", "cluster.exclusive must be true or false"),
-        ("slurm", "cluster.setup=word", "cluster.setup must be a list of words"),
+        ("slurm", "cluster.setup=3", "cluster.setup must be a list of shell lines"),
         ("slurm", "cluster.srun=[1]", "cluster.srun must be a list of words"),
         ("slurm", "cluster.sbatch=[a]", "cluster.sbatch"),
         ("slurm", "cluster.sbatch=3", "cluster.sbatch"),
-        ("slurm", "cluster.partition=[a]", "cluster.partition must be a name"),
+        ("slurm", "cluster.partition=[1]", "cluster.partition must be a name"),
         ("slurm", "cluster.partition=''", "cluster.partition must be a name"),
         ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
         ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),

@@ -1,6 +1,6 @@
 """A headless Chromium for tests, spoken to through a pipe in its own protocol (Chrome DevTools): no driver, no network.
 
-Where there is none the test is skipped, but not where AD_SCALING_CHROMIUM=1 says that there must be one.
+Where there is none the test is skipped, unless its tier is required (tests/support/tiers.py).
 """
 
 import base64
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+from tests.support.tiers import BROWSERS
+
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-dev-shm-usage", "--hide-scrollbars",
@@ -116,10 +117,8 @@ def _pipe():
 @contextlib.contextmanager
 def chromium():
     """A page of a fresh browser, which is ended afterwards."""
-    command = next((found for name in _NAMES if (found := shutil.which(name))), None)
+    command = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if command is None:
-        if os.environ.get("AD_SCALING_CHROMIUM") == "1":
-            pytest.fail("AD_SCALING_CHROMIUM=1, but there is no Chromium")
         pytest.skip("no Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         (theirs_in, ours_out), (ours_in, theirs_out) = _pipe(), _pipe()

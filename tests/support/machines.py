@@ -1,25 +1,19 @@
 """A made-up machine to plan for, whose figures are round, so that what is made of them can be computed by hand."""
 
-import importlib.metadata
-import os
-
-import pytest
+import importlib.util
 
 from scaling.core.case import DTYPES, PRECISIONS
 from scaling.plan import hardware
+from tests.support import tiers
 
 BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS, TRANSCENDENTAL, REDUCTIONS, TURNED = 1e9, 8e9, 2e9, 5e8, 2.5e8, 1e9, 2.5e8
 KERNEL, CALL = 1e-6, 1e-5
 
 
 def needs(compiler):
-    """Skip a test where a compiler is not installed, unless it may not be missing (AD_SCALING_PLAN)."""
-    try:
-        importlib.metadata.version(compiler)
-    except importlib.metadata.PackageNotFoundError:
-        if not os.environ.get("AD_SCALING_PLAN"):
-            pytest.skip(f"{compiler} is not installed")
-        raise
+    """Skip a test where a compiler is not installed; fail it if the tier `plan` is required."""
+    if importlib.util.find_spec(tiers.PLANNERS[compiler]) is None:
+        tiers.skip_or_fail("plan", f"{compiler} is not installed")
 
 
 def each(value):

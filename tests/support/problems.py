@@ -1,5 +1,7 @@
 """The axes of the contract, and the problems that it differentiates."""
 
+import itertools
+
 from scaling.core import applicability, shape, workload
 from scaling.core.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
 
@@ -50,3 +52,9 @@ def runs(row: tuple) -> bool:
     built = workload.build(case)
     undivided = case.points % case.axes[0]
     return not undivided and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
+
+
+def rows_that_run() -> list[tuple]:
+    """Return every row of the product that can run."""
+    rows = (row for row in itertools.product(*AXES.values()) if row[-1] or row[4] == "jit")
+    return [row for row in rows if runs(row)]

@@ -1,8 +1,4 @@
-"""What tests of a real Slurm share: the fixture `cluster`, and its commands as functions.
-
-AD_SCALING_SLURM=1 says that one is up (`slurm/cluster up --install`): without it these tests are skipped, with it they fail if
-none answers.
-"""
+"""What tests of a real Slurm share: the fixture `cluster`, and its commands as functions."""
 
 import os
 import subprocess
@@ -11,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import tiers
+
 CLUSTER = Path(__file__).parents[2] / "slurm" / "cluster"
 LONGEST = 120.0  # seconds that a command or a job's next state may take at the very most
 
@@ -18,11 +16,8 @@ LONGEST = 120.0  # seconds that a command or a job's next state may take at the 
 @pytest.fixture(scope="session")
 def cluster():
     """The names of the nodes of a Slurm that answers."""
-    if os.environ.get("AD_SCALING_SLURM") != "1":
-        pytest.skip("needs a Slurm on this host: slurm/cluster up --install && AD_SCALING_SLURM=1 scripts/test")
-    done = call(CLUSTER, "status")
-    if done.returncode != 0:
-        pytest.fail(f"AD_SCALING_SLURM=1 promises a Slurm on this host, but {(done.stdout + done.stderr).strip()}")
+    if reason := tiers.missing("slurm"):
+        tiers.skip_or_fail("slurm", reason)
     return sorted(slurm("sinfo", "-h", "-N", "-p", "main", "-o", "%N").split())
 
 

@@ -1,8 +1,10 @@
 """Every verb of the command with words that read a folder DIR."""
 
+from tests.support.commands import QUICK
+
 RUN = ["run", "study=linear", "sizes.p=4", "sizes.o=2", "points=2", "devices=1", "mode=jacfwd", "dtype=float32"]
 VERBS = {
-    "run": [*RUN, "results=DIR"],
+    "run": [*RUN, "results=DIR", *QUICK],
     "dry run": [*RUN, "results=DIR", "dry_run=true"],
     "plan": ["plan", *RUN[1:], "hardware=v5p", "results=DIR"],
     "status": ["status", "DIR"],

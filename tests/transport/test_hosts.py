@@ -10,6 +10,8 @@ import pytest
 from scaling.core import cores
 from scaling.core.store import load
 
+pytestmark = pytest.mark.process
+
 needs_two_cores = pytest.mark.skipif(len(cores.allowed()) < 2, reason="two hosts of one core each")
 SHELL = """#!/bin/sh
 [ "$1" != nowhere ] || { echo "Host key verification failed." >&2; exit 255; }

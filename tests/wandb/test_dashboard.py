@@ -13,6 +13,8 @@ from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, Server, serving
 from tests.support.wandb_study import results
 
+pytestmark = pytest.mark.wandb
+
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=10)
 
 

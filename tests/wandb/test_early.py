@@ -15,6 +15,8 @@ from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, serving
 from tests.support.wandb_study import results
 
+pytestmark = pytest.mark.wandb
+
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):

@@ -21,6 +21,8 @@ from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 from tests.support.wandb_study import copies, read_back, record, results
 
+pytestmark = pytest.mark.wandb
+
 ROOT = Path(scaling.__file__).parents[1]
 OFFLINE = TrackingSettings(mode="offline", tags=("smoke",))
 

@@ -24,6 +24,8 @@ from tests.support import wandb_server, wandb_study
 from tests.support.wandb_server import ENTITY, KEY, serving
 from tests.support.wandb_study import brought, copies, record, results
 
+pytestmark = pytest.mark.wandb
+
 NOWHERE = "http://127.0.0.1:9"
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=5, dashboard=False)
 

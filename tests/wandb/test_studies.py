@@ -12,6 +12,8 @@ from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, t
 from tests.support.wandb_server import ENTITY, serving
 from tests.support.wandb_study import brought
 
+pytestmark = pytest.mark.wandb
+
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=20, dashboard=False)
 
 

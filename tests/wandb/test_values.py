@@ -57,6 +57,7 @@ def with_values(run: runs.TrackedRun, draw: random.Random) -> runs.TrackedRun:
     return dataclasses.replace(run, name=name, config=run.config | kinds | drawn, summary=run.summary | kinds | drawn, rows=rows)
 
 
+@pytest.mark.wandb
 @pytest.mark.parametrize("seed", range(2))
 def test_values_of_every_kind_are_read_back_as_they_were_sent_and_not_sent_again(tmp_path, monkeypatch, seed):
     plan = publish.plan
@@ -75,6 +76,7 @@ def test_values_of_every_kind_are_read_back_as_they_were_sent_and_not_sent_again
         assert again.well and (again.sent, again.before) == (0, 3) and len(server.runs) == 3, again.lines
 
 
+@pytest.mark.wandb
 @pytest.mark.parametrize("study", ['it\'s {a} "study"', "ü \U0001f600", "a/b.c=d", "x" * 200, "\udcff"])
 def test_a_study_of_any_name_is_published_once(tmp_path, monkeypatch, study):
     folder = results(tmp_path / "made", study=study)

@@ -18,6 +18,8 @@ import jax
 from scaling.core import layout, timing
 from scaling.options.program import jaxpr_flops
 
+pytestmark = pytest.mark.thin(4, "contract")
+
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
 

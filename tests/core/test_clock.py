@@ -1,0 +1,53 @@
+"""What is timed: each stage of a program once, and a call until its result is there."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from scaling.core import timing
+from scaling.core.sampling import Sampling
+
+
+def test_a_sample_lasts_from_the_call_until_its_result_is_there(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += 0.001
+
+    def wait(result):
+        now[0] += 0.010
+
+    turns = timing.sample_turns(call, Sampling(least=7, most=9, warm_up=0.0), wait)
+    samples = next(samples for samples in turns if samples.stop_reason)
+    assert samples.seconds == pytest.approx([0.011] * len(samples.seconds))
+
+
+class Stage:
+    """A function on its way to a program: each stage takes as long as it says."""
+
+    jaxpr = SimpleNamespace(eqns=())
+
+    def __init__(self, now):
+        self.now = now
+
+    def trace(self, *_):
+        return self._after(1.0)
+
+    def lower(self, *_):
+        return self._after(2.0)
+
+    def compile(self, **_):
+        return self._after(4.0)
+
+    def _after(self, seconds):
+        self.now[0] += seconds
+        return self
+
+
+def test_each_stage_before_the_first_call_is_timed_once(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    made = timing.compile_stages(Stage(now), [])
+    assert (made.trace_seconds, made.lower_seconds, made.compile_seconds) == (1.0, 2.0, 4.0)

@@ -1,0 +1,46 @@
+"""Rounding: the tolerance of the check is some roundings a term; products have the case's precision."""
+
+import jax
+import numpy as np
+import pytest
+
+from scaling.core import check, inputs, layout, workload
+from scaling.core.case import PRECISIONS, Case
+from scaling.core.shape import derivative_shape
+from scaling.options.reference.finite_differences import ROUNDOFF
+
+LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}
+
+
+def right_result(case, built):
+    """The Jacobian of `linear` by W, row by row: x in the row of each output."""
+    x = inputs.exact_inputs(case, built, 0, case.points)["X"]
+    p, o = case.sizes["p"], case.sizes["o"]
+    result = np.zeros((case.points, o, p, o))
+    for row in range(o):
+        result[:, row, :, row] = x
+    return result.reshape(case.points, o, p * o)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("roundings", "reason"), [(0, None), (4, None), (40, "wrong_answer")])
+def test_a_result_may_be_off_by_some_roundings_a_term_and_by_no_more(dtype, roundings, reason):
+    with jax.enable_x64(dtype == "float64"):
+        case = workload.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
+        built = workload.build(case)
+        got = right_result(case, built)
+        entry = np.unravel_index(np.abs(got).argmax(), got.shape)
+        got[entry] *= 1 + roundings * ROUNDOFF[dtype] * np.sqrt(built.terms)
+        found = check.verdict(case, built, derivative_shape(case, built), got, "cpu")
+    assert found.reason == reason, found
+
+
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "value"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_product_of_matrices_has_the_precision_of_its_case(precision, mode):
+    """The program shows it; on a CPU no result would."""
+    case = workload.complete(Case(**LINEAR, precision=precision, mode=mode))
+    program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
+    lowered = program.function.lower(*program.arguments.values()).as_text()
+    products = [line for line in lowered.splitlines() if "dot_general" in line]
+    assert products and all(f"[{precision.upper()}, {precision.upper()}]" in line for line in products)

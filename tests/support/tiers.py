@@ -1,0 +1,59 @@
+"""The tiers of the tests: what each needs of the machine, and which of them may not be skipped.
+
+`python -m tests.support.tiers` prints the tiers that cannot run here, each with its reason.
+"""
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.support.paths import TOP
+
+TIERS = ("process", "slurm", "peer", "plan", "browser", "wandb", "contract", "quiet")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PEERS = ("autograd", "casadi", "torch")
+PLANNERS = {"libtpu": "libtpu", "jax-cuda12-plugin": "jax_cuda12_plugin"}  # distribution -> module
+
+
+@functools.cache
+def missing(tier: str) -> str | None:
+    """Return why a tier cannot run on this machine; None if it can."""
+    if tier == "slurm":
+        status = subprocess.run([TOP / "slurm" / "cluster", "status"], capture_output=True, text=True, check=False)
+        return None if status.returncode == 0 else "no Slurm answers: slurm/cluster up --install"
+    if tier == "browser":
+        return None if any(map(shutil.which, BROWSERS)) else "no Chromium: apt-get install chromium"
+    modules, script = {"peer": (PEERS, "peers"), "plan": (PLANNERS.values(), "plan")}.get(tier, ((), ""))
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(absent)}; scripts/{script} installs them" if absent else None
+
+
+def is_required(tier: str) -> bool:
+    """Return whether a test of this tier fails, instead of being skipped, where it cannot run."""
+    return tier in os.environ.get("AD_SCALING_REQUIRE", "").split()
+
+
+def skip_or_fail(tier: str, reason: str) -> None:
+    """Skip the running test, or fail it if its tier is required."""
+    (pytest.fail if is_required(tier) else pytest.skip)(reason)
+
+
+def thin(values: Iterable[Any], step: int, tier: str = "contract") -> list[Any]:
+    """Return parameters of which every `step`-th runs by default, and the others in a tier."""
+    mark = getattr(pytest.mark, tier)
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark if i % step else ())
+        for i, value in enumerate(values)
+    ]
+
+
+if __name__ == "__main__":
+    for name in TIERS:
+        if reason := missing(name):
+            print(f"{name}: {reason}")
