@@ -22,12 +22,12 @@ from scaling.cluster import submit as submitting
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
 from scaling.core import schedule, store, supervise
 from scaling.core.case import CEILING, FIELDS, Case, Refusal, label
+from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
 from scaling.options import machine_peaks
 from scaling.study import grid, preflight, variants
-from scaling.study.preflight import Examined
 
 _Side = tuple[variants.Variant, Path]
 

@@ -25,11 +25,11 @@ from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import LISTS, Cluster
 from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
+from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape, node_name
 from scaling.core.sampling import Sampling
 from scaling.core.schedule import Schedule, ScheduledCase
 from scaling.core.settings import RunSettings
-from scaling.study.preflight import Examined
 
 FOLDER = "jobs"
 _FILE = "submission.json"
