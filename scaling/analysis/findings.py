@@ -24,7 +24,7 @@ from scaling.analysis.scaling_fits import ScalingFit, fits
 from scaling.analysis.score import PlanScores, scores
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.core.store import latest, load, read_json
+from scaling.core.store import Loaded, latest, load, read_json
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,12 @@ class Findings:
         return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
 
 
-def read(folder: Path, only: Collection[str] | None = None) -> Findings:
-    """Load a results folder and work out what it says, of every environment in it or of these settings only."""
-    loaded, study = load(folder), read_json(folder / "study.json")
+def read(folder: Path, only: Collection[str] | None = None, loaded: Loaded | None = None) -> Findings:
+    """Return what a results folder says, of every environment in it or of these settings only.
+
+    loaded: its records, where they have been loaded before.
+    """
+    loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = _several(study.get("scaling"), analysis.KINDS) or ["strong"]
     records = [r for r in latest(loaded.records) if only is None or r.setting in only]

@@ -160,11 +160,11 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     job, tracking = running.read_study(config, name), _tracking(config)
     between = _early(job, tracking, console) if tracking is not None else None
     ran = running.run(job, config["versus"], config["dry_run"], console, between)
-    if ran.left:
+    if ran.submitted:
         return FAILED if ran.failed else OK
-    found = _conclude(job.folder, console, ran.settings, brief=True)
-    if ran.beside:
-        _print_comparison(ran.beside, job.folder, console)
+    found = _conclude(job.folder, console, ran.settings, brief=True, loaded=ran.loaded)
+    if ran.baseline:
+        _print_comparison(ran.baseline, job.folder, console)
     if tracking is not None:
         _publish(job.folder, tracking, console)
     return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found.records) else OK
@@ -406,21 +406,36 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
     return published.well
 
 
-def _conclude(folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False) -> "Findings":
-    """Write the report and print its short form, of these environments: on one screen, or with the table and the curves."""
-    from scaling.analysis import findings
-    from scaling.report import summary, terminal
-    from scaling.report import write_report as pages
+def _conclude(
+    folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False, loaded: store.Loaded | None = None
+) -> "Findings":
+    """Write the report, unless it is current, and print its short form, of these environments.
 
-    whole = findings.read(folder)
-    index, found = pages.write(folder, whole), findings.read(folder, only) if only and {*whole.environments} - {*only} else whole
+    brief: on one screen, instead of with the table and the curves. loaded: the records of the folder.
+    """
+    from scaling.analysis import findings
+    from scaling.report import freshness, summary
+
+    digest = freshness.inputs_digest(folder)
+    loaded = loaded or store.load(folder)
+    latest = store.latest(loaded.records)
+    several = any(record.setting not in only for record in latest) if only else False
+    found = findings.read(folder, only if several else None, loaded)
+    if not freshness.is_current(folder, digest):
+        from scaling.report import write_report as pages
+
+        pages.write(folder, findings.read(folder, None, loaded) if several else found)
+        freshness.mark_current(folder, digest)
+    index = folder / "report" / "index.html"
     if brief:
         for line in summary.lines(found, folder, console.width):
             console.print(escape(line), soft_wrap=True, highlight=False)
     else:
+        from scaling.report import terminal
+
         terminal.show(found, console)
         terminal.show_sentences(found, console)
-    if elsewhere := len(whole.records) - len(found.records):
+    if elsewhere := len(latest) - len(found.records):
         text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
         for line in summary.fold(text, indent="  ") if brief else [text]:
             console.print(line)

@@ -9,8 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 from scaling.cluster import submission
 from scaling.core import store
 from scaling.core.case import Refusal
+from scaling.core.files import replace_file
 from scaling.core.formatting import count_of
 from scaling.core.record import Record, from_line, to_line
 
@@ -172,15 +171,7 @@ def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
     folder.mkdir(exist_ok=True)
     content = b"\n".join(lines) + b"\n"
     numbered = like.with_stem(f"{like.stem}-{_digest(content)[:12]}").name
-    fresh = folder / f".{like.name}-{uuid.uuid4().hex[:8]}"
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, folder / (numbered if (folder / like.name).exists() else like.name))
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_file(folder / (numbered if (folder / like.name).exists() else like.name), content, durable=True)
 
 
 def _digest(content: bytes) -> str:

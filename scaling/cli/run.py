@@ -27,9 +27,9 @@ from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
 from scaling.options import machine_peaks
-from scaling.study import grid, preflight, variants
+from scaling.study import examination_cache, grid, preflight, variants
 
-_Side = tuple[variants.Variant, Path]
+_Baseline = tuple[variants.Variant, Path]
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,14 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What came of it: whose the records are, and whether anything still runs."""
+    """The result of a run: the keys and settings of its records, and whether anything still runs."""
 
     keys: frozenset[str]
     settings: frozenset[str]  # digests of environments
-    beside: Path | None
-    left: bool  # it was submitted, and goes on by itself, or was not to be started
+    baseline: Path | None  # folder of the variant that was measured for comparison
+    submitted: bool  # the run goes on by itself, or was not to be started
     failed: bool = False  # a case has failed already
+    loaded: store.Loaded | None = None  # the records of the folder at the end
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
@@ -104,16 +105,19 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
 
 
 def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
-    """Run what is missing of a study, or hand it to its cluster.
+    """Run what is missing of a study, or submit it to its cluster.
 
-    named: the other side. between: called now and then, when nothing is being measured on this machine.
+    named: the variant to compare with, as `versus` names it. between: called when nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    with progress.examination(console) as note:
-        answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)
-    with _beside(named, job.folder) as beside:
-        folders = [job.folder, beside[1]] if beside else [job.folder]
+    key = examination_cache.cache_key(job.cells)
+    if (answered := examination_cache.load_answers(job.folder, key, len(job.cells))) is None:
+        with progress.examination(console) as note:
+            answered = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers = preflight.judge_answers(job.cells, answered)
+    with _open_baseline(named, job.folder) as baseline:
+        folders = [job.folder, baseline[1]] if baseline else [job.folder]
         if dry_run:
             made = _plan(job, answers, [store.load(each) for each in folders], _look(job, dry_run))
             _print_plan(made, job, console)
@@ -122,67 +126,77 @@ def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Cal
             return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
         for each in folders:
             store.prepare(each)
+        examination_cache.save_answers(job.folder, key, answered)
         if job.cluster.submits:
-            made, left = _hand_over(job, answers, console, between)
+            made, loaded, submitted = _submit_and_wait(job, answers, console, between)
         else:
-            made, left = _run_here(job, answers, folders, beside, console, between), False
-    settings = schedule.comparable_settings(store.load(job.folder).records, made.environments.values())
-    return RunOutcome(frozenset(answer.case.key for answer in answers), settings, beside[1] if beside else None, left)
+            (made, loaded), submitted = _run_here(job, answers, folders, baseline, console, between), False
+    settings = schedule.comparable_settings(loaded.records, made.environments.values())
+    keys, other = frozenset(answer.case.key for answer in answers), baseline[1] if baseline else None
+    return RunOutcome(keys, settings, other, submitted, loaded=loaded)
 
 
 def _run_here(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], beside: _Side | None, console: Console,
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: _Baseline | None, console: Console,
     between: Callable[[], None] | None,
-) -> schedule.Schedule:  # fmt: skip
+) -> tuple[schedule.Schedule, store.Loaded]:  # fmt: skip
     """Run what is missing to its end, in this process or in the allocation around it."""
     with store.locked(job.folder) as lock:
-        made = _planned(job, answers, folders, console)
+        made, loaded = _planned(job, answers, folders, console)
+        if not (made.jobs or made.skips or made.failures):
+            return made, loaded
         names = {answer.case.key: label(answer.case) for answer in answers}
         site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
         with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (listen, _):
-            supervise.run_schedule(made, job.settings, job.folder, lock, listen, beside, site, between)
-    return made
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
+    return made, store.load(job.folder)
 
 
-def _hand_over(
+def _submit_and_wait(
     job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
-) -> tuple[schedule.Schedule, bool]:
-    """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
+) -> tuple[schedule.Schedule, store.Loaded, bool]:
+    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed node ended.
+
+    Returns the schedule, the records, and whether tasks are still in the queue.
+    """
     away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
     for again in range(job.cluster.attempts or 1):
         with store.locked(job.folder):
-            made = _planned(job, answers, [job.folder], console)
-            if again:  # what could not be examined is on record
+            made, loaded = _planned(job, answers, [job.folder], console)
+            if again:  # what could not be examined is recorded already
                 made = dataclasses.replace(made, failures=())
-            left = _submit(job, made, console)
-        if not left or not job.wait or not follow.until_done(job.folder, console, away):
-            return made, left
+            submitted = _submit(job, made, loaded, console)
+        if not submitted or not job.wait or not follow.until_done(job.folder, console, away):
+            return made, store.load(job.folder), submitted
         seen = _look(job)
         if job_state.cancelled(seen):
             console.print("cancelled; the same command goes on from there")
-            return made, True
+            return made, loaded, True
         if job_state.refused(seen):
-            return made, False
+            return made, store.load(job.folder), False
     with store.locked(job.folder):
-        return _planned(job, answers, [job.folder], console), False
+        return *_planned(job, answers, [job.folder], console), False
 
 
 def _plan(
     job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], seen: Sequence[job_state.TaskState]
 ) -> schedule.Schedule:
-    """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
-    mine, *beside = (each.records for each in loaded)
-    return schedule.make_schedule(answers, job.settings, job.machine, mine, beside[0] if beside else None, job_state.queued(seen))
+    """Return what is missing, from the records of the folder and of the baseline, if there is one."""
+    records, *baseline = (each.records for each in loaded)
+    queued = job_state.queued(seen)
+    return schedule.make_schedule(answers, job.settings, job.machine, records, baseline[0] if baseline else None, queued)
 
 
 def _look(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
+    """Return what is known of earlier submissions; a scheduler is asked if there is one."""
     must = job.cluster.name == SLURM and not dry_run
     return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
 
 
-def _planned(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console) -> schedule.Schedule:
-    """What is missing now, and a word on it; first what earlier submissions lost is put on record."""
+def _planned(
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
+) -> tuple[schedule.Schedule, store.Loaded]:
+    """Print and return what is missing now, and the records; what earlier submissions lost is recorded first."""
     seen = _look(job)
     if lost := job_state.record_lost_cases(job.folder, seen):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
@@ -195,8 +209,8 @@ def _planned(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path]
     made = _plan(job, answers, loaded, seen)
     for each in folders:
         store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
-    _say_plan(made, job, console)
-    return made
+    _print_summary(made, job, console)
+    return made, loaded[0]
 
 
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
@@ -214,19 +228,19 @@ def _print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> 
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
-def _submit(job: StudyRun, made: schedule.Schedule, console: Console) -> bool:
-    """Put on record what need not run, and hand over the rest; whether anything is in the queue now."""
+def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
+    """Record what need not run, and submit the rest; return whether anything is in the queue now."""
     supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
     if not made.jobs:
         return bool(made.queued)
-    loaded = store.load(job.folder)
     tasks = _tasks(job, made, loaded)
     done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
     jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
     longest = max(task.seconds for task in tasks)
     console.print(
         f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
-        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do",
+        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; "
+        f"`scaling status {escape(str(job.folder))}` tells how they do",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
     if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
@@ -242,16 +256,17 @@ def _submit(job: StudyRun, made: schedule.Schedule, console: Console) -> bool:
 
 
 @contextlib.contextmanager
-def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
-    """The other side that `versus` names, and its folder of results; None without one."""
+def _open_baseline(named: Any, folder: Path) -> Iterator[_Baseline | None]:
+    """Yield the variant that `versus` names, and its folder of results; None without one."""
     if named is None:
         yield None
         return
-    with variants.open_variant(str(named)) as side:
-        yield side, folder / f"versus-{side.name}"
+    with variants.open_variant(str(named)) as variant:
+        yield variant, folder / f"versus-{variant.name}"
 
 
-def _say_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+def _print_summary(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    """Print how many cases will run, are done, are skipped and failed, in one line."""
     where = next(iter(made.environments.values()))
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
     words += [f"{len(made.failures)} failed before the start"] if made.failures else []

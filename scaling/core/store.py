@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Refusal
+from scaling.core.files import replace_file
 from scaling.core.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
 
 _WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
@@ -186,13 +187,8 @@ def read_file(path: Path) -> bytes:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a small file as a whole, or not at all."""
-    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        fresh.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Write a value as JSON to a small file, which is replaced as a whole or not at all."""
+    replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

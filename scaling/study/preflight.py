@@ -51,7 +51,16 @@ def examine_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note 
 
     seconds: the time limit of a question. note: called several times a second with how many are answered, and of how many.
     """
-    found = _Examination(cells, seconds).run(note)
+    return judge_answers(cells, ask_cells(cells, seconds, note))
+
+
+def ask_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note) -> list[dict[str, Any]]:
+    """Return what the processes that examine the cells answer about each of them; see `examine_cells`."""
+    return _Examination(cells, seconds).run(note)
+
+
+def judge_answers(cells: Sequence[GridCell], found: Sequence[dict[str, Any]]) -> list[Examined]:
+    """Return the examined case of each cell, each completed case once; bad input raises the first `Refusal` of them."""
     refusals = list(dict.fromkeys(answer["refusal"] for answer in found if "refusal" in answer))
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
