@@ -4,10 +4,8 @@ Knows the configuration and in what order things happen; each of them is done el
 """
 
 import contextlib
-import dataclasses
-import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli import progress
-from scaling.cluster import follow, job_state, pack, slurm, submission, task
 from scaling.cluster import settings as clusters
-from scaling.cluster import submit as submitting
-from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
+from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import schedule, store, supervise
 from scaling.core.case import CEILING, FIELDS, Case, Refusal, label
 from scaling.core.examined import Examined
-from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.core.formatting import count_of
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
+from scaling.core.worker_group import Variant
 from scaling.options import machine_peaks
-from scaling.study import examination_cache, grid, preflight, variants
+from scaling.study import examination_cache, grid, preflight
 
-_Baseline = tuple[variants.Variant, Path]
+_Baseline = tuple[Variant, Path]
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,17 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
     if config.get("hardware") is not None:
-        raise Refusal("hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out")
+        raise Refusal(
+            "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"
+        )
     if config["deadline"] is not None:
-        raise Refusal(f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out")
+        raise Refusal(
+            f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out"
+        )
     if config["wait"] is False and not cluster.submits:
-        raise Refusal(f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out")
+        raise Refusal(
+            f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"
+        )
     folder = store.results_folder(config["results"])
     if config["versus"] is not None and cluster.name != NONE:
         raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
@@ -92,19 +95,33 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
     """What there is to run on."""
-    if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
-        return slurm.assumed_machine(cluster)
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name != HOSTS:
+        from scaling.cluster import slurm
+
+        if dry_run and cluster.name == SLURM and shutil.which("sinfo") is None:
+            return slurm.assumed_machine(cluster)
         return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
     if not cluster.hosts or not cluster.per_node:
-        raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
+        raise Refusal(
+            "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
+        )
     named = f"of {', '.join(cluster.hosts)}"
-    return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+    return Machine(
+        cluster.platform,
+        cluster.device_kind,
+        cluster.per_node,
+        len(cluster.hosts),
+        named,
+        True,
+        cluster.untold,
+    )
 
 
-def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
+def run(
+    job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
+) -> RunOutcome:
     """Run what is missing of a study, or submit it to its cluster.
 
     named: the variant to compare with, as `versus` names it. between: called when nothing is being measured on this machine.
@@ -119,16 +136,20 @@ def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Cal
     with _open_baseline(named, job.folder) as baseline:
         folders = [job.folder, baseline[1]] if baseline else [job.folder]
         if dry_run:
-            made = _plan(job, answers, [store.load(each) for each in folders], _look(job, dry_run))
+            made = _plan_dry(job, answers, folders)
             _print_plan(made, job, console)
             if job.cluster.name == SLURM:
-                _print_scripts(made, job, console)
+                from scaling.cli import submit
+
+                submit.print_scripts(made, job, console)
             return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
         for each in folders:
             store.prepare(each)
         examination_cache.save_answers(job.folder, key, answered)
         if job.cluster.submits:
-            made, loaded, submitted = _submit_and_wait(job, answers, console, between)
+            from scaling.cli import submit
+
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:
             (made, loaded), submitted = _run_here(job, answers, folders, baseline, console, between), False
     settings = schedule.comparable_settings(loaded.records, made.environments.values())
@@ -142,117 +163,73 @@ def _run_here(
 ) -> tuple[schedule.Schedule, store.Loaded]:  # fmt: skip
     """Run what is missing to its end, in this process or in the allocation around it."""
     with store.locked(job.folder) as lock:
-        made, loaded = _planned(job, answers, folders, console)
+        made, loaded = plan_run(job, answers, folders, console)
         if not (made.jobs or made.skips or made.failures):
             return made, loaded
         names = {answer.case.key: label(answer.case) for answer in answers}
-        site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
-        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (listen, _):
+        site = _site(job)
+        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (
+            listen,
+            _,
+        ):
             supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
     return made, store.load(job.folder)
 
 
-def _submit_and_wait(
-    job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
-) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed node ended.
+def _site(job: StudyRun) -> supervise.Site | None:
+    """Return where the workers run; None for this host, without a cluster."""
+    if job.cluster.name == NONE:
+        return None
+    from scaling.cluster import task
 
-    Returns the schedule, the records, and whether tasks are still in the queue.
-    """
-    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
-    for again in range(job.cluster.attempts or 1):
-        with store.locked(job.folder):
-            made, loaded = _planned(job, answers, [job.folder], console)
-            if again:  # what could not be examined is recorded already
-                made = dataclasses.replace(made, failures=())
-            submitted = _submit(job, made, loaded, console)
-        if not submitted or not job.wait or not follow.until_done(job.folder, console, away):
-            return made, store.load(job.folder), submitted
-        seen = _look(job)
-        if job_state.cancelled(seen):
-            console.print("cancelled; the same command goes on from there")
-            return made, loaded, True
-        if job_state.refused(seen):
-            return made, store.load(job.folder), False
-    with store.locked(job.folder):
-        return *_planned(job, answers, [job.folder], console), False
+    return task.site(job.cluster, nested=job.nested)
+
+
+def _has_submissions(job: StudyRun) -> bool:
+    """Return whether tasks were ever submitted for the results folder, or may be now."""
+    return job.cluster.submits or (job.folder / SUBMISSIONS).exists()
+
+
+def _plan_dry(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path]) -> schedule.Schedule:
+    """Return what is missing, and change nothing."""
+    queued: Collection[tuple[str, int]] = ()
+    if _has_submissions(job):
+        from scaling.cli import submit
+
+        queued = submit.queued_cases(job)
+    return _plan(job, answers, [store.load(each) for each in folders], queued)
 
 
 def _plan(
-    job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], seen: Sequence[job_state.TaskState]
+    job: StudyRun,
+    answers: Sequence[Examined],
+    loaded: Sequence[store.Loaded],
+    queued: Collection[tuple[str, int]],
 ) -> schedule.Schedule:
     """Return what is missing, from the records of the folder and of the baseline, if there is one."""
     records, *baseline = (each.records for each in loaded)
-    queued = job_state.queued(seen)
-    return schedule.make_schedule(answers, job.settings, job.machine, records, baseline[0] if baseline else None, queued)
+    return schedule.make_schedule(
+        answers, job.settings, job.machine, records, baseline[0] if baseline else None, queued
+    )
 
 
-def _look(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """Return what is known of earlier submissions; a scheduler is asked if there is one."""
-    must = job.cluster.name == SLURM and not dry_run
-    return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
-
-
-def _planned(
+def plan_run(
     job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
 ) -> tuple[schedule.Schedule, store.Loaded]:
     """Print and return what is missing now, and the records; what earlier submissions lost is recorded first."""
-    seen = _look(job)
-    if lost := job_state.record_lost_cases(job.folder, seen):
-        console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
-    if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
-        told = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
-        console.print(escape(f"{told}; if not, remove {job.folder / submission.FOLDER}"), soft_wrap=True, highlight=False)
+    queued: Collection[tuple[str, int]] = ()
+    if _has_submissions(job):
+        from scaling.cli import submit
+
+        queued = submit.settle_submissions(job, console)
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _plan(job, answers, loaded, seen)
+    made = _plan(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest([answer.case for answer in answers]))
     _print_summary(made, job, console)
     return made, loaded[0]
-
-
-def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases as tasks of the cluster."""
-    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    fill = pack.nested if job.nested else pack.tasks
-    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
-    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
-
-
-def _print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print every sbatch script that would be submitted."""
-    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
-    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
-        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
-
-
-def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Record what need not run, and submit the rest; return whether anything is in the queue now."""
-    supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
-    if not made.jobs:
-        return bool(made.queued)
-    tasks = _tasks(job, made, loaded)
-    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
-    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
-    longest = max(task.seconds for task in tasks)
-    console.print(
-        f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
-        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; "
-        f"`scaling status {escape(str(job.folder))}` tells how they do",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
-    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
-        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
-        hours = sum(seconds * case.devices for case, seconds in took) / 3600
-        console.print(
-            f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them", highlight=False
-        )
-    if longest > 60 * job.cluster.time:
-        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
-        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
-    return True
 
 
 @contextlib.contextmanager
@@ -261,6 +238,8 @@ def _open_baseline(named: Any, folder: Path) -> Iterator[_Baseline | None]:
     if named is None:
         yield None
         return
+    from scaling.study import variants
+
     with variants.open_variant(str(named)) as variant:
         yield variant, folder / f"versus-{variant.name}"
 
@@ -271,7 +250,11 @@ def _print_summary(made: schedule.Schedule, job: StudyRun, console: Console) -> 
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
     words += [f"{len(made.failures)} failed before the start"] if made.failures else []
     words += [f"{made.queued} in the queue already"] if made.queued else []
-    words += [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"] if made.lost else []
+    words += (
+        [f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"]
+        if made.lost
+        else []
+    )
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
     told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
     console.print(escape(told), soft_wrap=True, highlight=False)
@@ -293,10 +276,18 @@ def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> Non
     for item in made.skips:
         reason, words = item.answer.unfit or ("", "")
         console.print(
-            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
+            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}",
+            soft_wrap=True,
+            highlight=False,
         )
     for item in made.failures:
         reason, words = item.answer.failure or ("", "")
-        console.print(f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False)
+        console.print(
+            f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}",
+            soft_wrap=True,
+            highlight=False,
+        )
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
-    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started")
+    console.print(
+        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started"
+    )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scaling.cluster.pack import PackedTask
-from scaling.cluster.settings import LISTS, Cluster
+from scaling.cluster.settings import LISTS, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.examined import Examined
@@ -31,7 +31,7 @@ from scaling.core.sampling import Sampling
 from scaling.core.schedule import Schedule, ScheduledCase
 from scaling.core.settings import RunSettings
 
-FOLDER = "jobs"
+FOLDER = SUBMISSIONS
 _FILE = "submission.json"
 _YOUNG_SECONDS = 300.0
 _MARGIN = 2.0  # times what a plan foresees

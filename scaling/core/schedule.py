@@ -17,9 +17,20 @@ from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
 from scaling.core.settings import RunSettings
 
-_TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")  # depend on what is installed, or on what else is running
+_TEMPORARY_SKIPS = (
+    "not_offered",
+    "not_installed",
+    "dominated",
+)  # depend on what is installed, or on what else is running
 NOT_BEGUN = "not_as_asked"  # a failure that does not count as an attempt
-PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)  # failures that another attempt may avoid
+PASSING = (
+    "killed",
+    "timeout",
+    "preempted",
+    "node_failed",
+    "cancelled",
+    NOT_BEGUN,
+)  # failures that another attempt may avoid
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,13 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
     bound_to: list[int] | None = [] if settings.bind and machine.platform == "cpu" else None
     workload_digest, engine = key
     described = environment.describe(
-        machine.platform, machine.device_kind, variables, workload_digest, bound_to, dict(engine), settings.processes
+        machine.platform,
+        machine.device_kind,
+        variables,
+        workload_digest,
+        bound_to,
+        dict(engine),
+        settings.processes,
     )
     if machine.remote:
         unknown = ("driver", *machine.untold, *(() if machine.device_kind else ("device_kind",)))
@@ -162,11 +179,15 @@ class History:
 
     def is_exhausted(self, identity: tuple, settings: RunSettings) -> bool:
         """Return whether no attempt is left, where these are limited."""
-        return settings.attempts is not None and (identity in self.final or self.attempts[identity] >= settings.attempts)
+        return settings.attempts is not None and (
+            identity in self.final or self.attempts[identity] >= settings.attempts
+        )
 
 
 def history(
-    records: Sequence[Record], environments: Iterable[Mapping[str, Any]], baseline: Sequence[Record] | None = None
+    records: Sequence[Record],
+    environments: Iterable[Mapping[str, Any]],
+    baseline: Sequence[Record] | None = None,
 ) -> History:
     """Return what these records say of cases in these planned environments. baseline: see `make_schedule`."""
     match = _identity_matcher(environments)
@@ -182,26 +203,39 @@ def history(
     )
 
 
-def recorded_attempts(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, int, int]]:
+def recorded_attempts(
+    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
+) -> set[tuple[str, str, int, int]]:
     """Return the attempts at cases in these environments that have a record: (*identity, attempt)."""
     match = _identity_matcher(environments)
-    return {(*identity, record.attempt) for record in records if record.reason != NOT_BEGUN for identity in match(record)}
+    return {
+        (*identity, record.attempt)
+        for record in records
+        if record.reason != NOT_BEGUN
+        for identity in match(record)
+    }
 
 
-def _identity_matcher(environments: Iterable[Mapping[str, Any]]) -> Callable[[Record], list[tuple[str, str, int]]]:
+def _identity_matcher(
+    environments: Iterable[Mapping[str, Any]],
+) -> Callable[[Record], list[tuple[str, str, int]]]:
     """Return a function from a record to the identities, in those environments, that it is a record of."""
     planned, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[tuple[str, str, int]]:
         own = record.environment["digest"]
         if own not in digests:
-            digests[own] = [each["digest"] for each in planned if own == each["digest"] or _matches_plan(each, record)]
+            digests[own] = [
+                each["digest"] for each in planned if own == each["digest"] or _matches_plan(each, record)
+            ]
         return [(record.key, digest, record.replicate) for digest in digests[own]]
 
     return identities
 
 
-def comparable_settings(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def comparable_settings(
+    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
+) -> frozenset[str]:
     """Return the settings of the records of these planned environments; records of one setting may be compared."""
     match = _identity_matcher(environments)
     return frozenset(record.setting for record in records if match(record))

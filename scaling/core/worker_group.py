@@ -23,14 +23,21 @@ _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
 _LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
 _STEP_SECONDS = 30.0  # for Slurm to end a step
-_GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")  # srun, of any failure
+_GENERAL = (
+    "Exited with exit code",
+    "task launch failed",
+    "Terminating",
+    "tasks terminated",
+)  # srun, of any failure
 _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no order
 
 
 class Transport(Protocol):
     """How worker processes are started on other nodes; see scaling/transport."""
 
-    def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
         """Return the commands that start the workers of a shape: one for each, or one for all."""
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -114,7 +121,9 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         """Return why a process ended by itself."""
         lines = self.processes[rank].stderr_lines()
-        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status  # srun reports a signal like this
+        status = (
+            128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
+        )  # srun reports a signal like this
         ended = self.processes[rank].explain_exit(status, _relevant_lines(lines))
         if ended.reason != "out_of_memory":
             if self.transport and (cause := self.transport.explain_failure(lines)):
@@ -153,7 +162,9 @@ def open_worker_group(
             )  # fmt: skip
             stack.callback(process.close, *((_LEAVE_SECONDS, _STEP_SECONDS) if transport else ()))
             group.processes.append(process)
-            own = {"rank": rank} if len(commands) == shape.processes else {}  # srun gives the workers of a step their ranks
+            own = (
+                {"rank": rank} if len(commands) == shape.processes else {}
+            )  # srun gives the workers of a step their ranks
             process.send(first | own | ({} if transport else {"parent": process.pid, "lock": lock}))
         try:
             for event in group.receive(_START_SECONDS):
@@ -173,7 +184,9 @@ def _deliver_with_rank(events: "queue.Queue[Event]", rank: int) -> Any:
 def _worker_variables(variant: Variant, platform: str, transport: Transport | None) -> dict[str, str]:
     """Return the environment variables of a worker, without XLA_FLAGS: it sets those that its own jaxlib needs."""
     kept = transport.environment(os.environ) if transport else dict(os.environ)
-    return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
+    return (
+        kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
+    )
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
