@@ -293,11 +293,11 @@ def cancel(words: list[str], console: Console) -> int:
         console.print("nothing waits or runs")
         return OK
     left = follow.until_gone(folder)
-    told = f"{count_of(count, 'task')} cancelled" + (
+    text = f"{count_of(count, 'task')} cancelled" + (
         f", {len(left)} of them still about to end" if left else ""
     )
     again = "what was finished is kept, and the same `scaling run` goes on from there"
-    console.print(f"{told}; {again}", soft_wrap=True, highlight=False)
+    console.print(f"{text}; {again}", soft_wrap=True, highlight=False)
     return OK
 
 
@@ -332,7 +332,7 @@ def compare(words: list[str], console: Console) -> int:
     parser.add_argument(
         "a",
         metavar="A",
-        help="a results folder; alone, one with another beside it (`scaling run versus=...`)",
+        help="a results folder; alone, one of `scaling run versus=...`",
     )
     parser.add_argument("b", metavar="B", nargs="?", help="the results folder to compare with it")
     parser.add_argument(
@@ -383,16 +383,16 @@ def lint(words: list[str], console: Console) -> int:
     )
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
-    told = linting.lint_findings(findings.read(store.folder_of(given.folder)))
+    remarks = linting.lint_findings(findings.read(store.folder_of(given.folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
-    for remark in told:
+    for remark in remarks:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
-        told_of = legible(f"{remark.rule} ({remark.count}): {remark.text}")
-        console.print(f"{head}{escape(told_of)}", soft_wrap=True, highlight=False)
+        shown = legible(f"{remark.rule} ({remark.count}): {remark.text}")
+        console.print(f"{head}{escape(shown)}", soft_wrap=True, highlight=False)
         console.print(f"        mend: {escape(remark.mend)}", soft_wrap=True, highlight=False)
-    console.print(linting.verdict(told), highlight=False)
+    console.print(linting.verdict(remarks), highlight=False)
     bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
-    return FAILED if any(remark.severity in bad for remark in told) else OK
+    return FAILED if any(remark.severity in bad for remark in remarks) else OK
 
 
 def export(words: list[str], console: Console) -> int:
@@ -449,9 +449,9 @@ def publish(words: list[str], console: Console) -> int:
     words_on = "save the workspace and the report too (default: yes, needs ad-scaling[dashboard])"
     parser.add_argument("--dashboard", action=argparse.BooleanOptionalAction, default=True, help=words_on)
     given = parser.parse_args(words)
-    told = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+    options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
     return (
-        OK if _publish(store.folder_of(given.folder), TrackingSettings.from_config(told), console) else FAILED
+        OK if _publish(store.folder_of(given.folder), TrackingSettings.from_config(options), console) else FAILED
     )
 
 
@@ -503,9 +503,9 @@ def _conclude(
         for line in summary.fold(text, indent="  ") if brief else [text]:
             console.print(line)
     counts = Counter(store.states(found.records).values())
-    told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    joined = f"{told}; report: {index}"
-    for line in [told, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
+    text = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    joined = f"{text}; report: {index}"
+    for line in [text, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     return found
 

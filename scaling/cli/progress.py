@@ -72,10 +72,10 @@ def display(
         ran = sum(counts.values()) - skips
         left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         done = "planned" if counts["planned"] else "ok"
-        told = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
+        counted = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
         remaining = f", about {format_wait(left)} left" if left is not None else ""
         running = f" · {name}" if event["event"] == "begin" else ""
-        bar.update(task, state=escape(f"{told}{remaining}{running}")[: max(20, console.width - 50)])
+        bar.update(task, state=escape(f"{counted}{remaining}{running}")[: max(20, console.width - 50)])
 
     with bar:
         yield listen, counts

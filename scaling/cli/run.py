@@ -161,7 +161,7 @@ def _run_here(
     job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: _Baseline | None, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[schedule.Schedule, store.Loaded]:  # fmt: skip
-    """Run what is missing to its end, in this process or in the allocation around it."""
+    """Run what is missing to its end, in this process or in the allocation that it runs in."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.jobs or made.skips or made.failures):
@@ -256,8 +256,8 @@ def _print_summary(made: schedule.Schedule, job: StudyRun, console: Console) -> 
         else []
     )
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
-    told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
-    console.print(escape(told), soft_wrap=True, highlight=False)
+    summary = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
+    console.print(escape(summary), soft_wrap=True, highlight=False)
 
 
 def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:

@@ -52,9 +52,9 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     if lost := job_state.record_lost_cases(job.folder, seen):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
     if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
-        told = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
+        message = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
         console.print(
-            escape(f"{told}; if not, remove {job.folder / submission.FOLDER}"),
+            escape(f"{message}; if not, remove {job.folder / submission.FOLDER}"),
             soft_wrap=True,
             highlight=False,
         )

@@ -93,7 +93,7 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None after so many seconds. The last one is {"event": "exit", "status": ...}."""
+        """Return the next event, or None after `seconds`. The last one is {"event": "exit", "status": ...}."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None

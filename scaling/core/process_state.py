@@ -42,9 +42,9 @@ def changes(before: State) -> tuple[str, str] | None:
     }
     settings = [name for name in _SETTINGS if now[name] != before[name]]
     functions = [name for name in before if name not in _SETTINGS and now.get(name) is not before[name]]
-    told = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
-    if not told:
+    changed = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
+    if not changed:
         return None
-    more = f" and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     fixes = [_FIXES[name] for name in settings if name in _FIXES]
-    return f"changed {', '.join(told[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))
+    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))

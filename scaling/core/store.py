@@ -241,10 +241,10 @@ def _check_manifests(folder: Path) -> None:
         _check_schema(path, read_json(path))
 
 
-def _check_schema(path: Path, told: Any) -> None:
+def _check_schema(path: Path, value: Any) -> None:
     """Raise a `Refusal` if a mapping read from a file has a schema greater than ours."""
     try:
-        refuse_future(told)
+        refuse_future(value)
     except FutureSchema as future:
         raise _too_new(path, future) from None
 

@@ -207,7 +207,7 @@ class _Examination:
                 raise Refusal(f"the study cannot be examined: {why}") from None
 
     def _next(self, process: ChildProcess, seconds: float, when: str, importing: bool) -> Event:
-        """Return the next event of a process; raise `_Unanswered` if it fails, ends, or sends nothing for so many seconds."""
+        """Return the next event of a process; raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`."""
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:

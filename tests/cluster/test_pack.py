@@ -109,9 +109,9 @@ def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
     ("devices", "processes", "words"),
     [
         (32, None, "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]"),
-        (5, None, "devices=5 do not share out evenly over 4 nodes of 4 of partition main: take devices=[1]"),
-        (8, 1, "devices=8 do not share out over processes=1 on 2 nodes"),
-        (6, 4, "devices=6 do not share out over processes=4 on 2 nodes"),
+        (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: take devices=[1]"),
+        (8, 1, "devices=8 do not divide evenly over processes=1 on 2 nodes"),
+        (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),
     ],
 )
 def test_what_a_cluster_has_not_is_refused(devices, processes, words):
