@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
-        what = f"cannot write{where}: {error.strerror or error}; what is finished is kept, and the same command goes on from there"
+        kept = "what is finished is kept, and the same command goes on from there"
+        what = f"cannot write{where}: {error.strerror or error}; {kept}"
         complaints.print(
             f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red"
         )

@@ -129,7 +129,7 @@ def run(
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key = examination_cache.cache_key(job.cells)
-    if (answered := examination_cache.load_answers(job.folder, key, len(job.cells))) is None:
+    if (answered := examination_cache.load_answers(job.folder, key)) is None:
         with progress.examination(console) as note:
             answered = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
     answers = preflight.judge_answers(job.cells, answered)

@@ -50,7 +50,8 @@ class Machine:
         several = min(int(processes), devices)
         if devices % several or several % nodes:
             over = f"processes={processes}" + (f" on {count_of(nodes, 'node')}" if nodes > 1 else "")
-            raise Refusal(f"devices={devices} do not divide evenly over {over}: take a divisor of every count, or processes={EACH}")
+            fix = f"take a divisor of every count, or processes={EACH}"
+            raise Refusal(f"devices={devices} do not divide evenly over {over}: {fix}")
         return ProcessShape(devices, nodes, several)
 
     def enough(self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool) -> None:

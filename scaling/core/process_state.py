@@ -21,7 +21,10 @@ _SETTINGS = (  # which a case or the launcher decides
     "jax_enable_x64", "jax_platforms", "jax_num_cpu_devices", "jax_disable_jit", "jax_default_device",
     "jax_enable_compilation_cache",
 )  # fmt: skip
-_FIXES = {"jax_enable_x64": "dtype=float64 of a study sets it", "jax_platforms": "JAX_PLATFORMS sets it for a whole run"}
+_FIXES = {
+    "jax_enable_x64": "dtype=float64 of a study sets it",
+    "jax_platforms": "JAX_PLATFORMS sets it for a whole run",
+}
 _MOST = 3  # changes in a text
 State = Mapping[str, Any]
 
@@ -30,7 +33,11 @@ def read() -> State:
     """Return JAX's settings, and the functions of modules that this package and its workloads share."""
     found: dict[str, Any] = {name: getattr(jax.config, name, None) for name in _SETTINGS}
     for module in _MODULES:
-        functions = ((name, value) for name, value in vars(module).items() if callable(value) and not isinstance(value, type))
+        functions = (
+            (name, value)
+            for name, value in vars(module).items()
+            if callable(value) and not isinstance(value, type)
+        )
         found |= {f"{module.__name__}.{name}": value for name, value in functions}
     return found
 
@@ -47,4 +54,6 @@ def changes(before: State) -> tuple[str, str] | None:
         return None
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     fixes = [_FIXES[name] for name in settings if name in _FIXES]
-    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))
+    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(
+        filter(None, ("leave that out", " and ".join(fixes)))
+    )

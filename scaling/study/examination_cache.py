@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment, store
-from scaling.core.case import Case, Refusal, from_dict, to_dict
+from scaling.core.case import to_dict
 from scaling.core.examined import user_modules
 from scaling.study.grid import GridCell
 
@@ -30,35 +30,27 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
     variables = sorted(item for item in os.environ.items() if item[0].startswith(_READ_BY_JAX))
     parts = [[to_dict(cell.case), cell.scaling] for cell in cells], installed, variables, environment.source()
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return _digest(parts)
 
 
-def load_answers(folder: Path, key: str | None, count: int) -> list[Answer] | None:
+def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
     """Return the answers that were kept under a key; None where there are none, or they are damaged."""
     kept = store.read_json(folder / _FILE)
     if key is None or not isinstance(kept, dict) or kept.get("key") != key:
         return None
     answers = kept.get("answers")
-    valid = isinstance(answers, list) and len(answers) == count and all(map(_is_answer, answers))
-    return answers if valid else None
+    return answers if kept.get("digest") == _digest(answers) else None
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
     """Keep the answers of a study all of whose cases were examined; a full disk loses the answers, not the run."""
     if key is None or any("failure" in answer or "refusal" in answer for answer in answers):
         return
-    if any(
-        answer["unfit"] and answer["unfit"][0] == "too_large" for answer in answers
-    ):  # depends on the machine
+    if any(answer["unfit"] and answer["unfit"][0] == "too_large" for answer in answers):  # depends on the machine
         return
     with contextlib.suppress(OSError):
-        store.write_json(folder / _FILE, {"key": key, "answers": list(answers)})
+        store.write_json(folder / _FILE, {"key": key, "digest": _digest(answers), "answers": list(answers)})
 
 
-def _is_answer(value: Any) -> bool:
-    """Return whether a value read from a file is the answer of an examined cell."""
-    if not isinstance(value, dict) or not {"case", "unfit", "workload_digest", "engine"} <= value.keys():
-        return False
-    with contextlib.suppress(Refusal, KeyError, TypeError, ValueError, AttributeError):
-        return isinstance(from_dict(value["case"]), Case) and value["engine"] == []
-    return False
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -123,7 +123,10 @@ def _indivisible(case: Case) -> tuple[str, str] | None:
             f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
             f"or fill up with split=both mesh={case.axes[0]}x1"
         )
-    return "indivisible", f"{case.target} of {case.workload} has one point, which is not cut; split=seeds may be"
+    return (
+        "indivisible",
+        f"{case.target} of {case.workload} has one point, which is not cut; split=seeds may be",
+    )
 
 
 def _remembering() -> workload.Make:
@@ -183,7 +186,9 @@ def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except Exception as error:
         return {"event": "answer", "refusal": f"{name}: {type(error).__name__}: {scrub(str(error))[:_TEXT]}"}
     except BaseException as error:
-        return _failure("error", f"raised {': '.join(filter(None, (type(error).__name__, scrub(str(error))[:_TEXT])))}")
+        return _failure(
+            "error", f"raised {': '.join(filter(None, (type(error).__name__, scrub(str(error))[:_TEXT])))}"
+        )
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:

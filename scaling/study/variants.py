@@ -42,7 +42,9 @@ def open_variant(text: str) -> Iterator[Variant]:
             python = _jax(what) if kind == "jax" else Path(what).absolute()
             label = what if kind == "jax" else _digest(str(python))
             made = Variant(
-                f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}", str(python), variables={"PYTHONPATH": _paths(folder)}
+                f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}",
+                str(python),
+                variables={"PYTHONPATH": _paths(folder)},
             )
         _able(text, made)
         yield made
@@ -55,7 +57,9 @@ def _commit(revision: str, folder: Path) -> Variant:
     if top is None:
         raise Refusal(f"versus=commit:{revision} needs a git repository, and this folder is in none")
     if sha is None:
-        raise Refusal(f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are")
+        raise Refusal(
+            f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are"
+        )
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # of its own: the person's is left as it is
     if git("-C", top, "read-tree", sha, **index) is None or (
         git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
@@ -63,21 +67,36 @@ def _commit(revision: str, folder: Path) -> Variant:
         raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
     here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
     if not here.is_dir():
-        raise Refusal(f"versus=commit:{revision}: this folder is not in that revision; start from one that is")
+        raise Refusal(
+            f"versus=commit:{revision}: this folder is not in that revision; start from one that is"
+        )
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
-    inside = [Path(entry).resolve() for entry in sys.path if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())]
-    there = [folder / path.relative_to(Path(top).resolve()) for path in inside]  # a src folder, what is installed from there
-    return Variant(f"commit-{sha[:10]}", folder=here, variables=ours | {"PYTHONPATH": _paths(here, folder, *there)})
+    inside = [
+        Path(entry).resolve()
+        for entry in sys.path
+        if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())
+    ]
+    there = [
+        folder / path.relative_to(Path(top).resolve()) for path in inside
+    ]  # a src folder, what is installed from there
+    return Variant(
+        f"commit-{sha[:10]}", folder=here, variables=ours | {"PYTHONPATH": _paths(here, folder, *there)}
+    )
 
 
 def _jax(version: str) -> Path:
     """The interpreter of an environment with this JAX and what it needs; made once, and kept in the user's cache."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
-        raise Refusal(f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0")
+        raise Refusal(
+            f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     if not (home / "made").exists():
-        for words in (["-m", "venv", "--clear", str(home)], ["-m", "pip", "install", "-qq", f"jax=={version}"]):
+        for words in (
+            ["-m", "venv", "--clear", str(home)],
+            ["-m", "pip", "install", "-qq", f"jax=={version}"],
+        ):
             python = sys.executable if "venv" in words else str(home / "bin" / "python")
             done = subprocess.run([python, *words], capture_output=True, text=True, check=False)
             if done.returncode:
@@ -92,14 +111,21 @@ def _able(text: str, made: Variant) -> None:
     try:
         variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(made.variables)
         done = subprocess.run(
-            [made.python, "-c", ask], capture_output=True, text=True, check=False, cwd=made.folder, env=variables
+            [made.python, "-c", ask],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=made.folder,
+            env=variables,
         )
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(made.python).name}: {error.strerror}") from None
     if done.returncode:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
     if done.stdout.split()[-1:] != [str(PROTOCOL)]:
-        raise Refusal(f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead")
+        raise Refusal(
+            f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead"
+        )
 
 
 def _paths(*folders: Path) -> str:
