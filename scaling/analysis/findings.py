@@ -24,7 +24,7 @@ from scaling.analysis.scaling_fits import ScalingFit, fits
 from scaling.analysis.score import PlanScores, scores
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.core.store import latest, load, read_json, replicates_of, states
+from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,18 @@ class Findings:
         return len({(r.case.workload, r.setting) for r in self.records}) > len({r.case.workload for r in self.records})
 
 
-def read(folder: Path, only: Collection[str] | None = None, unrecorded: Sequence[Record] = ()) -> Findings:
-    """Load a results folder and work out what it says, of every environment in it or of these settings only.
+def read(
+    folder: Path,
+    only: Collection[str] | None = None,
+    unrecorded: Sequence[Record] = (),
+    loaded: Loaded | None = None,
+) -> Findings:
+    """Return what a results folder says, of every environment in it or of these settings only.
 
-    unrecorded: records of cases that jobs have lost and that are not in the folder yet.
+    unrecorded: records of cases that jobs have lost and that are not in the folder yet. loaded: the records of the
+    folder, where they have been loaded before.
     """
-    loaded, study = load(folder), read_json(folder / "study.json")
+    loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     scaling = _several(study.get("scaling"), analysis.KINDS) or ["strong"]
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]

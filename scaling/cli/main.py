@@ -18,10 +18,12 @@ from rich.table import Table
 import scaling
 from scaling.cli import progress, streams
 from scaling.cli import run as running
+from scaling.cluster.settings import SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Refusal, label, unknown_name
 from scaling.core.environment import hide_secrets
 from scaling.core.formatting import count_of
+from scaling.core.record import Record
 from scaling.core.worker_group import AllocationLost
 from scaling.study.compose import complete, compose, configuration
 from scaling.study.hydra_options import Parser
@@ -74,15 +76,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise _unknown_verb(words, list(verbs))
         return verbs[words[0]](words[1:], console)
     except Refusal as refusal:
-        complaints.print(f"scaling: {escape(hide_secrets(_one_line(refusal)))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(
+            f"scaling: {escape(hide_secrets(_one_line(refusal)))}",
+            soft_wrap=True,
+            highlight=False,
+            style="red",
+        )
         return BAD_INPUT
     except BrokenPipeError:  # whoever read the output of what would never end has seen enough
         return OK
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
-        what = (
-            f"cannot write{where}: {error.strerror or error}; what is finished is kept, and the same command goes on from there"
-        )
+        kept = "what is finished is kept, and the same command goes on from there"
+        what = f"cannot write{where}: {error.strerror or error}; {kept}"
         complaints.print(f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red")
         return FAILED
     except AllocationLost as gone:
@@ -91,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         complaints.print(
-            "scaling: stopped; every finished record is kept, and the same command goes on from there", soft_wrap=True
+            "scaling: stopped; every finished record is kept, and the same command goes on from there",
+            soft_wrap=True,
         )
         return INTERRUPTED
 
@@ -160,11 +167,11 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     job, tracking = running.read_study(config, name), _tracking(config)
     between = _early(job, tracking, console) if tracking is not None else None
     ran = running.run(job, config["versus"], config["dry_run"], console, between)
-    if ran.left:
+    if ran.submitted:
         return FAILED if ran.failed else OK
-    found = _conclude(job.folder, console, ran.settings, brief=True)
-    if ran.beside:
-        _print_comparison(ran.beside, job.folder, console)
+    found = _conclude(job.folder, console, ran.settings, brief=True, loaded=ran.loaded)
+    if ran.baseline:
+        _print_comparison(ran.baseline, job.folder, console)
     if tracking is not None:
         _publish(job.folder, tracking, console)
     return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found.records) else OK
@@ -207,9 +214,11 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
 
 def _tracking(config: dict[str, Any]) -> Any:
     """Where to publish, or None; checked before anything starts."""
+    if config["tracking"]["name"] == "none":
+        return None
     from scaling.wandb.settings import TrackingSettings
 
-    return None if config["tracking"]["name"] == "none" else TrackingSettings.from_config(config["tracking"])
+    return TrackingSettings.from_config(config["tracking"])
 
 
 def _early(job: running.StudyRun, tracking: Any, console: Console) -> Callable[[], None]:
@@ -226,7 +235,10 @@ def status(words: list[str], console: Console) -> int:
     """What is done, missing, skipped and failed in a results folder, and how its jobs do."""
     from scaling.cli import status as statuses
 
-    parser = _parser("status", "What is done, running, missing, skipped and failed in a results folder, and how its jobs do.")
+    parser = _parser(
+        "status",
+        "What is done, running, missing, skipped and failed in a results folder, and how its jobs do.",
+    )
     parser.add_argument("--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone")
     parser.add_argument("--all", action="store_true", help="every task and every case, however many")
     given = parser.parse_args(words)
@@ -268,16 +280,23 @@ def cancel(words: list[str], console: Console) -> int:
         console.print("nothing waits or runs")
         return OK
     left = follow.until_gone(folder)
-    told = f"{count_of(count, 'task')} cancelled" + (f", {len(left)} of them still about to end" if left else "")
+    text = f"{count_of(count, 'task')} cancelled" + (f", {len(left)} of them still about to end" if left else "")
     again = "what was finished is kept, and the same `scaling run` goes on from there"
-    console.print(f"{told}; {again}", soft_wrap=True, highlight=False)
+    console.print(f"{text}; {again}", soft_wrap=True, highlight=False)
     return OK
 
 
 def report(words: list[str], console: Console) -> int:
     """Write the report of a results folder."""
-    parser = _parser("report", "Write report/index.html, its figures (SVG, PNG, PDF), table.md and table.csv into a folder.")
-    parser.add_argument("--proposal", action="store_true", help="also what an application for compute time needs, in LaTeX too")
+    parser = _parser(
+        "report",
+        "Write report/index.html, its figures (SVG, PNG, PDF), table.md and table.csv into a folder.",
+    )
+    parser.add_argument(
+        "--proposal",
+        action="store_true",
+        help="also what an application for compute time needs, in LaTeX too",
+    )
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
     found = _conclude(folder, console)
@@ -295,7 +314,11 @@ def compare(words: list[str], console: Console) -> int:
 
     what = "What became slower or faster from A, the old, to B, the new; exit status 1 when something is slower or failed in B."
     parser = Parser(prog="scaling compare", description=what)
-    parser.add_argument("a", metavar="A", help="a results folder; alone, one with another beside it (`scaling run versus=...`)")
+    parser.add_argument(
+        "a",
+        metavar="A",
+        help="a results folder; alone, one of `scaling run versus=...`",
+    )
     parser.add_argument("b", metavar="B", nargs="?", help="the results folder to compare with it")
     parser.add_argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone")
     parser.add_argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)")
@@ -330,23 +353,22 @@ def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
     from scaling.analysis import findings
     from scaling.analysis import lint as linting
-    from scaling.cluster import job_state
     from scaling.report.labels import legible
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
-    told = linting.lint_findings(findings.read(folder, unrecorded=job_state.unrecorded_in(folder)))
+    remarks = linting.lint_findings(findings.read(folder, unrecorded=_unrecorded(folder)))
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
-    for remark in told:
+    for remark in remarks:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
-        told_of = legible(f"{remark.rule} ({remark.count}): {remark.text}")
-        console.print(f"{head}{escape(told_of)}", soft_wrap=True, highlight=False)
+        shown = legible(f"{remark.rule} ({remark.count}): {remark.text}")
+        console.print(f"{head}{escape(shown)}", soft_wrap=True, highlight=False)
         console.print(f"        mend: {escape(remark.mend)}", soft_wrap=True, highlight=False)
-    console.print(linting.verdict(told), highlight=False)
+    console.print(linting.verdict(remarks), highlight=False)
     bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
-    return FAILED if any(remark.severity in bad for remark in told) else OK
+    return FAILED if any(remark.severity in bad for remark in remarks) else OK
 
 
 def export(words: list[str], console: Console) -> int:
@@ -386,7 +408,8 @@ def publish(words: list[str], console: Console) -> int:
     from scaling.wandb.settings import TrackingSettings
 
     parser = _parser(
-        "publish", "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY)."
+        "publish",
+        "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY).",
     )
     parser.add_argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)")
     parser.add_argument("--entity", default=None, help="W&B entity (default: your own)")
@@ -394,8 +417,8 @@ def publish(words: list[str], console: Console) -> int:
     words_on = "save the workspace and the report too (default: yes, needs ad-scaling[dashboard])"
     parser.add_argument("--dashboard", action=argparse.BooleanOptionalAction, default=True, help=words_on)
     given = parser.parse_args(words)
-    told = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
-    return OK if _publish(store.folder_of(given.folder), TrackingSettings.from_config(told), console) else FAILED
+    options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+    return OK if _publish(store.folder_of(given.folder), TrackingSettings.from_config(options), console) else FAILED
 
 
 def _publish(folder: Path, settings: Any, console: Console) -> bool:
@@ -408,34 +431,60 @@ def _publish(folder: Path, settings: Any, console: Console) -> bool:
     return published.well
 
 
-def _conclude(folder: Path, console: Console, only: Collection[str] | None = None, brief: bool = False) -> "Findings":
-    """Write the report and print its short form, of these environments: on one screen, or with the table and the curves."""
-    from scaling.analysis import findings
-    from scaling.cluster import job_state
-    from scaling.report import summary, terminal
-    from scaling.report import write_report as pages
+def _conclude(
+    folder: Path,
+    console: Console,
+    only: Collection[str] | None = None,
+    brief: bool = False,
+    loaded: store.Loaded | None = None,
+) -> "Findings":
+    """Write the report, unless it is current, and print its short form, of these environments.
 
-    lost = job_state.unrecorded_in(folder)
-    whole = findings.read(folder, unrecorded=lost)
-    index, found = pages.write(folder, whole), whole
-    if only and {*whole.environments} - {*only}:
-        found = findings.read(folder, {*only, *(record.setting for record in lost)}, lost)
+    brief: on one screen, instead of with the table and the curves. loaded: the records of the folder.
+    """
+    from scaling.analysis import findings
+    from scaling.report import freshness, summary
+
+    digest = freshness.inputs_digest(folder)
+    loaded, lost = loaded or store.load(folder), _unrecorded(folder)
+    latest = store.latest(loaded.records)
+    several = any(record.setting not in only for record in latest) if only else False
+    shown = {*(only or ()), *(record.setting for record in lost)} if several else None
+    found = findings.read(folder, shown, lost, loaded)
+    if lost or not freshness.is_current(folder, digest):
+        from scaling.report import write_report as pages
+
+        pages.write(folder, findings.read(folder, None, lost, loaded) if several else found)
+        if not lost:
+            freshness.mark_current(folder, digest)
+    index = folder / "report" / "index.html"
     if brief:
         for line in summary.lines(found, folder, console.width):
             console.print(escape(line), soft_wrap=True, highlight=False)
     else:
+        from scaling.report import terminal
+
         terminal.show(found, console)
         terminal.show_sentences(found, console)
-    if elsewhere := len(whole.records) - len(found.records):
+    if elsewhere := len(latest) + len(lost) - len(found.records):
         text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
         for line in summary.fold(text, indent="  ") if brief else [text]:
             console.print(line)
     counts = Counter(store.states(found.records).values())
-    told = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    joined = f"{told}; report: {index}"
-    for line in [told, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
+    text = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    joined = f"{text}; report: {index}"
+    for line in [text, f"report: {index}"] if brief and len(joined) > summary.WIDTH else [joined]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     return found
+
+
+def _unrecorded(folder: Path) -> list[Record]:
+    """Return records of the cases that jobs have lost and that are not in the folder yet."""
+    if not (folder / SUBMISSIONS).is_dir():
+        return []
+    from scaling.cluster import job_state
+
+    return job_state.unrecorded_in(folder)
 
 
 def _parser(verb: str, what: str) -> Parser:

@@ -9,8 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +17,11 @@ from typing import Any
 from scaling.cluster import submission
 from scaling.core import store
 from scaling.core.case import Refusal
+from scaling.core.files import replace_file
 from scaling.core.formatting import count_of
 from scaling.core.record import Record, from_line, to_line
 
-DAMAGED = "damaged"  # a folder beside the records, of lines that are none
+DAMAGED = "damaged"  # a folder for damaged lines
 _STUDY = "study.json"
 _JOIN = " + "  # between the names of studies that differ
 _LAST_WORDS = ("ended", "stopped")  # of a task
@@ -69,7 +68,7 @@ def merge(inputs: Sequence[str], output: str) -> Merged:
     target = Path(output)
     inside = [each for each in folders if each.resolve() in target.resolve().parents]
     if inside:
-        raise Refusal(f"--output {target} lies inside {inside[0]}, one of the folders to merge: give a folder beside it")
+        raise Refusal(f"--output {target} lies inside {inside[0]}, one of the folders to merge: give another folder")
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
@@ -109,7 +108,7 @@ def _merge(folders: Sequence[Path], target: Path) -> Merged:
     for folder in folders:
         fresh, again, broken = _bring(folder, target, kept)
         added, known, damaged = added + fresh, known + again, damaged + broken
-        lines += _told(folder, fresh, again, broken)
+        lines += _report_folder(folder, fresh, again, broken)
     lines += _unite([target, *folders], target)
     _bring_plans(folders, target)
     lines += _summary(target, kept, added)
@@ -172,15 +171,7 @@ def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
     folder.mkdir(exist_ok=True)
     content = b"\n".join(lines) + b"\n"
     numbered = like.with_stem(f"{like.stem}-{_digest(content)[:12]}").name
-    fresh = folder / f".{like.name}-{uuid.uuid4().hex[:8]}"
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, folder / (numbered if (folder / like.name).exists() else like.name))
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_file(folder / (numbered if (folder / like.name).exists() else like.name), content, durable=True)
 
 
 def _digest(content: bytes) -> str:
@@ -190,24 +181,24 @@ def _digest(content: bytes) -> str:
 # In words.
 
 
-def _told(folder: Path, fresh: int, again: int, broken: int) -> list[str]:
+def _report_folder(folder: Path, fresh: int, again: int, broken: int) -> list[str]:
     """What came of one folder, and what is still to come from it."""
     words = [f"{count_of(fresh, 'record')} added", *([f"{again} there before"] if again else [])]
     words += [f"{count_of(broken, 'damaged line')} kept apart in {DAMAGED}/"] if broken else []
-    told = [f"{folder}: {', '.join(words)}"]
-    if beside := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
-        told.append(f"{folder}: the other side of its comparison is not copied: {', '.join(beside)}")
+    lines = [f"{folder}: {', '.join(words)}"]
+    if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
+        lines.append(f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}")
     if tasks := _open_tasks(folder):
-        told.append(
+        lines.append(
             f"{folder}: {count_of(tasks, 'task')} of its jobs may still run; jobs are not copied, merge again when they are over"
         )
     elif _running(folder):
-        told.append(f"{folder}: a run is working there; merge again when it is over")
-    return told
+        lines.append(f"{folder}: a run is working there; merge again when it is over")
+    return lines
 
 
 def _open_tasks(folder: Path) -> int:
-    """How many tasks of a folder have not told of their end. Asks no scheduler, and writes nothing down."""
+    """Return how many tasks of a folder have not reported their end. Asks no scheduler, and writes nothing down."""
     last = [
         [event["event"] for event in submission.journal(entry.path)][-1:]
         for made in submission.all_of(folder)
@@ -231,18 +222,18 @@ def _running(folder: Path) -> bool:
 def _bring_plans(folders: Sequence[Path], target: Path) -> None:
     """Copy what plans say of their hardware, where the target has none of its name."""
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
-        if not (target / path.name).exists() and (told := store.read_json(path)) is not None:
-            store.write_json(target / path.name, told)
+        if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
+            store.write_json(target / path.name, study)
 
 
 def _unite(folders: Sequence[Path], target: Path) -> list[str]:
     """Write what was asked for in any of the folders; what differs between them in words."""
-    studies = [(folder, told) for folder in folders if isinstance(told := store.read_json(folder / _STUDY), dict)]
+    studies = [(folder, study) for folder in folders if isinstance(study := store.read_json(folder / _STUDY), dict)]
     if not studies:
         return []
-    united, lines = _united([told for _, told in studies]), []
+    united, lines = _united([study for _, study in studies]), []
     for name in ("title", "sampling"):
-        if len({json.dumps(told.get(name), sort_keys=True) for _, told in studies}) > 1:
+        if len({json.dumps(study.get(name), sort_keys=True) for _, study in studies}) > 1:
             kept = f"{united['title']!r} is kept" if name == "title" else "none is kept"
             lines.append(f"the studies differ in their {name}: {kept}")
     if united != store.read_json(target / _STUDY):
@@ -252,17 +243,17 @@ def _unite(folders: Sequence[Path], target: Path) -> list[str]:
 
 def _united(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One study of several: the cases of all, each once, and every kind of scaling; a setting only where all agree on it."""
-    names = dict.fromkeys(part for told in studies if told.get("study") for part in str(told["study"]).split(_JOIN))
-    kinds = [told.get("scaling") or "strong" for told in studies]
-    listed = [told["cases"] for told in studies if isinstance(told.get("cases"), list)]
+    names = dict.fromkeys(part for study in studies if study.get("study") for part in str(study["study"]).split(_JOIN))
+    kinds = [study.get("scaling") or "strong" for study in studies]
+    listed = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
     cells = sorted((cell for each in listed for cell in each if isinstance(cell, dict)), key=store.replicates_of)
     cases = {str(cell.get("key")): cell for cell in cells}  # with the most replicates that a study expects
     same = {name: studies[0].get(name) for name in ("order_seed", "sampling")}
     return store.stamp() | {
         "study": _JOIN.join(names) or None,
-        "title": next((told["title"] for told in studies if told.get("title")), None),
+        "title": next((study["title"] for study in studies if study.get("title")), None),
         "scaling": sorted({str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}),
-        **{name: value if all(told.get(name) == value for told in studies) else None for name, value in same.items()},
+        **{name: value if all(study.get(name) == value for study in studies) else None for name, value in same.items()},
         "cases": list(cases.values()),
     }
 
@@ -274,8 +265,8 @@ def _summary(target: Path, kept: _Kept, added: int) -> list[str]:
         f"{count_of(added, 'record')} added, {len(kept.records)} in all",
         count_of(len(kept.settings), "environment"),
     )
-    told = [f"{target}: {records}; {settings}{apart}"]
+    lines = [f"{target}: {records}; {settings}{apart}"]
     if several := sum(len(digests) > 1 for digests in kept.places.values()):
         of = count_of(several, "measurement")
-        told.append(f"of {of} there are several records, of the same case, environment and replicate: the last one counts")
-    return told
+        lines.append(f"of {of} there are several records, of the same case, environment and replicate: the last one counts")
+    return lines

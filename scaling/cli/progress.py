@@ -54,7 +54,10 @@ def display(
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
             who = ", ".join(map(str, event["by"])) or "one of another user"
-            console.print(f"[yellow]waiting[/] for cores: another study on this host holds them (process {who})", highlight=False)
+            console.print(
+                f"[yellow]waiting[/] for cores: another study on this host holds them (process {who})",
+                highlight=False,
+            )
             return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
@@ -67,15 +70,19 @@ def display(
             )
             status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
-                console.print(f"{escape(number)} {status} {escape(name)}  {escape(words)}", soft_wrap=True, highlight=False)
+                console.print(
+                    f"{escape(number)} {status} {escape(name)}  {escape(words)}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
             bar.advance(task)
         ran = sum(counts.values()) - skips
         left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         done = "planned" if counts["planned"] else "ok"
-        told = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
+        counted = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
         remaining = f", about {format_wait(left)} left" if left is not None else ""
         running = f" · {name}" if event["event"] == "begin" else ""
-        bar.update(task, state=escape(f"{told}{remaining}{running}")[: max(20, console.width - 50)])
+        bar.update(task, state=escape(f"{counted}{remaining}{running}")[: max(20, console.width - 50)])
 
     with bar:
         yield listen, counts

@@ -4,11 +4,9 @@ Knows the configuration and in what order things happen; each of them is done el
 """
 
 import contextlib
-import dataclasses
-import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli import progress
-from scaling.cluster import follow, job_state, pack, slurm, submission, task
 from scaling.cluster import settings as clusters
-from scaling.cluster import submit as submitting
-from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, Cluster
+from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import schedule, store, supervise
 from scaling.core.case import CEILING, FIELDS, Refusal, label
-from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.core.examined import Examined
+from scaling.core.formatting import count_of
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
+from scaling.core.worker_group import Variant
 from scaling.options import machine_peaks
-from scaling.study import grid, preflight, variants
-from scaling.study.preflight import Examined
+from scaling.study import examination_cache, grid, preflight
 
-_Side = tuple[variants.Variant, Path]
+_Baseline = tuple[Variant, Path]
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,14 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What came of it: whose the records are, and whether anything still runs."""
+    """The result of a run: the keys and settings of its records, and whether anything still runs."""
 
     keys: frozenset[str]
     settings: frozenset[str]  # digests of environments
-    beside: Path | None
-    left: bool  # it was submitted, and goes on by itself, or was not to be started
+    baseline: Path | None  # folder of the variant that was measured for comparison
+    submitted: bool  # the run goes on by itself, or was not to be started
     failed: bool = False  # a case has failed already
+    loaded: store.Loaded | None = None  # the records of the folder at the end
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
@@ -100,15 +98,27 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name != HOSTS:
+        from scaling.cluster import slurm
+
         return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
     if not cluster.hosts or not cluster.per_node:
         raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
     named = f"of {', '.join(cluster.hosts)}"
-    return Machine(cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts), named, True, cluster.untold)
+    return Machine(
+        cluster.platform,
+        cluster.device_kind,
+        cluster.per_node,
+        len(cluster.hosts),
+        named,
+        True,
+        cluster.untold,
+    )
 
 
 def _machine_to_print(cluster: Cluster) -> Machine:
     """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is that of another site."""
+    from scaling.cluster import slurm
+
     if shutil.which("sinfo") is None:
         return slurm.assumed_machine(cluster)
     try:
@@ -121,166 +131,139 @@ def _machine_to_print(cluster: Cluster) -> Machine:
 
 
 def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
-    """Run what is missing of a study, or hand it to its cluster.
+    """Run what is missing of a study, or submit it to its cluster.
 
-    named: the other side. between: called now and then, when nothing is being measured on this machine.
+    named: the variant to compare with, as `versus` names it. between: called when nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    with progress.examination(console) as note:
-        answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)
-    with _beside(named, job.folder) as beside:
-        folders = [job.folder, beside[1]] if beside else [job.folder]
+    key = examination_cache.cache_key(job.cells)
+    if (answered := examination_cache.load_answers(job.folder, key)) is None:
+        with progress.examination(console) as note:
+            answered = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers = preflight.judge_answers(job.cells, answered)
+    with _open_baseline(named, job.folder) as baseline:
+        folders = [job.folder, baseline[1]] if baseline else [job.folder]
         if dry_run:
-            made = _plan(job, answers, [store.load(each) for each in folders], _look(job, dry_run))
+            made = _plan_dry(job, answers, folders)
             _print_plan(made, job, console)
             if job.cluster.name == SLURM:
-                _print_scripts(made, job, console)
+                from scaling.cli import submit
+
+                submit.print_scripts(made, job, console)
             return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
         for each in folders:
             store.prepare(each)
+        examination_cache.save_answers(job.folder, key, answered)
         if job.cluster.submits:
-            made, left = _hand_over(job, answers, console, between)
+            from scaling.cli import submit
+
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:
-            made, left = _run_here(job, answers, folders, beside, console, between), False
-    settings = schedule.comparable_settings(store.load(job.folder).records, made.environments.values())
-    return RunOutcome(frozenset(answer.case.key for answer in answers), settings, beside[1] if beside else None, left)
+            (made, loaded), submitted = _run_here(job, answers, folders, baseline, console, between), False
+    settings = schedule.comparable_settings(loaded.records, made.environments.values())
+    keys, other = frozenset(answer.case.key for answer in answers), baseline[1] if baseline else None
+    return RunOutcome(keys, settings, other, submitted, loaded=loaded)
 
 
 def _run_here(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], beside: _Side | None, console: Console,
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: _Baseline | None, console: Console,
     between: Callable[[], None] | None,
-) -> schedule.Schedule:  # fmt: skip
-    """Run what is missing to its end, in this process or in the allocation around it."""
+) -> tuple[schedule.Schedule, store.Loaded]:  # fmt: skip
+    """Run what is missing to its end, in this process or in the allocation that it runs in."""
     with store.locked(job.folder) as lock:
-        made = _planned(job, answers, folders, console)
+        made, loaded = plan_run(job, answers, folders, console)
+        if not (made.jobs or made.skips or made.failures):
+            return made, loaded
         names = {answer.case.key: label(answer.case) for answer in answers}
-        site = task.site(job.cluster, nested=job.nested) if job.cluster.name != NONE else None
-        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (listen, _):
-            supervise.run_schedule(made, job.settings, job.folder, lock, listen, beside, site, between)
-    return made
+        site = _site(job)
+        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (
+            listen,
+            _,
+        ):
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
+    return made, store.load(job.folder)
 
 
-def _hand_over(
-    job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
-) -> tuple[schedule.Schedule, bool]:
-    """Submit what is missing; where the person waits, again what a time limit, a preemption or a failed node took."""
-    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
-    for again in range(job.cluster.attempts or 1):
-        job = dataclasses.replace(job, retry=job.retry and not again)  # once
-        with store.locked(job.folder):
-            made = _planned(job, answers, [job.folder], console)
-            if again:  # what could not be examined is on record
-                made = dataclasses.replace(made, failures=())
-            left = _submit(job, made, console)
-        if not left or not job.wait or not follow.until_done(job.folder, console, away):
-            return made, left
-        seen = _look(job)
-        if job_state.cancelled(seen):
-            console.print("cancelled; the same command goes on from there")
-            return made, True
-        if job_state.refused(seen):
-            return made, False
-    with store.locked(job.folder):
-        return _planned(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
+def _site(job: StudyRun) -> supervise.Site | None:
+    """Return where the workers run; None for this host, without a cluster."""
+    if job.cluster.name == NONE:
+        return None
+    from scaling.cluster import task
+
+    return task.site(job.cluster, nested=job.nested)
+
+
+def _has_submissions(job: StudyRun) -> bool:
+    """Return whether tasks were ever submitted for the results folder, or may be now."""
+    return job.cluster.submits or (job.folder / SUBMISSIONS).exists()
+
+
+def _plan_dry(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path]) -> schedule.Schedule:
+    """Return what is missing, and change nothing."""
+    queued: Collection[tuple[str, int]] = ()
+    if _has_submissions(job):
+        from scaling.cli import submit
+
+        queued = submit.queued_cases(job)
+    return _plan(job, answers, [store.load(each) for each in folders], queued)
 
 
 def _plan(
-    job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], seen: Sequence[job_state.TaskState]
+    job: StudyRun,
+    answers: Sequence[Examined],
+    loaded: Sequence[store.Loaded],
+    queued: Collection[tuple[str, int]],
 ) -> schedule.Schedule:
-    """What is missing, by what is loaded of our own folder and of one beside it, if there is one."""
-    mine, *beside = (each.records for each in loaded)
+    """Return what is missing, from the records of the folder and of the baseline, if there is one."""
+    records, *baseline = (each.records for each in loaded)
     return schedule.make_schedule(
-        answers, job.settings, job.machine, mine, beside[0] if beside else None, job_state.queued(seen), job.retry
+        answers, job.settings, job.machine, records, baseline[0] if baseline else None, queued, job.retry
     )
 
 
-def _look(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """What is known of earlier submissions; a scheduler is asked where there is one to ask."""
-    must = job.cluster.name == SLURM and not dry_run
-    return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
+def plan_run(
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
+) -> tuple[schedule.Schedule, store.Loaded]:
+    """Print and return what is missing now, and the records; what earlier submissions lost is recorded first."""
+    queued: Collection[tuple[str, int]] = ()
+    if _has_submissions(job):
+        from scaling.cli import submit
 
-
-def _planned(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console) -> schedule.Schedule:
-    """What is missing now, and a word on it; first what earlier submissions lost is put on record."""
-    seen = _look(job)
-    if lost := job_state.record_lost_cases(job.folder, seen):
-        console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
-    if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
-        told = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
-        console.print(escape(f"{told}; if not, remove {job.folder / submission.FOLDER}"), soft_wrap=True, highlight=False)
+        queued = submit.settle_submissions(job, console)
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _plan(job, answers, loaded, seen)
+    made = _plan(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest(answers))
-    _say_plan(made, job, console)
-    return made
-
-
-def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases as tasks of the cluster."""
-    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    fill = pack.nested if job.nested else pack.tasks
-    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
-    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
-
-
-def _print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print every sbatch script that would be submitted."""
-    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
-    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
-        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
-
-
-def _submit(job: StudyRun, made: schedule.Schedule, console: Console) -> bool:
-    """Put on record what need not run, and hand over the rest; whether anything is in the queue now."""
-    supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
-    if not made.jobs:
-        return bool(made.queued)
-    loaded = store.load(job.folder)
-    tasks = _tasks(job, made, loaded)
-    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
-    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
-    longest = max(task.seconds for task in tasks)
-    console.print(
-        f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
-        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
-    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
-        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
-        hours = sum(seconds * case.devices for case, seconds in took) / 3600
-        console.print(
-            f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them", highlight=False
-        )
-    if longest > 60 * job.cluster.time:
-        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
-        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
-    return True
+    _print_summary(made, job, console)
+    return made, loaded[0]
 
 
 @contextlib.contextmanager
-def _beside(named: Any, folder: Path) -> Iterator[_Side | None]:
-    """The other side that `versus` names, and its folder of results; None without one."""
+def _open_baseline(named: Any, folder: Path) -> Iterator[_Baseline | None]:
+    """Yield the variant that `versus` names, and its folder of results; None without one."""
     if named is None:
         yield None
         return
-    with variants.open_variant(str(named)) as side:
-        yield side, folder / f"versus-{side.name}"
+    from scaling.study import variants
+
+    with variants.open_variant(str(named)) as variant:
+        yield variant, folder / f"versus-{variant.name}"
 
 
-def _say_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+def _print_summary(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    """Print how many cases will run, are done, are skipped and failed, in one line."""
     where = next(iter(made.environments.values()))
     words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
     words += [f"{len(made.failures)} failed before the start"] if made.failures else []
     words += [f"{made.queued} in the queue already"] if made.queued else []
-    lost = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts): retry=true runs them once more"
-    words += [lost] if made.lost else []
+    lost = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    words += [f"{lost}: retry=true runs them once more"] if made.lost else []
     on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
-    told = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
-    console.print(escape(told), soft_wrap=True, highlight=False)
+    summary = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
+    console.print(escape(summary), soft_wrap=True, highlight=False)
 
 
 def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
@@ -299,10 +282,16 @@ def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> Non
     for item in made.skips:
         reason, words = item.answer.unfit or ("", "")
         console.print(
-            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False
+            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}",
+            soft_wrap=True,
+            highlight=False,
         )
     for item in made.failures:
         reason, words = item.answer.failure or ("", "")
-        console.print(f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}", soft_wrap=True, highlight=False)
+        console.print(
+            f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}",
+            soft_wrap=True,
+            highlight=False,
+        )
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
     console.print(f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started")

@@ -8,6 +8,7 @@ from typing import Any
 from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
+SUBMISSIONS = "jobs"  # folder of submissions within a results folder
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # ways to request GPUs
 LISTS = ("setup", "srun", "hosts", "shell")  # fields that hold words

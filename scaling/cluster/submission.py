@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scaling.cluster.pack import PackedTask
-from scaling.cluster.settings import LISTS, Cluster
+from scaling.cluster.settings import LISTS, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
+from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape, node_name
 from scaling.core.sampling import Sampling
 from scaling.core.schedule import Schedule, ScheduledCase
 from scaling.core.settings import RunSettings
-from scaling.study.preflight import Examined
 
-FOLDER = "jobs"
-SETUP_FAILED = "scaling: setup line failed with exit status"  # how the line begins that a job writes before it ends
+FOLDER = SUBMISSIONS
+SETUP_FAILED = "scaling: setup line failed with exit status"  # the line that a job writes before it ends
 _FILE = "submission.json"
 _YOUNG_SECONDS = 300.0
 _MARGIN = 2.0  # times what a plan foresees

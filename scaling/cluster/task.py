@@ -19,8 +19,8 @@ from scaling.core import cores, machine, schedule, store, supervise
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.core.schedule import Schedule, ScheduledCase
-from scaling.core.worker_group import AllocationLost
-from scaling.transport.remote import SrunSteps, SshShells, Within, allocated_nodes, cpus_per_gpu
+from scaling.core.worker_group import AllocationLost, Transport
+from scaling.transport.remote import SrunSteps, SshShells, allocated_nodes, cpus_per_gpu
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up
@@ -94,16 +94,16 @@ def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, sna
     """Where workers run: as steps of this allocation, or here; with what records are to hold of it."""
     told: dict[str, Any] = {"job": submission.job_here(), "cluster": cluster.name, "nested": nested}
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    within: Within | None = None
+    transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
-        within = SrunSteps(
+        transport = SrunSteps(
             allocated_nodes(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(), cluster.srun_words,
             cluster.gpu_option, cluster.mpi,
         )  # fmt: skip
     elif cluster.name == HOSTS:
-        within = SshShells(cluster.hosts, cluster.shell)
+        transport = SshShells(cluster.hosts, cluster.shell)
     told |= {"restarts": restarts, "code": "snapshot" if snapshot else "checkout"}
-    return supervise.Site(within, told, errors, cluster.python or sys.executable)
+    return supervise.Site(transport, told, errors, cluster.python or sys.executable)
 
 
 def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[ScheduledCase, ...], ...]:
@@ -111,9 +111,9 @@ def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[S
     past = schedule.history(records, work.environments.values())
 
     def left(item: ScheduledCase) -> ScheduledCase | None:
-        identity = (item.case.key, work.environments[item.answer.around]["digest"], item.replicate)
+        identity = (item.case.key, work.environments[item.answer.environment_key]["digest"], item.replicate)
         tried = past.attempts[identity] >= item.attempt  # with retry=true an earlier failure does not count
-        if identity in past.good or (tried and past.over(identity, work.settings)):
+        if identity in past.good or (tried and past.is_exhausted(identity, work.settings)):
             return None
         return dataclasses.replace(item, attempt=past.attempts[identity] + 1)
 
@@ -141,7 +141,7 @@ def lost_records(
     found: list[Record] = []
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if every else None)
-        around = work.environments[item.answer.around]  # as it was asked for: where this process runs does not matter
+        around = work.environments[item.answer.environment_key]  # as it was asked for: where this process runs does not matter
         if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
             continue
         blank = supervise.empty_record(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)

@@ -1,13 +1,14 @@
-"""Child processes: start one under the reaper, read what it says, tell how it ended, and end all that it left behind.
+"""Child processes that exchange JSON lines: start one, send to it, receive its events, say how it ended, and end it.
 
-Knows streams, signals and exit statuses; not what a process is asked to do. Does not import JAX.
+Every process that this package talks to is a `ChildProcess`: workers, compilers, the examination of cases, W&B and Julia. Knows
+streams, signals and exit statuses; not what a process is asked to do. Does not import JAX.
 """
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -15,146 +16,168 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from scaling.core import environment
+from scaling.core import environment, memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
 _LINE_CHARACTERS = 4096  # a longer line is read in pieces
-_LOG_CHARACTERS = 64 * 2**20  # of a file of a worker's stderr; what follows is left out
+_LOG_CHARACTERS = 64 * 2**20  # of a log of standard error; what follows is left out
 _EVENT_CHARACTERS = 64 * 2**20  # of one event
-_END_SECONDS = 5.0  # for the reaper, and for what reads the streams, to end
+_END_SECONDS = 5.0  # for the reaper, and for the threads that read the streams, to end
 _SHOWN_CHARACTERS = 300
 _NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")  # what XLA writes when nothing is wrong
 Event = dict[str, Any]
 
 
-def start(command: Sequence[str], given: str | None = None, **options: Any) -> subprocess.Popen:
-    """Start a command under the reaper, in a session of its own. `given` is its standard input; None makes a pipe.
+@dataclass(frozen=True)
+class ProcessExit:
+    """How a process ended: the reason of a record, a description, and the last line of its standard error."""
 
-    The process that is returned is the reaper: it ends with the status of the command, after all descendants of the command.
+    reason: str  # out_of_memory, killed
+    text: str
+    last_line: str
+
+
+class ChildProcess:
+    """A process, in a session of its own, that reads JSON lines and writes JSON objects, its events, on lines of their own.
+
+    stdin_text: all of its standard input; None makes a pipe for `send`. reaped: whether it runs under the reaper, which ends
+    with the status of the command, after all descendants of the command have been ended. log: a file for its standard error.
+    deliver: is called with each event instead of `receive`. tagged: whether objects without a field "event" are ignored.
     """
-    first = json.dumps(list(command)) + "\n"
-    reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())]
-    if given is None:
-        process = start_plain(reaper, **options)
-        send(process, first)
-        return process
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe would fill where nobody reads
-        file.write(first + given)
-        file.seek(0)
-        return start_plain(reaper, stdin=file, **options)
+
+    def __init__(
+        self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True, log: Path | None = None,
+        deliver: Callable[[Event], None] | None = None, tagged: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        self._kills_before = memory.kills()
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        first = json.dumps(list(command)) + "\n" if reaped else ""
+        started = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else command
+        if stdin_text is None:
+            self._process = _start(started, subprocess.PIPE, options)
+            self._write(first)
+        else:
+            with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe would fill where nobody reads
+                file.write(first + stdin_text)
+                file.seek(0)
+                self._process = _start(started, file, options)
+        put = deliver or self._events.put
+        self._readers = [
+            _start_thread(_read_stderr, self._process, self._stderr, log),
+            _start_thread(_read_events, self._process, put, tagged),
+        ]
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the process, which is that of the reaper where there is one."""
+        return self._process.pid
+
+    def send(self, value: Any) -> None:
+        """Write a value as a line of JSON; a process that has ended does not receive it."""
+        self._write(json.dumps(value) + "\n")
+
+    def _write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+    def receive(self, seconds: float | None = None) -> Event | None:
+        """Return the next event, or None after `seconds`. The last one is {"event": "exit", "status": ...}."""
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=seconds)
+        return None
+
+    def stderr_lines(self) -> list[str]:
+        """Return the last lines of standard error so far; of a process that has ended, all of them."""
+        self._readers[0].join(1.0)
+        return list(self._stderr)
+
+    def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
+        """Return why the process ended, from its status and what it wrote to standard error."""
+        last = last_line(self.stderr_lines() if lines is None else lines)
+        by_kernel = status == -9 and memory.kills() > self._kills_before
+        text = describe_status(status) + (" when the host's memory ran out" if by_kernel else "")
+        return ProcessExit("out_of_memory" if by_kernel or memory.ran_out(last) else "killed", text, last)
+
+    def close(self, leave_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
+        """End the process, and everything that it started, and close its streams.
+
+        leave_seconds: for the process to end by itself, after its standard input is closed. end_seconds: after SIGTERM.
+        """
+        process = self._process
+        if leave_seconds and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(leave_seconds)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(end_seconds)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for reader in self._readers:
+            reader.join(_END_SECONDS)
+        read = [] if any(reader.is_alive() for reader in self._readers) else [process.stdout, process.stderr]
+        for stream in [process.stdin, *read]:
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
 
 
-def start_plain(command: Sequence[str], stdin: int | IO[str] = subprocess.PIPE, **options: Any) -> subprocess.Popen:
-    """Start a command without the reaper, in a session of its own, with its output as pipes of text that may hold any byte."""
+def _start(command: Sequence[str], stdin: int | IO[str], options: dict[str, Any]) -> subprocess.Popen:
     return subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
         start_new_session=True, **options,
     )  # fmt: skip
 
 
-def send(process: subprocess.Popen, text: str) -> None:
-    """Write to the standard input of a process; one that has ended does not hear it."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(text)
-        process.stdin.flush()
-
-
-def end(process: subprocess.Popen, readers: Sequence[threading.Thread] = ()) -> None:
-    """End a process that `start` returned, and everything that it started."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
-    kill_group(process)
-    close(process, readers)
-
-
-def close(process: subprocess.Popen, readers: Sequence[threading.Thread]) -> None:
-    """Close the streams of a process that has ended, after those who read them are done."""
-    for reader in readers:
-        reader.join(_END_SECONDS)
-    read = [] if any(reader.is_alive() for reader in readers) else [process.stdout, process.stderr]
-    for stream in [process.stdin, *read]:
-        with contextlib.suppress(OSError):
-            if stream is not None:
-                stream.close()
-
-
-def kill_group(process: subprocess.Popen) -> None:
-    """Kill the process group of a process, and wait for the process."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def read_events(process: subprocess.Popen, put: Callable[[Event], None]) -> threading.Thread:
-    """Pass on each event, a JSON object on a line; then the exit status. Returns the thread that does so.
-
-    A line that is no event, such as one torn by the death of the process, is left out.
-    """
-
-    def read() -> None:
-        stream = process.stdout
-        assert stream is not None
-        while line := stream.readline(_EVENT_CHARACTERS):
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(event := json.loads(line), dict) and "event" in event:
-                    put(event)
-        put({"event": "exit", "status": process.wait()})
-
-    return _started(read)
-
-
-@dataclasses.dataclass
-class Tail:
-    """The last lines that a process wrote to its standard error."""
-
-    lines: collections.deque[str]
-    reader: threading.Thread
-
-    def read(self) -> list[str]:
-        """Return the lines so far; of a process that has ended, all."""
-        self.reader.join(1.0)
-        return list(self.lines)
-
-
-def read_tail(process: subprocess.Popen, log: Path | None = None) -> Tail:
-    """Keep the last lines of what a process writes to its standard error, and in a file, without secrets, if one is named."""
-    lines: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-
-    def read() -> None:
-        stream = process.stderr
-        assert stream is not None
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(log.open("a", encoding="utf-8", errors="replace")) if log else None
-            written = 0
-            while line := stream.readline(_LINE_CHARACTERS):
-                lines.append(line.rstrip("\n"))
-                if file is not None and written < _LOG_CHARACTERS:
-                    written += _log(file, line, written + len(line) >= _LOG_CHARACTERS)
-
-    return Tail(lines, _started(read))
-
-
-def _log(file: IO[str], line: str, last: bool) -> int:
-    """Write a line to a log; a full disk loses the line, not the run. Returns its length."""
-    with contextlib.suppress(OSError):
-        file.write(environment.hide_secrets(line) + ("\n[the rest is left out]\n" if last else ""))
-        file.flush()
-    return len(line)
-
-
-def _started(function: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=function, daemon=True)
+def _start_thread(function: Callable[..., None], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
-def how_it_ended(status: int) -> str:
+def _read_events(process: subprocess.Popen, put: Callable[[Event], None], tagged: bool) -> None:
+    """Deliver each JSON object, then the exit status. Other lines, such as one torn by the death of the process, are ignored."""
+    stream = process.stdout
+    assert stream is not None
+    while line := stream.readline(_EVENT_CHARACTERS):
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
+                put(event)
+    put({"event": "exit", "status": process.wait()})
+
+
+def _read_stderr(process: subprocess.Popen, lines: collections.deque[str], log: Path | None) -> None:
+    """Keep the last lines of standard error; write all of them, without secrets, to the log, if there is one."""
+    stream = process.stderr
+    assert stream is not None
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(log.open("a", encoding="utf-8", errors="replace")) if log else None
+        written = 0
+        while line := stream.readline(_LINE_CHARACTERS):
+            lines.append(line.rstrip("\n"))
+            if file is not None and written < _LOG_CHARACTERS:
+                written += len(line)
+                _log(file, line, last=written >= _LOG_CHARACTERS)
+
+
+def _log(file: IO[str], line: str, last: bool) -> None:
+    """Write a line to a log; a full disk loses the line, not the run."""
+    with contextlib.suppress(OSError):
+        file.write(environment.hide_secrets(line) + ("\n[the rest is left out]\n" if last else ""))
+        file.flush()
+
+
+def describe_status(status: int) -> str:
     """Return how a process ended, from the status that `subprocess` gives."""
     if status >= 0:
         return f"ended with status {status}"
@@ -169,6 +192,6 @@ def signal_name(number: int) -> str:
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """Return the last line that tells something of why a process ended, without paths and secrets; "" where there is none."""
-    told = [line for line in lines if line.strip() and not _NOISE.match(line)]
-    return environment.last_line("\n".join(told), "")[:_SHOWN_CHARACTERS]
+    """Return the last line that says why a process ended, without paths and secrets; "" where there is none."""
+    relevant = [line for line in lines if line.strip() and not _NOISE.match(line)]
+    return environment.last_line("\n".join(relevant), "")[:_SHOWN_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The cores of this host: which a process may use, and which it has claimed for itself alone.
+"""The cores of this host: which a process may use, and which it has claimed exclusively.
 
 Knows Linux; not what runs on a core. A claim holds between all processes of a host that use this package, whoever started them:
 two studies that share a core would time each other.
@@ -20,7 +20,7 @@ _NAME = "ad-scaling/core/"  # of the sockets that stand for claims; the kernel f
 
 
 def allowed() -> list[int]:
-    """The cores that this process may use, one of each physical core first, no more than a container's quota pays for."""
+    """Return the cores that this process may use, one of each physical core first, within the quota of a container."""
     first: list[int] = []
     rest: list[int] = []
     seen: set[str] = set()
@@ -32,28 +32,32 @@ def allowed() -> list[int]:
 
 
 def _quota() -> int:
-    """Whole cores that the control group's quota pays for; 0 where there is none."""
+    """Return the whole cores that the quota of the control group allows; 0 where there is none."""
     words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 
 
 @contextlib.contextmanager
 def claimed(
-    count: int, owner: str, waiting: Callable[[list[int]], None] = lambda _: None, node: str = "", patience: float = math.inf
+    count: int,
+    owner: str,
+    waiting: Callable[[list[int]], None] = lambda _: None,
+    node: str = "",
+    patience: float = math.inf,
 ) -> Iterator[list[int]]:
-    """So many cores for this owner alone, or all where there are fewer; `waiting` is called once, with who holds them.
+    """Claim `count` cores for this owner, or all where there are fewer; `waiting` is called once, with the holders' pids.
 
     First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node are given the same
     cores; those of the same owner on another node, which is this host too, others, and where there are none the same.
     """
-    mine, end, told = allowed(), time.monotonic() + patience, False
+    mine, end, reported = allowed(), time.monotonic() + patience, False
     with contextlib.ExitStack() as stack:
         with contextlib.ExitStack() as queue:
             first, held = False, None
             while not (first := first or _next(mine, owner, queue)) or (held := _take(mine, count, owner, node, stack)) is None:
-                if not told:
+                if not reported:
                     waiting(_holders(mine))
-                told = True
+                reported = True
                 if time.monotonic() > end:
                     raise TimeoutError(f"{count} cores were waited for; processes {_holders(mine)} hold some of them")
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
@@ -67,12 +71,12 @@ def describe_wait(by: Sequence[int], node: str = "") -> str:
 
 
 def _next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Whether it is this owner's turn; one that holds cores here already need not wait for it, or others would for ever."""
+    """Return whether it is the turn of this owner; one that holds cores already does not wait, which would be a deadlock."""
     return _taken("queue", queue) or not all(_free(f"{core}/{owner}") for core in mine)
 
 
 def _holders(those: list[int]) -> list[int]:
-    """The processes that hold any of these cores, by their numbers; some that there are may not be seen from here."""
+    """Return the pids of processes that hold any of these cores; those of other users may be missing."""
     found = []
     for core in those:
         with socket.socket(socket.AF_UNIX) as ask, contextlib.suppress(OSError):
@@ -82,11 +86,11 @@ def _holders(those: list[int]) -> list[int]:
 
 
 def _take(mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack) -> list[int] | None:
-    """So many cores, or all: those of our own node, or those that are free and then our own; None if these are too few."""
+    """Return `count` cores, or all: those of the same owner and node, or free ones; None if these are too few."""
     count = min(count, len(mine))
-    beside = [core for core in mine if not _free(f"{core}/{owner}/{node}")]
-    if len(beside) >= count:
-        return beside[:count]
+    same_node = [core for core in mine if not _free(f"{core}/{owner}/{node}")]
+    if len(same_node) >= count:
+        return same_node[:count]
     with contextlib.ExitStack() as trial:
         free, ours = list[int](), list[int]()
         for core in mine:
@@ -104,7 +108,7 @@ def _take(mine: list[int], count: int, owner: str, node: str, stack: contextlib.
 
 
 def _taken(name: str, stack: contextlib.ExitStack) -> bool:
-    """Whether a name was free, and is ours until the stack is left."""
+    """Claim a name until the stack is left; return whether it was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_NAME}{name}")

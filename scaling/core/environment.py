@@ -1,6 +1,6 @@
 """The environment: where a record was made, and with what.
 
-Nothing secret and no path of anybody's machine gets out of here. Does not import JAX: a login node can ask.
+Removes secrets and the paths of a user's machine from texts. Does not import JAX, so that a login node can use it.
 """
 
 import ctypes
@@ -23,7 +23,15 @@ import scaling
 from scaling.core.case import Refusal
 
 _PACKAGE = Path(__file__).parents[1]
-OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")  # fields that follow, or differ with each case
+OF_THE_CASE = (
+    "digest",
+    "setting",
+    "load",
+    "cores",
+    "shape",
+    "job",
+    "restarts",
+)  # fields that follow, or differ with each case
 _MATTER = (  # fields that the digest hashes
     "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source", "workload_digest", "bound",
     "driver", "processes", "engine", "hardware",
@@ -36,12 +44,13 @@ _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
 _AT_START = dict(os.environ)
 _SHORTEST = 6  # characters of a secret: a shorter value, such as "true", would be found everywhere
 _SECRET = re.compile(
-    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$", re.IGNORECASE
+    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$",
+    re.IGNORECASE,
 )
 
 
 def platform() -> str:
-    """What JAX will run on here: cpu, gpu or tpu. Only asks JAX, in another process, where a plugin for more is installed."""
+    """Return what JAX runs on here: cpu, gpu or tpu. Asks JAX, in another process, only where a plugin is installed."""
     named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if named:
         return {"cuda": "gpu", "rocm": "gpu"}.get(named, named)
@@ -51,7 +60,7 @@ def platform() -> str:
 
 @functools.cache
 def probe() -> dict[str, Any]:
-    """The backend that JAX starts here, its device kind and how many devices it has, from a process of its own."""
+    """Return the backend that JAX starts here, its device kind and its number of devices, from another process."""
     ask = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     try:
@@ -63,7 +72,7 @@ def probe() -> dict[str, Any]:
 
 
 def variables(where: str) -> dict[str, str]:
-    """The environment variables that a worker starts with beside the person's own; one that the person has set wins."""
+    """Return the environment variables that are set for a worker; a value that the user has set takes precedence."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if where == "cpu":
         if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
@@ -81,13 +90,13 @@ def describe(
     bound_to: Sequence[int] | None,
     engine: Mapping[str, str | None] | None = None,
     processes: int | str | None = None,
-    beside: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What stands in a record. `digest` hashes what makes two measurements incomparable; the rest is told beside it.
+    """Return the environment of a record. `digest` hashes what makes two measurements incomparable.
 
     engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
-    that they can be compared. processes: as asked for. beside: more to be told, such as the hosts and the job. hardware: what a
+    that they can be compared. processes: as asked for. more: further fields, such as the hosts and the job. hardware: what a
     plan was made for, and with which compilers.
     """
     sha, dirty = commit()
@@ -120,12 +129,12 @@ def describe(
         "load": round(load, 2),
         "governor": governor(bound_to),
         "kernel": machine.release(),
-        **(beside or {}),
+        **(more or {}),
     }
 
 
 def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether a record was made in an environment as planned, as far as it could be told where it was planned."""
+    """Return whether a record was made in an environment as planned, in the fields that were known when it was planned."""
     names = {name for name in (*planned, *found) if name in _MATTER}
     return all(planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ()))
 
@@ -142,7 +151,7 @@ def _digest(matters: Mapping[str, Any]) -> str:
 
 @functools.cache
 def source(package: Path = _PACKAGE) -> str:
-    """A hash of the package's source, this one's or a copy's, which tells two dirty trees, or two installed copies, apart."""
+    """Return a hash of the source of the package, which distinguishes modified checkouts and installed copies."""
     whole = hashlib.sha256()
     for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -151,18 +160,18 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """The last commit that changed this package, and whether its files differ from it; None outside a checkout of it."""
+    """Return the last commit that changed this package, and whether its files differ from it; None outside a checkout."""
 
     here = ("-C", str(_PACKAGE))
-    if told := os.environ.get("AD_SCALING_COMMIT"):  # of a copy that was taken from it; see versus.py and cluster/snapshot.py
-        return told.removesuffix("+dirty"), told.endswith("+dirty")
+    if value := os.environ.get("AD_SCALING_COMMIT"):  # of a copy of a checkout; see study/variants.py
+        return value.removesuffix("+dirty"), value.endswith("+dirty")
     if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     return git(*here, "log", "-1", "--format=%H", "--", "."), bool(git(*here, "status", "--porcelain", "--", "."))
 
 
 def git(*words: str, **variables: str) -> str | None:
-    """What git answers, or None where it fails or is not there."""
+    """Return the output of git, or None where it fails or is not installed."""
     try:
         done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
     except OSError:
@@ -176,21 +185,21 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """What steers the clocks of these cores, or of all that the process may use; None where that is not told."""
+    """Return the frequency governor of these cores, or of all that the process may use; None where it is not known."""
     mine = bound_to or sorted(os.sched_getaffinity(0))
-    told = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
-    return "+".join(sorted(name for name in told if name)) or None
+    value = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
+    return "+".join(sorted(name for name in value if name)) or None
 
 
 def nvml(name: str, *arguments: Any) -> bool:
-    """Whether a function of NVIDIA's management library did as asked; no library, no such function and an error are all False."""
+    """Call a function of NVIDIA's management library; return whether it succeeded."""
     function = getattr(_nvml(), name, None)
     return function is not None and function(*arguments) == 0
 
 
 @functools.cache
 def _nvml() -> Any:
-    """The library, started; None where there is none."""
+    """Return the initialised library; None where there is none."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         return library if library.nvmlInit_v2() == 0 else None
@@ -199,13 +208,13 @@ def _nvml() -> Any:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver."""
+    """Return the version of NVIDIA's driver."""
     version = ctypes.create_string_buffer(80)  # the size that NVML asks for
     return version.value.decode() if nvml("nvmlSystemGetDriverVersion", version, 80) else None
 
 
 def contents(path: str) -> str | None:
-    """A file's text without the white space around it; None where it cannot be read."""
+    """Return the text of a file, stripped; None where it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -213,7 +222,7 @@ def contents(path: str) -> str | None:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """What a process said last, fit to be shown."""
+    """Return the last line of the output of a process, without paths and secrets."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return scrub(lines[-1]) if lines else otherwise
 
@@ -240,7 +249,13 @@ def _secrets() -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for name, value in [*_AT_START.items(), *os.environ.items()]:
         if _SECRET.search(name) and not value.strip().isdecimal():
-            written = (value, " ".join(value.split()), repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote_plus(value))
+            written = (
+                value,
+                " ".join(value.split()),
+                repr(value)[1:-1],
+                json.dumps(value)[1:-1],
+                urllib.parse.quote_plus(value),
+            )
             lines = value.splitlines()
             found |= dict.fromkeys((each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name)
     return sorted(found.items(), key=lambda item: -len(item[0]))

@@ -1,10 +1,10 @@
-"""Words: numbers as people read them, the one place where they become text."""
+"""Formatting: numbers as text for people."""
 
 import math
 
 
 def format_number(value: float) -> str:
-    """Three digits or so, never in powers of ten between 0.01 and a million."""
+    """Return about three digits, without a power of ten between 0.01 and a million."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     tens = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -12,16 +12,19 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Seconds in a unit that suits them, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
+    """Return seconds in a suitable unit, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((u, s) for u, s in units if seconds >= 0.9995 * s), units[-1])
-    around = "" if low is None or high is None else f" ({format_number(low / size)} to {format_number(high / size)})"
-    return f"{format_number(seconds / size)} {unit}{around}"
+    interval = "" if low is None or high is None else f" ({format_number(low / size)} to {format_number(high / size)})"
+    return f"{format_number(seconds / size)} {unit}{interval}"
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in a unit that suits them, thousands at a time: '3.20 GB', '512 B'."""
-    unit, size = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= 0.9995 * s), ("B", 1))
+    """Return bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
+    unit, size = next(
+        ((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= 0.9995 * s),
+        ("B", 1),
+    )
     return f"{format_number(value / size)} {unit}"
 
 
@@ -33,61 +36,61 @@ _WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 a
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a ratio says anything; a ratio without an interval is taken as it is."""
+    """Return whether the interval of a ratio is narrow enough to report; a ratio without an interval is reported."""
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
 
 
 def is_exponent_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of an exponent says anything."""
+    """Return whether the interval of an exponent is narrow enough to report."""
     return low is None or high is None or high - low <= _WIDEST_EXPONENT
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a part of a law, such as the serial fraction, says anything."""
+    """Return whether the interval of a fraction, such as the serial fraction, is narrow enough to report."""
     return low is None or high is None or high - low <= _WIDEST_PART
 
 
 def format_ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """A ratio with its interval where it is known: '1.77x (1.70 to 1.81)'; nothing for None.
+    """Return a ratio with its interval where it is known, '1.77x (1.70 to 1.81)'; "" for None.
 
-    Where the interval says nothing the value is not shown: 'not determined (0.59 to 37.2)'.
+    Where the interval is too wide the value is not shown: 'not determined (0.59 to 37.2)'.
     """
     if value is None:
         return ""
-    around = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
-    return f"{format_number(value)}{sign}{around}" if is_ratio_determined(low, high) else f"{UNDETERMINED}{around}"
+    interval = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
+    return f"{format_number(value)}{sign}{interval}" if is_ratio_determined(low, high) else f"{UNDETERMINED}{interval}"
 
 
 def format_seconds(name: str, value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """How many times as long something takes as what was named before, in words."""
-    told = format_ratio(value, low, high)
-    return f"{name} takes {told} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {told}"
+    """Return a sentence on how many times as long `name` takes."""
+    text = format_ratio(value, low, high)
+    return f"{name} takes {text} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """An exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
+    """Return an exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
     return _estimated(value, low, high, is_exponent_determined(low, high))
 
 
 def format_share(value: float, low: float | None, high: float | None) -> str:
-    """A part of a law with its interval, likewise."""
+    """Return a fraction with its interval, in the same form."""
     return _estimated(value, low, high, is_share_determined(low, high))
 
 
 def _estimated(value: float, low: float | None, high: float | None, determined: bool) -> str:
-    around = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-    return f"{value:.3g}{around}" if determined else f"{UNDETERMINED}{around}"
+    interval = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    return f"{value:.3g}{interval}" if determined else f"{UNDETERMINED}{interval}"
 
 
 def format_percentage(value: float) -> str:
-    """A part of a whole in per cent: '83 %', 'under 1 %'."""
+    """Return a fraction as a percentage: '83 %', 'under 1 %'."""
     return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def format_wait(seconds: float) -> str:
-    """A span of waiting: '45 s', '3 min', '2 h 05 min'."""
+    """Return a waiting time: '45 s', '3 min', '2 h 05 min'."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -95,12 +98,12 @@ def format_wait(seconds: float) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """'1 case', '2 cases', '1,000 cases'."""
+    """Return a count with its noun: '1 case', '2 cases', '1,000 cases'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_cell(text: str) -> str:
-    """Text that stays in its cell of a Markdown table and is not read as HTML."""
+    """Return text escaped for a cell of a Markdown table."""
     for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
         text = text.replace(plain, escaped)
     return " ".join(text.split())

@@ -1,6 +1,6 @@
-"""The machine that a study runs on, and the shape of what a case takes of it: devices, on so many nodes, in so many processes.
+"""The machine that a study runs on, and the shape of the processes of a case: devices, nodes and processes.
 
-Values; where they come from, this host or a cluster's own words, others know.
+Values only: this host and the clusters know where they come from.
 """
 
 import os
@@ -15,7 +15,7 @@ EACH = "device"  # a process of its own for each device
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """What a case takes: devices, shared out evenly over nodes, and over the processes that hold them."""
+    """The devices of a case, divided evenly over nodes, and over the processes that hold them."""
 
     devices: int
     nodes: int = 1
@@ -24,7 +24,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is: nodes with so many devices each, of a platform."""
+    """The nodes of a platform, each with the same number of devices."""
 
     platform: str  # cpu, gpu, tpu
     device_kind: str | None  # None: only the nodes know
@@ -37,11 +37,11 @@ class Machine:
 
     @property
     def devices(self) -> int:
-        """How many there are in all."""
+        """Return the number of devices."""
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """What so many devices take: the fewest nodes over which they share out evenly; a process a node, or as asked."""
+        """Return the fewest nodes that devices divide evenly over, with one process for each node, or as requested."""
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
             nodes += 1
@@ -50,7 +50,8 @@ class Machine:
         several = min(int(processes), devices)
         if devices % several or several % nodes:
             over = f"processes={processes}" + (f" on {count_of(nodes, 'node')}" if nodes > 1 else "")
-            raise Refusal(f"devices={devices} do not share out over {over}: take a divisor of every count, or processes={EACH}")
+            fix = f"take a divisor of every count, or processes={EACH}"
+            raise Refusal(f"devices={devices} do not divide evenly over {over}: {fix}")
         return ProcessShape(devices, nodes, several)
 
     def enough(self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool) -> None:
@@ -62,7 +63,7 @@ class Machine:
         take = ",".join(str(count) for count in counts if count not in much + uneven) or "1"
         if uneven:
             over = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
-            raise Refusal(f"devices={uneven[-1]} do not share out evenly over {over}: take devices=[{take}]")
+            raise Refusal(f"devices={uneven[-1]} do not divide evenly over {over}: take devices=[{take}]")
         free = self.platform == "cpu" and not self.remote
         if not much or (free and oversubscribe):
             return
@@ -73,5 +74,5 @@ class Machine:
 
 
 def node_name() -> str:
-    """What this host is called: by Slurm or by the launcher, where they did, who may take one host for several nodes."""
+    """Return the name of this node: that of Slurm or of the launcher, which may use one host as several nodes."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename

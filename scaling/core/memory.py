@@ -64,7 +64,12 @@ def taken(needed: Mapping[str, Any], results: int = 1) -> int | None:
 
 
 def lacking(
-    needed: Mapping[str, Any], devices: Sequence[Any], platform: str, limit: int | None = None, results: int = 1, beside: int = 0
+    needed: Mapping[str, Any],
+    devices: Sequence[Any],
+    platform: str,
+    limit: int | None = None,
+    results: int = 1,
+    beside: int = 0,
 ) -> str | None:
     """What a program needs and what there is, in words, where it needs more; on a CPU all devices share the host's memory.
 

@@ -21,7 +21,10 @@ _SETTINGS = (  # which a case or the launcher decides
     "jax_enable_x64", "jax_platforms", "jax_num_cpu_devices", "jax_disable_jit", "jax_default_device",
     "jax_enable_compilation_cache",
 )  # fmt: skip
-_FIXES = {"jax_enable_x64": "dtype=float64 of a study sets it", "jax_platforms": "JAX_PLATFORMS sets it for a whole run"}
+_FIXES = {
+    "jax_enable_x64": "dtype=float64 of a study sets it",
+    "jax_platforms": "JAX_PLATFORMS sets it for a whole run",
+}
 _MOST = 3  # changes in a text
 State = Mapping[str, Any]
 
@@ -42,9 +45,9 @@ def changes(before: State) -> tuple[str, str] | None:
     }
     settings = [name for name in _SETTINGS if now[name] != before[name]]
     functions = [name for name in before if name not in _SETTINGS and now.get(name) is not before[name]]
-    told = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
-    if not told:
+    changed = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
+    if not changed:
         return None
-    more = f" and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     fixes = [_FIXES[name] for name in settings if name in _FIXES]
-    return f"changed {', '.join(told[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))
+    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))

@@ -58,7 +58,7 @@ class Record:
     status: str
     environment: dict[str, Any]  # see environment.py; its "digest" is part of the identity
     reason: str | None = None
-    text: str | None = None  # free words beside the reason
+    text: str | None = None  # free text on the reason
     replicate: int = 0
     attempt: int = 1
     order: int = 0  # place in the shuffled order of its run
@@ -185,13 +185,13 @@ def from_line(line: str) -> Record:
     return record
 
 
-def refuse_future(told: Any) -> None:
+def refuse_future(value: Any) -> None:
     """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
-    schema = told.get("schema") if isinstance(told, dict) else None
+    schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
-    environment = told.get("environment")
-    versions = environment.get("versions") if isinstance(environment, dict) else told.get("versions")
+    environment = value.get("environment")
+    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
     version = versions.get("ad_scaling") if isinstance(versions, dict) else None
     raise FutureSchema(schema, version if isinstance(version, str) and version != scaling.__version__ else None)
 

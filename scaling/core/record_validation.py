@@ -12,10 +12,36 @@ _MOST_INTEGER = 2**63 - 1  # what a 64-bit integer of other programs holds
 _MOST = 1e30  # of any other number
 _MOST_SECONDS = 1e9  # 30 years
 _LEAST_SECONDS = 1e-12  # of a sample
-_NUMBERS = ("seconds_min", "turns", "compilations", "marked", "collectives", "colors", "kernels", "messages")  # lists, mappings
+_NUMBERS = (
+    "seconds_min",
+    "turns",
+    "compilations",
+    "marked",
+    "collectives",
+    "colors",
+    "kernels",
+    "messages",
+)  # lists, mappings
 _WORDS = ("platform", "device_kind", "setting")  # of an environment
-_WORK = ("copy", "matmul", "transcendental", "arithmetic", "division", "reduction", "transpose", "all_reduce")  # of a ceiling
-_PARTS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted, in seconds
+_WORK = (
+    "copy",
+    "matmul",
+    "transcendental",
+    "arithmetic",
+    "division",
+    "reduction",
+    "transpose",
+    "all_reduce",
+)  # of a ceiling
+_PARTS = (
+    "seconds",
+    "low",
+    "high",
+    "call",
+    "compute",
+    "communication",
+    "waiting",
+)  # of what is predicted, in seconds
 
 
 def is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Settings: how a study is run, apart from what it is: how long a case is sampled, how often, in which order, on which cores.
+"""Settings: how a study is run: how long a case is sampled, how often, in which order, on which cores.
 
 Does not know cases, nor where they run.
 """
@@ -12,13 +12,13 @@ from scaling.core.machine import EACH
 from scaling.core.sampling import Sampling
 
 _MOST = 1e8  # of any setting
-_BESIDE = 5  # replicates, where two sides are compared
-_BLOCKS = 3  # replicates, where all device counts share an allocation
+_VERSUS = 5  # replicates, where two variants are compared
+_NESTED = 3  # replicates, where all device counts share an allocation
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a study is run, apart from what it is."""
+    """How a study is run."""
 
     sampling: Sampling = field(default_factory=Sampling)
     bind: bool = True
@@ -26,13 +26,13 @@ class RunSettings:
     case_seconds: float = 600.0
     order_seed: int = 0
     replicates: int = 1
-    processes: int | str | None = None  # that share the devices of a case: so many, one a "device", or one a node
+    processes: int | str | None = None  # of a case: a number, or one for each "device" or (None) node
     max_cases: int = 100_000  # a larger study is refused
     attempts: int | None = None  # at a case in all, where what fails for good is not tried again; None: any failure is
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Those of a composed configuration, with every value checked; what cannot be one is refused."""
+        """Return the settings of a composed configuration; a value that is not allowed is refused."""
         for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
@@ -77,8 +77,8 @@ def _number(name: str, value: Any, least: float, whole: bool = False) -> Any:
 
 
 def _replicates(config: Mapping[str, Any]) -> Any:
-    """How often fresh processes measure every case, where that is not said by what else is asked for."""
+    """Return the number of replicates; the default depends on `versus` and `nested`."""
     asked = config["replicates"]
-    if config["nested"] and isinstance(asked, int) and asked < _BLOCKS:
-        raise Refusal(f"nested=true takes at least {_BLOCKS} blocks of each device count: replicates={asked} are too few")
-    return asked if asked is not None else _BESIDE if config["versus"] is not None else _BLOCKS if config["nested"] else 1
+    if config["nested"] and isinstance(asked, int) and asked < _NESTED:
+        raise Refusal(f"nested=true takes at least {_NESTED} blocks of each device count: replicates={asked} are too few")
+    return asked if asked is not None else _VERSUS if config["versus"] is not None else _NESTED if config["nested"] else 1

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Refusal
+from scaling.core.files import replace_file
 from scaling.core.record import SCHEMA, FutureSchema, Record, from_line, refuse_future, to_line
 
 _WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
@@ -189,18 +190,17 @@ def read_file(path: Path) -> bytes:
     with open(handle, "rb") as file:
         kind = os.fstat(handle).st_mode
         if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "Not a regular file", str(path))
+            raise OSError(
+                errno.EINVAL,
+                os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "Not a regular file",
+                str(path),
+            )
         return file.read()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a small file as a whole, or not at all."""
-    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        fresh.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Write a value as JSON to a small file, which is replaced as a whole or not at all."""
+    replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -235,10 +235,10 @@ def _check_manifests(folder: Path) -> None:
         _check_schema(path, read_json(path))
 
 
-def _check_schema(path: Path, told: Any) -> None:
+def _check_schema(path: Path, value: Any) -> None:
     """Raise a `Refusal` if a mapping read from a file has a schema greater than ours."""
     try:
-        refuse_future(told)
+        refuse_future(value)
     except FutureSchema as future:
         raise _too_new(path, future) from None
 

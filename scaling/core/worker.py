@@ -1,16 +1,16 @@
 """The worker: runs cases on devices and writes a record of each.
 
-`python -m scaling.worker` needs jax, numpy and the standard library, and nothing else. It reads a job from standard input, a
-line of JSON, binds itself to cores before JAX starts, and then does what it is told, a line each:
+`python -m scaling.worker` needs jax, numpy and the standard library only. It reads a job from standard input, a line of JSON,
+binds itself to cores before JAX starts, and then executes orders, one on each line:
 
-    {"do": "prepare", "case": ..., ...}   build, compile, run once and check; says "ready", "end" or "later"
-    {"do": "turn", "key": ...}            take samples for a while; says "turn", with whether these were enough, or "end"
-    {"do": "finish", "key": ...}          write the record; says "end"
-    {"do": "forget", "key": ...}          leave the case as if it had not begun; says "forgotten"
+    {"do": "prepare", "case": ..., ...}   build, compile, run once and check; sends "ready", "end" or "later"
+    {"do": "turn", "key": ...}            take samples for a while; sends "turn", with whether these were enough, or "end"
+    {"do": "finish", "key": ...}          write the record; sends "end"
+    {"do": "forget", "key": ...}          discard the case as if it had not begun; sends "forgotten"
 
-so that cases to be compared can take turns, in one process or in several: of those that share the devices of a case each is told
-the same, and the first one answers. They meet at an address that it names and the launcher passes on.
-Records go to a file of its own.
+The turns of cases that are to be compared can thus be interleaved. Processes that share the devices of a case all receive the
+same orders, and the first one answers. They connect at an address that it chooses and the launcher passes on. Records go to a
+file of the worker's own.
 """
 
 import contextlib
@@ -37,15 +37,15 @@ from scaling.core.store import Writer
 
 _LEAVE_SECONDS = 2.0
 _PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
-PROTOCOL = 3  # what is read and said above; told to a launcher of another revision
+PROTOCOL = 3  # version of the orders and events above, for a launcher of another revision
 
 
 def main() -> int:
-    """Run the cases of a job as told; 3 if a record could not be written."""
+    """Run the cases of a job as ordered; return 3 if a record could not be written."""
     kept = event_channel.open_channel()
     orders = kept.orders
     job = json.loads(orders.readline())
-    rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun says the same to all that it starts
+    rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun sends the same job to all workers
     if "parent" in job:
         event_channel.die_with_parent(job["parent"])
     else:
@@ -71,20 +71,20 @@ def main() -> int:
     with contextlib.ExitStack() as held:
         try:
             bound = held.enter_context(_cores(job, rank, say))
-            place, around = _start(job, rank, bound, meet)
+            place, context = _start(job, rank, bound, meet)
         except (Refusal, TimeoutError) as refusal:
             say("refused", all_may=True, text=str(refusal))
             return 1
         first = place.rank == 0
         gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
         say("started", protocol=PROTOCOL)
-        return _serve(job, kept, place, around, say)
+        return _serve(job, kept, place, context, say)
 
 
 def _serve(
-    job: dict[str, Any], kept: event_channel.Channel, place: Any, around: dict[str, Any], say: Callable[..., None]
+    job: dict[str, Any], kept: event_channel.Channel, place: Any, context: dict[str, Any], say: Callable[..., None]
 ) -> int:  # fmt: skip
-    """Do what is ordered, line by line. around: what is told of all processes beside what this one knows."""
+    """Execute the orders. context: fields of the environment that describe all processes of the group."""
     from scaling.core import (
         process_state,
         run_case,  # and with it JAX, which has found cores and flags as they are meant
@@ -98,7 +98,7 @@ def _serve(
         order = json.loads(line)
         key, what, enough = order["key"], order["do"], False
         if what == "prepare":
-            blank, alone[key] = _blank(job, order, place, around, variables), order["alone"]
+            blank, alone[key] = _blank(job, order, place, context, variables), order["alone"]
             say("begin", key=key, environment=blank.environment)
             changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
             begin = run_case.refuse_case if changed else run_case.prepare_case
@@ -139,17 +139,17 @@ def _leave_together(ended: Any, place: Any) -> None:
 
 
 def _die_with_launcher(orders: int) -> None:
-    """End this process soon after nobody is left to tell it anything, whatever it is doing: its launcher is on another node."""
-    end = select.poll()
-    end.register(orders, 0)  # that its other side was closed is told in any case
-    end.poll()
+    """End this process soon after its launcher, which is on another node, has closed the pipe of its orders."""
+    closed = select.poll()
+    closed.register(orders, 0)  # a closed pipe is reported in any case
+    closed.poll()
     time.sleep(_LEAVE_SECONDS)  # it may go by itself
     os._exit(0)
 
 
 @contextlib.contextmanager
 def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator[list[int] | None]:
-    """Bind to this process's share of the cores, before JAX starts its threads; None where it is not bound.
+    """Bind this process to its cores before JAX starts its threads, and yield them; None where it is not bound.
 
     The launcher claims the cores of its own host; in a step, a process claims its own.
     """
@@ -157,25 +157,26 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
         yield None
         return
     shape, given = job["shape"], job["cores"]
-    share, beside = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
+    per_process, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
     with contextlib.ExitStack() as stack:
         if given is None:
-            patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS  # who waits for each other would for ever
+            # Workers that wait for each other would wait for ever.
+            patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS
 
             def waiting(by: list[int]) -> None:
                 print(cores.describe_wait(by, machine.node_name()), file=sys.stderr, flush=True)
                 say("waiting", all_may=True, by=by)
 
-            asked = cores.claimed(share * beside, job["owner"], waiting, machine.node_name(), patience)
+            asked = cores.claimed(per_process * per_node, job["owner"], waiting, machine.node_name(), patience)
             given = stack.enter_context(asked)
-        place = rank % beside
-        mine = given[place * share : (place + 1) * share] or given
+        local_rank = rank % per_node
+        mine = given[local_rank * per_process : (local_rank + 1) * per_process] or given
         os.sched_setaffinity(0, mine)
         yield mine
 
 
 def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callable[[], str]) -> tuple[Any, dict[str, Any]]:
-    """Start JAX and find the devices: the place to run in, and what is to be told of all processes."""
+    """Start JAX; return the process group and the fields of the environment that describe all of its processes."""
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     devices, gather = _start_jax(job, rank, meet)
     if job["platform"] == "cpu":
@@ -189,7 +190,7 @@ def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callab
 
 
 def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple[list[Any], Callable]:
-    """The devices to run on, those of every process, and the `Gather` of these. Never settles for others than were asked for."""
+    """Return the devices of all processes, and their `Gather`. Devices other than those requested are a `Refusal`."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
@@ -209,8 +210,8 @@ def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple
     if shape["processes"] > 1 and job["platform"] == "tpu":
         jax.distributed.initialize()  # its hosts know each other, and which of them is the first
     elif shape["processes"] > 1:
-        beside = rank % (shape["processes"] // shape["nodes"])  # its place on its node
-        ours = None if job["platform"] == "cpu" else list(range(beside * share, (beside + 1) * share))
+        local_rank = rank % (shape["processes"] // shape["nodes"])
+        ours = None if job["platform"] == "cpu" else list(range(local_rank * share, (local_rank + 1) * share))
         jax.distributed.initialize(meet(), shape["processes"], rank, ours)
     if shape["processes"] > 1:
         _gather([0.0])  # meet now: the first collective waits for half a minute only
@@ -232,17 +233,17 @@ def _no_backend(platform: str, error: str) -> str:
 
 
 def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
-    """Assert that all processes together are what was asked for; what is to be told of them: hosts, cores, the job."""
+    """Refuse processes that are not those requested; return fields of the environment: hosts, cores and the job."""
     from scaling.core import timing
 
     mine = [device for device in place.devices if device.process_index == place.rank]
-    told = {
+    own = {
         "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
         "host": environment.contents("/proc/sys/kernel/random/boot_id"), "cores": place.cores,
     }  # fmt: skip
     if place.platform == "cpu":
-        told["kind"] = environment.processor()
-    each = [json.loads(words) for words in timing.gather_text(place.gather, json.dumps(told))]
+        own["kind"] = environment.processor()
+    each = [json.loads(text) for text in timing.gather_text(place.gather, json.dumps(own))]
     nodes, kinds = list(dict.fromkeys(one["node"] for one in each)), sorted({one["kind"] for one in each})
     found = {
         "nodes": len(nodes), "processes": len(each), "devices": sum(one["devices"] for one in each),
@@ -262,7 +263,7 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
 
 
 def _gather(values: list[float]) -> list[list[float]]:
-    """Numbers of this process -> those of each, by rank; waits for all, and so is a barrier."""
+    """Return the numbers of each process, by rank. Waits for all of them, and so is a barrier."""
     import numpy as np
     from jax.experimental import multihost_utils
 
@@ -272,7 +273,7 @@ def _gather(values: list[float]) -> list[list[float]]:
 
 
 def _address(nodes: int) -> str:
-    """Where the processes of a case can meet: a port that is free on this host, which is that of the first of them."""
+    """Return the address at which the processes of a case connect: a free port on the host of the first of them."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
@@ -280,17 +281,21 @@ def _address(nodes: int) -> str:
 
 
 def _blank(
-    job: dict[str, Any], order: dict[str, Any], place: Any, around: dict[str, Any], variables: Mapping[str, str]
+    job: dict[str, Any],
+    order: dict[str, Any],
+    place: Any,
+    context: dict[str, Any],
+    variables: Mapping[str, str],
 ) -> Record:
-    """The record of a case that has not begun. What its workload is, this process knows best: it may be another revision."""
+    """Return the record of a case that has not begun, with the digest of the workload as this revision has it."""
     from scaling.core import workload
 
     case, digest = from_dict(order["case"]), None
     with contextlib.suppress(Refusal):
         digest = workload.digest(case.workload)
     where = environment.describe(
-        place.platform, place.devices[0].device_kind, variables, digest, around["cores"] if job["bind"] else None,
-        order["engine"], job["asked"], around,
+        place.platform, place.devices[0].device_kind, variables, digest, context["cores"] if job["bind"] else None,
+        order["engine"], job["asked"], context,
     )  # fmt: skip
     return Record(
         case, "failed", where, replicate=order["replicate"], order=order["order"],

@@ -1,48 +1,66 @@
-"""A seat: a worker that does what it is told, or several that share the devices of a case; started, asked, and ended.
+"""Worker groups: the worker processes that share the devices of a case are started, given orders, and ended.
 
-Knows processes and pipes; not which cases there are, nor what to make of a death. Does not import JAX.
+Knows processes and pipes; not which cases there are, nor what follows from a death. Does not import JAX.
 """
 
 import contextlib
 import dataclasses
-import json
 import os
 import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from scaling.core import child_process, environment, memory, user_frames
-from scaling.core.child_process import Event, Tail
+from scaling.core import child_process, environment, user_frames
+from scaling.core.child_process import ChildProcess, Event
 from scaling.core.machine import ProcessShape
-from scaling.transport import remote
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
 _LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
-_GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")  # srun, of any failure
 _STEP_SECONDS = 30.0  # for Slurm to end a step
+_GENERAL = (
+    "Exited with exit code",
+    "task launch failed",
+    "Terminating",
+    "tasks terminated",
+)  # srun, of any failure
+_INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no order
+
+
+class Transport(Protocol):
+    """How worker processes are started on other nodes; see scaling/transport."""
+
+    def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+        """Return the commands that start the workers of a shape: one for each, or one for all."""
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables that those commands start with."""
+
+    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
+        """Return why a worker was ended from outside, as (reason, text), from its standard error; None where it was not."""
+
+    def host_names(self, count: int) -> list[str] | None:
+        """Return the names of the first nodes, as records have them; None where only the workers know."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What runs the workers: this program, or another revision, interpreter or set of flags to be measured against it."""
+    """The program that runs the workers: this one, or another revision, interpreter or set of flags to compare it with."""
 
     name: str = "this"
     python: str = sys.executable
     module: str = "scaling.worker"
-    folder: Path | None = None  # where they start; None: here
+    folder: Path | None = None  # working directory; None: the current one
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class WorkerDied(Exception):
-    """A worker came to its end, or past its time: why, as a reason of a record, and in words."""
+    """A worker ended, or exceeded its time: the reason of a record, and a text."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -50,7 +68,7 @@ class WorkerDied(Exception):
 
 
 class AllocationLost(Exception):
-    """Nothing can be started on other nodes: the allocation has ended, or is not what was asked for, or no shell reaches them."""
+    """No worker can be started on other nodes: the allocation ended or differs from the request, or no shell reaches them."""
 
 
 class RecordNotWritten(OSError):
@@ -59,143 +77,119 @@ class RecordNotWritten(OSError):
 
 @dataclass
 class WorkerGroup:
-    """Workers that are ready: what is said to one is said to all, and the first answers for all."""
+    """Workers that are ready: each order is sent to all of them, and the first answers for all."""
 
     shape: ProcessShape
-    processes: list[subprocess.Popen]  # one for each worker, or the srun that stands for all of them
-    events: "queue.Queue[dict[str, Any]]"
-    errors: list[Tail]
-    killed_before: int
-    spoke: bool = False  # whether any worker said anything
+    processes: list[ChildProcess]  # one for each worker, or the srun that started all of them
+    events: "queue.Queue[Event]"
+    transport: Transport | None = None
+    responded: bool = False  # whether any worker sent an event
 
-    def ask(self, order: Mapping[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
-        """Say what to do, and hear what comes of it: every event up to the one that answers. Raises `Lost`."""
-        self.say(order)
-        yield from self.hear(seconds)
+    def ask(self, order: Mapping[str, Any], seconds: float) -> Iterator[Event]:
+        """Send an order; yield every event up to the one that answers it. Raises `WorkerDied`."""
+        self.send(order)
+        yield from self.receive(seconds)
 
-    def say(self, words: Mapping[str, Any]) -> None:
-        """Say a thing to all."""
+    def send(self, order: Mapping[str, Any]) -> None:
+        """Send an order to all workers."""
         for process in self.processes:
-            _send(process, words)
+            process.send(order)
 
-    def hear(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """Events, up to one that is an answer."""
+    def receive(self, seconds: float) -> Iterator[Event]:
+        """Yield events up to one that is an answer. Raises `WorkerDied`."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise WorkerDied("timeout", "") from None
-            self.spoke |= event["event"] != "exit"
+            self.responded |= event["event"] != "exit"
             if event["event"] == "exit":
-                raise self._death(event["rank"], event["status"])
+                raise self._explain_death(event["rank"], event["status"])
             if event["event"] == "refused":
                 raise WorkerDied("not_as_asked", event["text"])
             if event["event"] == "unwritable":
                 raise RecordNotWritten(event["text"])
             yield event
-            if event["event"] not in ("here", "begin", "meet", "waiting"):
+            if event["event"] not in _INTERMEDIATE:
                 return
             if event["event"] == "waiting":
                 deadline = time.monotonic() + _WAIT_SECONDS
 
-    def _death(self, rank: int, status: int) -> WorkerDied:
-        """What is known of a process that ended by itself."""
-        said = [line for line in self.errors[rank].read() if not line.startswith(user_frames.MARK)]  # of earlier cases
-        last = _last_error_line(said)
-        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status  # srun's way to tell of a signal
-        by_kernel = status == -9 and memory.kills() > self.killed_before
-        full = by_kernel or memory.ran_out(last)
-        how = child_process.how_it_ended(status)
-        how += " when the host's memory ran out" if by_kernel else ""
-        which = "the process" if self.shape.processes == 1 else f"process {rank}" if len(self.processes) > 1 else "a process"
-        if not full and (taken := remote.explain_failure(said)):
-            return WorkerDied(taken[0], environment.scrub(taken[1]))
-        return WorkerDied("out_of_memory" if full else "killed", f"{which} {how}: {last}".rstrip(": "))
+    def _explain_death(self, rank: int, status: int) -> WorkerDied:
+        """Return why a process ended by itself."""
+        lines = [line for line in self.processes[rank].stderr_lines() if not line.startswith(user_frames.MARK)]
+        # srun reports a signal like this.
+        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
+        ended = self.processes[rank].explain_exit(status, _relevant_lines(lines))
+        if ended.reason != "out_of_memory":
+            if self.transport and (cause := self.transport.explain_failure(lines)):
+                return WorkerDied(cause[0], environment.scrub(cause[1]))
+            if line := next((line for line in lines if "out of memory" in line.lower()), None):
+                return WorkerDied("out_of_memory", environment.scrub(line))
+        several = f"process {rank}" if len(self.processes) > 1 else "a process"
+        which = "the process" if self.shape.processes == 1 else several
+        return WorkerDied(ended.reason, f"{which} {ended.text}: {ended.last_line}".rstrip(": "))
 
 
 @contextlib.contextmanager
 def open_worker_group(
     header: Mapping[str, Any],
-    side: Variant,
+    variant: Variant,
     shape: ProcessShape,
     platform: str,
     lock: int | None,
-    within: remote.Within | None = None,
-    errors: Path | None = None,
+    transport: Transport | None = None,
+    log: Path | None = None,
     waiting: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:
-    """Workers of a job, ended when the context is left. Raises `Lost` when they do not start.
+    """Start the workers of a job, and end them when the context is left. Raises `WorkerDied` when they do not start.
 
-    within: how they are started on other nodes; None: here. errors: the file for what they complain of. waiting: called with the
-    processes that hold the cores which a worker waits for.
+    transport: how they are started on other nodes; None: on this host. log: a file for their standard error. waiting: called
+    with the processes that hold the cores which a worker waits for.
     """
-    events: queue.Queue[dict[str, Any]] = queue.Queue()
     first = dict(header) | {"shape": dataclasses.asdict(shape)}
     with contextlib.ExitStack() as stack:
-        made = WorkerGroup(shape, [], events, [], memory.kills())
-        worker = [side.python, "-m", side.module]
-        variables = _variables(side, platform, within)
-        commands = within.commands(shape, worker, variables) if within else [worker] * shape.processes
+        group = WorkerGroup(shape, [], queue.Queue(), transport)
+        worker = [variant.python, "-m", variant.module]
+        variables = _worker_variables(variant, platform, transport)
+        commands = transport.commands(shape, worker, variables) if transport else [worker] * shape.processes
         for rank, command in enumerate(commands):
-            begin = child_process.start_plain if within else child_process.start
-            given = () if within or lock is None else (lock,)
-            process = begin(command, cwd=side.folder, env=variables, pass_fds=given)
-            made.processes.append(process)
-            made.errors.append(child_process.read_tail(process, errors))
-            reader = child_process.read_events(process, _of_rank(events, rank))
-            stack.callback(_end_remote if within else child_process.end, process, [reader, made.errors[-1].reader])
-            own = {"rank": rank} if len(commands) == shape.processes else {}  # Slurm tells the workers of a step
-            _send(process, first | own | ({} if within else {"parent": process.pid, "lock": lock}))
+            process = ChildProcess(
+                command, reaped=transport is None, log=log, deliver=_deliver_with_rank(group.events, rank),
+                cwd=variant.folder, env=variables, pass_fds=() if transport or lock is None else (lock,),
+            )  # fmt: skip
+            stack.callback(process.close, *((_LEAVE_SECONDS, _STEP_SECONDS) if transport else ()))
+            group.processes.append(process)
+            own = {"rank": rank} if len(commands) == shape.processes else {}  # srun gives the workers of a step their ranks
+            process.send(first | own | ({} if transport else {"parent": process.pid, "lock": lock}))
         try:
-            for event in made.hear(_START_SECONDS):
+            for event in group.receive(_START_SECONDS):
                 if event["event"] == "meet":
-                    made.say({"coordinator": event["address"]})
+                    group.send({"coordinator": event["address"]})
                 if event["event"] == "waiting":
                     waiting(event["by"])
-        except WorkerDied as lost:
-            if within and lost.reason != "timeout" and not made.spoke:
-                raise AllocationLost(str(lost)) from None
+        except WorkerDied as death:
+            if transport and death.reason != "timeout" and not group.responded:
+                raise AllocationLost(str(death)) from None
             raise
-        yield made
+        yield group
 
 
-def _of_rank(events: "queue.Queue[Event]", rank: int) -> Callable[[Event], None]:
+def _deliver_with_rank(events: "queue.Queue[Event]", rank: int) -> Any:
     return lambda event: events.put(event | {"rank": rank})
 
 
-def _send(process: subprocess.Popen, words: Mapping[str, Any]) -> None:
-    child_process.send(process, json.dumps(words) + "\n")
+def _worker_variables(variant: Variant, platform: str, transport: Transport | None) -> dict[str, str]:
+    """Return the environment variables of a worker, without XLA_FLAGS: it sets those that its own jaxlib needs."""
+    kept = transport.environment(os.environ) if transport else dict(os.environ)
+    return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
 
 
-def _variables(side: Variant, platform: str, within: remote.Within | None) -> dict[str, str]:
-    """What a worker starts with, and srun, which is not to hear what the job around it was asked for.
-
-    A worker sets XLA_FLAGS itself: those that its own jaxlib needs.
-    """
-    kept = {name: value for name, value in os.environ.items() if not (within and name.startswith(remote.OF_THE_JOB))}
-    return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(side.variables)
-
-
-def _end_remote(process: subprocess.Popen, readers: Sequence[threading.Thread]) -> None:
-    """End workers on other nodes: they go when nothing more will be said, and srun, asked to end, has them killed."""
-    for way, seconds in ((_close, _LEAVE_SECONDS), (subprocess.Popen.terminate, _STEP_SECONDS)):
-        way(process)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-    child_process.kill_group(process)
-    child_process.close(process, readers)
-
-
-def _close(process: subprocess.Popen) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
-
-
-def _last_error_line(lines: list[str]) -> str:
-    """What the worker said last itself, before what Slurm or a remote shell adds about its end."""
-    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:"))]
-    own = [line for line in own if not line.startswith('Try "srun')]
-    errors = [line for line in lines if ("error:" in line or "option" in line) and not any(words in line for words in _GENERAL)]
-    return child_process.last_line(own or errors or lines)
+def _relevant_lines(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a worker, without what Slurm or a remote shell adds about its end; those where it wrote none."""
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
+    if child_process.last_line(own):
+        return own
+    specific = (line for line in lines if "error:" in line or "option" in line)
+    return [line for line in specific if not any(text in line for text in _GENERAL)] or list(lines)

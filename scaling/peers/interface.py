@@ -57,9 +57,12 @@ class Prepared:
     sample: Callable[[Sampling], Samples] | None = None
 
 
+_NO_PEERS = {"formulas", "interface"}  # modules of this folder that are not peers
+
+
 def built_in() -> list[str]:
     """The names of the peers that come with the package."""
-    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name[0] != "_")
+    return sorted({m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name[0] != "_"} - _NO_PEERS)
 
 
 def module(engine: str) -> ModuleType:

@@ -18,6 +18,7 @@ from scaling.analysis import curves, forecast
 from scaling.analysis.findings import Findings
 from scaling.core import cores, environment, memory, store
 from scaling.core.case import FIELDS, Case, Refusal
+from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
 from scaling.core.settings import RunSettings
@@ -26,7 +27,6 @@ from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import CompilePool, Found
 from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
-from scaling.study.preflight import Examined
 
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, or an installation of CUDA, where XLA looks for one
@@ -141,11 +141,11 @@ def prepare_plan(job: PlanJob, note: preflight.Note = preflight.no_note) -> Plan
     hardware = job.hardware
     compiler = _compiler(hardware)
     answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)
-    around = {answer.around: _environment(job, compiler, answer.around) for answer in answers}
+    around = {answer.environment_key: _environment(job, compiler, answer.environment_key) for answer in answers}
     past = {(r.key, r.environment["digest"]) for r in store.load(job.folder).plans if r.good} if job.folder.is_dir() else set()
     todo, unfit, stand_ins, done = [], [], dict[Case, Case](), 0
     for answer in answers:
-        if (answer.case.key, around[answer.around]["digest"]) in past:
+        if (answer.case.key, around[answer.environment_key]["digest"]) in past:
             done += 1
         elif why := _why_not(answer):
             unfit.append((answer, *why))
@@ -273,7 +273,7 @@ def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> F
 
 def _conclude(made: PlanResult, writer: store.Writer, listener: Listener, answer: Examined, found: Found) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    record = Record(answer.case, found["status"], made.environments[answer.around], started_at=now)
+    record = Record(answer.case, found["status"], made.environments[answer.environment_key], started_at=now)
     record = dataclasses.replace(record, **found)
     writer.append(record)
     seconds = [record.predicted["seconds"]] if record.predicted else []

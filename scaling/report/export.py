@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.report.files import replacing
+from scaling.core.files import replacing
 from scaling.report.rows import ExportTable, Kind, tables
 
 FOLDER = "export"  # within a results folder, unless another is named

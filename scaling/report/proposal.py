@@ -16,6 +16,7 @@ from scaling.analysis.lint import ERROR, WARNING, lint_findings
 from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.trends import FAR
+from scaling.core.files import replace_file
 from scaling.core.formatting import (
     count_of,
     format_duration,
@@ -40,7 +41,6 @@ from scaling.report.document import (
     to_latex,
     to_markdown,
 )
-from scaling.report.files import replace
 
 FOLDER = "proposal"  # within the report
 _COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
@@ -76,7 +76,7 @@ def write(folder: Path, found: Findings) -> list[Path]:
     head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
     texts = {"proposal.md": to_markdown(blocks), "proposal.tex": head + to_latex(blocks), "proposal-alone.tex": _ALONE}
     for name, text in texts.items():
-        replace(target / name, text.encode())
+        replace_file(target / name, text.encode())
     return [target / name for name in (*texts, *(name for each in figures for name in dict.fromkeys((each.shown, each.printed))))]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from scaling.analysis.answer import sentences
 from scaling.analysis.findings import Findings, read
+from scaling.core.files import replace_file
 from scaling.report import figures, outcomes, page, planned, tables
 from scaling.report.document import markdown
 from scaling.report.export import UNENCODABLE, csv_table
-from scaling.report.files import replace
 from scaling.report.labels import legible
 from scaling.report.rows import record_table
 
@@ -30,12 +30,12 @@ def write(folder: Path, found: Findings | None = None) -> Path:
         for ending in figures.ENDINGS:
             (target / f"{stale}.{ending}").unlink(missing_ok=True)
     for drawing in drawings:
-        replace(target / f"{drawing.name}.svg", drawing.svg.encode())
-        replace(target / f"{drawing.name}.png", drawing.png)
-        replace(target / f"{drawing.name}.pdf", drawing.pdf)
-    replace(target / "table.md", legible(_markdown(found, shown)).encode())
-    replace(target / "table.csv", _csv(found).encode(errors=UNENCODABLE))
-    replace(target / "index.html", legible(page.html(found, drawings, shown)).encode())
+        replace_file(target / f"{drawing.name}.svg", drawing.svg.encode())
+        replace_file(target / f"{drawing.name}.png", drawing.png)
+        replace_file(target / f"{drawing.name}.pdf", drawing.pdf)
+    replace_file(target / "table.md", legible(_markdown(found, shown)).encode())
+    replace_file(target / "table.csv", _csv(found).encode(errors=UNENCODABLE))
+    replace_file(target / "index.html", legible(page.html(found, drawings, shown)).encode())
     return target / "index.html"
 
 

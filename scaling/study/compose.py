@@ -89,7 +89,12 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
     for name in known:
         if name not in config and name != "hardware":
             raise Refusal(f"~{name} removes a key that every study needs: leave that out, or write {name}=...")
-    for group, example in (("study", "smoke"), ("cluster", "none"), ("tracking", "none"), ("hardware", "v5p")):
+    for group, example in (
+        ("study", "smoke"),
+        ("cluster", "none"),
+        ("tracking", "none"),
+        ("hardware", "v5p"),
+    ):
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
             raise Refusal(f"name one {group}, such as {group}={example}{several}")

@@ -123,7 +123,10 @@ def _indivisible(case: Case) -> tuple[str, str] | None:
             f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
             f"or fill up with split=both mesh={case.axes[0]}x1"
         )
-    return "indivisible", f"{case.target} of {case.workload} has one point, which is not cut; split=seeds may be"
+    return (
+        "indivisible",
+        f"{case.target} of {case.workload} has one point, which is not cut; split=seeds may be",
+    )
 
 
 def _remembering() -> workload.Make:

@@ -27,7 +27,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Case) if 
 
 @dataclass(frozen=True)
 class Field:
-    """A key of the configuration, with its default as the file has it and the comment beside it."""
+    """A key of the configuration, with its default as the file has it and its comment."""
 
     name: str
     default: str
@@ -49,7 +49,7 @@ def describe(conf: Path) -> str:
 
 
 def read_fields(text: str) -> list[Field]:
-    """Return the fields of a file of YAML, with the comment beside each; those of a mapping have its name before their own."""
+    """Return the fields of a file of YAML, with their comments; those of a mapping have its name before their own."""
     found: list[Field] = []
     group = ""
     for line in text.splitlines():

@@ -18,7 +18,17 @@ from scaling.study import conditions
 SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
-_BYTES = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {
+    "": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
 
 

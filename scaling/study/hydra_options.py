@@ -32,7 +32,10 @@ def _hydra() -> Parser:
     parser.add_argument("--config-dir", "-cd", metavar="DIR")
     parser.add_argument("--package", "-p", metavar="PACKAGE")
     parser.add_argument(
-        "--info", "-i", nargs="?", choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+        "--info",
+        "-i",
+        nargs="?",
+        choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
     )
     for names in (["--help", "-h"], ["--hydra-help"], ["--resolve"], ["--run", "-r"], ["--multirun", "-m"]):
         parser.add_argument(*names, action="store_true")

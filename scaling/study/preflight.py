@@ -6,21 +6,20 @@ module that dies, hangs or is interrupted costs its own cases and no others. Doe
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from scaling.core import child_process, cores, memory
+from scaling.core import cores
 from scaling.core.case import Case, Refusal, from_dict, to_dict
-from scaling.core.child_process import Event
+from scaling.core.child_process import ChildProcess, Event
+from scaling.core.examined import Examined, user_modules
 from scaling.core.unused_fields import UnusedField
 from scaling.study.grid import GridCell, refuse_unused
 
@@ -33,26 +32,6 @@ _PLAIN: dict[str, Any] = {
     "memory_limit": None, "storage": None, "overlap": False,
 }  # fmt: skip
 Note = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What is known of a case before it runs.
-
-    case: completed; as the study states it where it could not be examined. unfit: why it cannot run by its nature. failure: why
-    it could not be examined. Both are (reason, text). engine: what a peer runs on, as (name, version).
-    """
-
-    case: Case
-    unfit: tuple[str, str] | None
-    workload_digest: str | None
-    engine: tuple[tuple[str, str | None], ...] = ()
-    failure: tuple[str, str] | None = None
-
-    @property
-    def around(self) -> tuple:
-        """What of its environment is the case's own: equal for cases that share an environment."""
-        return self.workload_digest, self.engine
 
 
 def no_note(done: int, total: int) -> None:
@@ -72,12 +51,24 @@ def examine_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note 
 
     seconds: the time limit of a question. note: called several times a second with how many are answered, and of how many.
     """
-    found = _Examination(cells, seconds).run(note)
+    return judge_answers(cells, ask_cells(cells, seconds, note))
+
+
+def ask_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note) -> list[dict[str, Any]]:
+    """Return what the processes that examine the cells answer about each of them; see `examine_cells`."""
+    return _Examination(cells, seconds).run(note)
+
+
+def judge_answers(cells: Sequence[GridCell], found: Sequence[dict[str, Any]]) -> list[Examined]:
+    """Return the examined case of each cell, each completed case once; bad input raises the first `Refusal` of them."""
     refusals = list(dict.fromkeys(answer["refusal"] for answer in found if "refusal" in answer))
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
         raise Refusal(refusals[0] + more)
-    refuse_unused(cells, [{name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in found])
+    refuse_unused(
+        cells,
+        [{name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in found],
+    )
     if all(_EXITED in answer.get("failure", ("", ""))[1] for answer in found):  # a script, not a workload
         raise Refusal(found[0]["failure"][1])
     whole: dict[Case, Examined] = {}
@@ -93,13 +84,6 @@ def examine_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note 
     return list(whole.values())
 
 
-def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the names of the modules of a case that are not of this package: its workload, its engine, or both."""
-    engine = case.engine.partition("/")[0]
-    named = ((case.workload, _built_in("workloads")), (engine, _built_in("peers") | {"jax"}))
-    return tuple(name for name, ours in named if name not in ours)
-
-
 def without_layout(case: Case) -> Case:
     """Return the case without the fields that say where and in which pieces it runs, on which a function does not depend."""
     return dataclasses.replace(case, **_PLAIN)
@@ -107,11 +91,6 @@ def without_layout(case: Case) -> Case:
 
 def _family(case: Case) -> tuple:
     return case.target, case.variant, tuple(case.sizes.items())
-
-
-@functools.cache
-def _built_in(folder: str) -> frozenset[str]:
-    return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*.py"))
 
 
 @dataclass
@@ -198,63 +177,40 @@ class _Examination:
     def _answer_in_order(self, modules: tuple[str, ...], left: list[int]) -> None:
         """Have one process answer what is left, each of which is taken from the list when it is answered."""
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in left]
-        with _process({"modules": modules, "cell": cells[0], "cells": cells}) as hear:
-            self._await_start(hear)
-            imported = self._next(hear, self.seconds, "while it was imported", True)
+        job = {"modules": modules, "cell": cells[0], "cells": cells}
+        process = ChildProcess(
+            [sys.executable, "-m", "scaling.study.examine"], stdin_text=json.dumps(job) + "\n",
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        with contextlib.closing(process):
+            self._await_start(process)
+            imported = self._next(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
                 self.answers |= dict.fromkeys(left, imported)
                 left.clear()
             while left and not self.stopped:
-                answer = self._next(hear, self.seconds, "while workload(case) was called", False)
+                answer = self._next(process, self.seconds, "while workload(case) was called", False)
                 self.answers[left.pop(0)] = answer
 
-    def _await_start(self, hear: Callable[[float], Event | None]) -> None:
+    def _await_start(self, process: ChildProcess) -> None:
         """Wait for JAX, whose absence or failure is no module's fault."""
         try:
-            self._next(hear, _START_SECONDS, "before it was ready", True)
+            self._next(process, _START_SECONDS, "before it was ready", True)
         except _Unanswered as why:
             if not self.stopped:
                 raise Refusal(f"the study cannot be examined: {why}") from None
 
-    def _next(self, hear: Callable[[float], Event | None], seconds: float, when: str, importing: bool) -> Event:
-        """Return the next event of a process; raise `_Unanswered` if it fails, ends, or says nothing for so many seconds."""
+    def _next(self, process: ChildProcess, seconds: float, when: str, importing: bool) -> Event:
+        """Return the next event of a process; raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`."""
         deadline = time.monotonic() + seconds
-        while (event := hear(_POLL_SECONDS)) is None:
+        while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
                 raise _Unanswered("timeout", f"no end after {seconds:g} s (case_seconds) {when}", importing)
         if event["event"] == "exit":
-            last = f": {event['last']}" if event["last"] else ""
-            raise _Unanswered(event["reason"], f"its process {event['how']} {when}{last}", importing)
+            ended = process.explain_exit(event["status"])
+            last = f": {ended.last_line}" if ended.last_line else ""
+            raise _Unanswered(ended.reason, f"its process {ended.text} {when}{last}", importing)
         if event["event"] == "failure":
             fix = f"; {event['fix']}" if event["fix"] else ""
             raise _Unanswered(event["reason"], f"{event['text']} {when}{fix}", importing)
         return event
-
-
-@contextlib.contextmanager
-def _process(job: Mapping[str, Any]) -> Iterator[Callable[[float], Event | None]]:
-    """A process that answers questions: a function that waits so long for its next event, the last one being its exit."""
-    events: queue.Queue[Event] = queue.Queue()
-    killed_before = memory.kills()
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    process = child_process.start([sys.executable, "-m", "scaling.study.examine"], json.dumps(job) + "\n", env=environment)
-    errors = child_process.read_tail(process)
-    reader = child_process.read_events(process, events.put)
-
-    def hear(seconds: float) -> Event | None:
-        try:
-            event = events.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if event["event"] != "exit":
-            return event
-        last = child_process.last_line(errors.read())
-        by_kernel = event["status"] == -9 and memory.kills() > killed_before
-        full = by_kernel or memory.ran_out(last)
-        how = child_process.how_it_ended(event["status"]) + (" when the host's memory ran out" if by_kernel else "")
-        return event | {"reason": "out_of_memory" if full else "killed", "how": how, "last": last}
-
-    try:
-        yield hear
-    finally:
-        child_process.end(process, [reader, errors.reader])

@@ -42,7 +42,9 @@ def open_variant(text: str) -> Iterator[Variant]:
             python = _jax(what) if kind == "jax" else Path(what).absolute()
             label = what if kind == "jax" else _digest(str(python))
             made = Variant(
-                f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}", str(python), variables={"PYTHONPATH": _paths(folder)}
+                f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}",
+                str(python),
+                variables={"PYTHONPATH": _paths(folder)},
             )
         _able(text, made)
         yield made
@@ -77,7 +79,10 @@ def _jax(version: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     if not (home / "made").exists():
-        for words in (["-m", "venv", "--clear", str(home)], ["-m", "pip", "install", "-qq", f"jax=={version}"]):
+        for words in (
+            ["-m", "venv", "--clear", str(home)],
+            ["-m", "pip", "install", "-qq", f"jax=={version}"],
+        ):
             python = sys.executable if "venv" in words else str(home / "bin" / "python")
             done = subprocess.run([python, *words], capture_output=True, text=True, check=False)
             if done.returncode:
@@ -92,7 +97,12 @@ def _able(text: str, made: Variant) -> None:
     try:
         variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(made.variables)
         done = subprocess.run(
-            [made.python, "-c", ask], capture_output=True, text=True, check=False, cwd=made.folder, env=variables
+            [made.python, "-c", ask],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=made.folder,
+            env=variables,
         )
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(made.python).name}: {error.strerror}") from None

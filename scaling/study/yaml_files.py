@@ -47,30 +47,30 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 def _check_events(path: Path, text: str) -> None:
     """Check nesting, aliases and the root of a YAML text, event by event: nothing is built."""
     sizes: dict[str, int] = {}  # of what an anchor stands for
-    around: list[tuple[str | None, int]] = []  # anchors of the collections that are open, and the nodes before each
+    parents: list[tuple[str | None, int]] = []  # anchors of the collections that are open, and the nodes before each
     count = documents = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         line = f"{_shown(path)}, line {event.start_mark.line + 1}"
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = around.pop()
+            anchor, before = parents.pop()
             sizes[anchor or ""] = count - before
         elif isinstance(event, yaml.NodeEvent):
             if count == 0:
                 _check_root(line, event)
             if isinstance(event, yaml.AliasEvent):
-                if any(anchor == event.anchor for anchor, _ in around):
+                if any(anchor == event.anchor for anchor, _ in parents):
                     raise Refusal(f"{line}: the alias *{event.anchor} stands for a value that contains itself: write it out")
                 count += sizes.get(event.anchor, 1)
             else:
                 sizes[event.anchor or ""] = 1
                 if isinstance(event, yaml.CollectionStartEvent):
-                    around.append((event.anchor, count))
+                    parents.append((event.anchor, count))
                 count += 1
         if documents > 1:
             raise Refusal(f"{line}: a second document begins, and a file holds one: remove the line ---")
-        if len(around) > _DEEPEST:
+        if len(parents) > _DEEPEST:
             raise Refusal(f"{line}: values are nested too deep; at most {_DEEPEST} levels are allowed")
         if count > _MOST:
             raise Refusal(f"{line}: more than {_MOST} values, each alias counted as all that it stands for: use fewer")

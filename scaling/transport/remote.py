@@ -1,6 +1,7 @@
-"""Steps: how workers are started on nodes that are not this one: as a step of an allocation of Slurm, or through a remote shell.
+"""Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote shell.
 
-Knows the words of srun and of a shell; not what is started with them.
+Knows the options of srun and of a shell; not what is started with them. Each transport has the form of
+`core.worker_group.Transport`.
 """
 
 import os
@@ -14,14 +15,22 @@ from scaling.core.case import Refusal
 from scaling.core.environment import last_line
 from scaling.core.machine import ProcessShape
 
-OF_THE_JOB = (  # variables by which Slurm tells srun what its job was asked for, and a step of another shape must not
+_JOB_VARIABLES = (  # with which Slurm passes the request of a job to srun; a step of another shape must not have them
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM", "SLURM_NTASKS", "SLURM_TASKS_PER",
     "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
 )  # fmt: skip
-_CARRIED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")  # variables, by how they begin
+_FORWARDED = (
+    "JAX_",
+    "XLA_",
+    "CUDA_",
+    "NCCL_",
+    "TPU_",
+    "LIBTPU_",
+    "PYTHONPATH",
+    "GLIBC_TUNABLES",
+)  # prefixes of variables
 
-
-_WAIT_SECONDS = 30  # from the end of the first worker of a step to the end of the step
+_WAIT_SECONDS = 30  # between the end of the first worker of a step and the end of the step
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
@@ -38,45 +47,60 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """An allocation in which workers run as steps."""
+    """The nodes of an allocation, in which workers run as steps."""
 
     nodes: tuple[str, ...]
     platform: str
-    gres: str = "gpu"  # what a device of an accelerator is called, with or without its type
-    cores: float | None = None  # of each accelerator
-    arguments: tuple[str, ...] = ()  # more for srun, such as a container's
+    gres: str = "gpu"  # name of an accelerator in Slurm, with or without its type
+    cores: float | None = None  # for each accelerator
+    arguments: tuple[str, ...] = ()  # additional options of srun, such as those of a container
     gpu_option: str = "gres"  # how GPUs are requested
     mpi: str | None = "none"  # the value of --mpi; None: the default of the cluster
 
     def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
-        """The one srun that starts all workers of a shape; standard input goes to each."""
-        each = shape.processes // shape.nodes
-        held = shape.devices // shape.processes
+        """Return the one srun that starts all workers of a shape; its standard input is passed to each of them."""
+        per_node = shape.processes // shape.nodes
+        per_process = shape.devices // shape.processes
         words = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
             "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block", "--export=ALL",
-            f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={each}",
+            f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={per_node}",
             f"--nodelist={','.join(self.nodes[: shape.nodes])}",
         ]  # fmt: skip
         if self.platform == "cpu":
-            words += [f"--cpus-per-task={held}", "--hint=nomultithread"]  # a device is a core, and not a thread of one
+            words += [
+                f"--cpus-per-task={per_process}",
+                "--hint=nomultithread",
+            ]  # a device is a core, and not a thread of one
         else:
             option = "gres" if self.gpu_option == "gres" else "gpus_per_node"  # per task, a worker would see its own GPUs alone
             words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
-            words += [f"--cpus-per-task={max(1, int(self.cores * held))}"] if self.cores else []
+            words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
         return [[*words, *self.arguments, *worker]]
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables without the request of the job."""
+        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
+
+    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
+        """Return why Slurm or the network ended a worker; see `explain_failure`."""
+        return explain_failure(lines)
+
+    def host_names(self, count: int) -> list[str] | None:
+        """Return the names of the first nodes of the allocation."""
+        return list(self.nodes[:count])
 
 
 @dataclass(frozen=True)
 class SshShells:
-    """Hosts on which a remote shell starts workers, in this folder, which they must have too."""
+    """Hosts on which a remote shell starts workers, in the current folder, which must exist there too."""
 
     hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
 
     def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
-        """A shell for each worker, those of one host one after another; what steers JAX goes with it."""
-        kept = sorted(name for name in variables if name.startswith(_CARRIED))
+        """Return a shell command for each worker, those of one host one after another, with the variables that JAX reads."""
+        kept = sorted(name for name in variables if name.startswith(_FORWARDED))
         words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in kept), *worker]
         each = shape.processes // shape.nodes
         return [
@@ -84,31 +108,43 @@ class SshShells:
             for host in self.hosts[: shape.nodes] for _ in range(each)
         ]  # fmt: skip
 
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables without the request of a job."""
+        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
-Within = SrunSteps | SshShells
+    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
+        """Return why Slurm or the network ended a worker; see `explain_failure`."""
+        return explain_failure(lines)
+
+    def host_names(self, count: int) -> list[str] | None:
+        """Return None: the workers find the names of their hosts themselves."""
+        return None
 
 
-def explain_failure(said: Sequence[str]) -> tuple[str, str] | None:
-    """Why Slurm ended a step, by what srun and slurmstepd said: the reason of a record, and their line; None where it did not."""
+def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return why Slurm ended a step, as (reason of a record, line), from lines of srun and slurmstepd; None where it did not."""
     known = (
         ("due to time limit", "timeout"), ("due to preemption", "preempted"), ("node fail", "node_failed"),
         ("exceeded memory limit", "out_of_memory"), ("exceeded job memory limit", "out_of_memory"),
         ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
     )  # fmt: skip
-    found = next(((reason, line) for line in said for words, reason in known if words in line.lower()), None)
-    if found is None and any("stopped sending heartbeats" in line for line in said):  # JAX's coordination service
-        return "node_failed", "a process of the case stopped sending heartbeats: its node failed, or lost its network"
+    found = next(((reason, line) for line in lines for text, reason in known if text in line.lower()), None)
+    if found is None and any("stopped sending heartbeats" in line for line in lines):  # JAX's coordination service
+        return (
+            "node_failed",
+            "a process of the case stopped sending heartbeats: its node failed, or lost its network",
+        )
     return found
 
 
 def allocated_nodes() -> tuple[str, ...]:
-    """The names of the nodes of the allocation that this process runs in."""
-    told = os.environ.get("SLURM_JOB_NODELIST")
-    if not told:
+    """Return the names of the nodes of the allocation that this process runs in."""
+    node_list = os.environ.get("SLURM_JOB_NODELIST")
+    if not node_list:
         raise Refusal("cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one")
-    done = subprocess.run(["scontrol", "show", "hostnames", told], capture_output=True, text=True, check=False)
+    done = subprocess.run(["scontrol", "show", "hostnames", node_list], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Refusal(f"the nodes of this allocation cannot be told: {last_line(done.stderr)}")
+        raise Refusal(f"scontrol does not list the nodes of this allocation: {last_line(done.stderr)}")
     return tuple(done.stdout.split())
 
 

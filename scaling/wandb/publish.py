@@ -29,10 +29,11 @@ def publish(folder: Path, settings: TrackingSettings) -> PublishedStudy:
     """Show the results of a folder in W&B. Never raises for what wandb does, and adds nothing that is there already."""
 
     def all_of_it(mode: str, lock: int) -> PublishedStudy:
-        if not store.load(folder).records:
+        loaded = store.load(folder)
+        if not loaded.records:
             return PublishedStudy(mode, lines=(f"W&B: there are no records in {folder}",))
-        found = findings.read(folder)
-        runs = plan(folder, found)
+        found = findings.read(folder, loaded=loaded)
+        runs = plan(folder, found, loaded)
         if mode == "offline":
             return _offline(folder, runs, settings, lock)
         return _online(folder, runs, settings, lock, found if settings.dashboard else None)

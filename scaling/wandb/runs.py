@@ -54,12 +54,13 @@ class TrackedRun:
         object.__setattr__(self, "summary", storable_row(self.summary))
 
 
-def plan(folder: Path, found: Findings | None = None) -> list[TrackedRun]:
+def plan(folder: Path, found: Findings | None = None, loaded: store.Loaded | None = None) -> list[TrackedRun]:
     """The runs that a folder makes: one a curve, and one for the study. Raises OSError where the folder cannot be read."""
-    everything = store.load(folder).records
+    loaded = loaded or store.load(folder)
+    everything = loaded.records
     if not everything:
         return []
-    found = found or findings.read(folder)
+    found = found or findings.read(folder, loaded=loaded)
     laws = {id(curve): fitted for curve, fitted in found.laws}
     told = {record.setting: record.environment for record in found.records}
     made = [_curve_run(found.name, curve, told.get(curve.environment, {}), laws.get(id(curve), ())) for curve in found.curves]

@@ -11,11 +11,11 @@ from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import machine, schedule, supervise
 from scaling.core.case import Case
+from scaling.core.examined import Examined
 from scaling.core.machine import Machine
 from scaling.core.settings import RunSettings
 from scaling.core.store import Writer, load
 from scaling.core.workload import complete
-from scaling.study.preflight import Examined
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
 SETTINGS = RunSettings(attempts=3)

@@ -10,11 +10,11 @@ from scaling.cluster import pack, submission
 from scaling.cluster.settings import Cluster
 from scaling.core import schedule
 from scaling.core.case import Case, Refusal, problem
+from scaling.core.examined import Examined
 from scaling.core.machine import EACH, Machine, ProcessShape
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.core.settings import RunSettings
-from scaling.study.preflight import Examined
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 
@@ -109,9 +109,9 @@ def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
     ("devices", "processes", "words"),
     [
         (32, None, "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]"),
-        (5, None, "devices=5 do not share out evenly over 4 nodes of 4 of partition main: take devices=[1]"),
-        (8, 1, "devices=8 do not share out over processes=1 on 2 nodes"),
-        (6, 4, "devices=6 do not share out over processes=4 on 2 nodes"),
+        (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: take devices=[1]"),
+        (8, 1, "devices=8 do not divide evenly over processes=1 on 2 nodes"),
+        (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),
     ],
 )
 def test_what_a_cluster_has_not_is_refused(devices, processes, words):

@@ -1,5 +1,6 @@
 """User's modules that die, hang, fork, print for ever or change the process they are in: each is a row, and the rest runs."""
 
+import contextlib
 import io
 import os
 import resource
@@ -257,11 +258,9 @@ def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_ter
 
 
 def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tmp_path):
-    from scaling.core import child_process
+    from scaling.core.child_process import ChildProcess
 
     script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
-    process = child_process.start(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
-    reader = child_process.read_events(process, lambda event: None)
-    assert process.wait(30) == 5
-    child_process.close(process, [reader])
+    with contextlib.closing(ChildProcess(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})) as process:
+        assert process.receive(30) == {"event": "exit", "status": 5}
     assert alive(f"HOSTILE={tmp_path}") == []

@@ -8,12 +8,12 @@ import pytest
 
 from scaling.core import supervise, worker_group
 from scaling.core.case import Case
+from scaling.core.examined import Examined
 from scaling.core.machine import Machine
 from scaling.core.schedule import Schedule, ScheduledCase
 from scaling.core.settings import RunSettings
 from scaling.core.store import Writer, latest, load
 from scaling.core.worker_group import Variant, WorkerDied
-from scaling.study.preflight import Examined
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured: cores that a study on this host holds are not waited for
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
@@ -32,9 +32,9 @@ class Stage:
         monkeypatch.setattr(worker_group, "open_worker_group", self.seat)
 
     @contextlib.contextmanager
-    def seat(self, job, side, shape, platform, lock, within, errors, waiting=None):
+    def seat(self, job, variant, shape, platform, lock, transport, log, waiting=None):
         self.started += 1
-        yield self.Seat(self, side.name)
+        yield self.Seat(self, variant.name)
 
     @dataclasses.dataclass
     class Seat:
@@ -56,10 +56,10 @@ class Stage:
             yield event or default
 
 
-def run(tmp_path, some, beside=None, settings=None, heard=None, between=None):
+def run(tmp_path, some, baseline=None, settings=None, heard=None, between=None):
     made = Schedule((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
-    other = (Variant("other"), tmp_path / "other") if beside else None
+    other = (Variant("other"), tmp_path / "other") if baseline else None
     supervise.run_schedule(
         made, settings or UNBOUND, tmp_path, 0, (heard if heard is not None else []).append, other, None, between
     )
@@ -103,7 +103,7 @@ def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recor
 def test_both_sides_of_a_comparison_stop_together(monkeypatch, tmp_path):
     [item] = items("jacfwd")
     stage = Stage(monkeypatch, needs=lambda key, seat: 3 if seat == "this" else 7)
-    run(tmp_path, [item], beside=True)
+    run(tmp_path, [item], baseline=True)
     key = item.case.key
     assert stage.seen["this", "turn", key] == stage.seen["other", "turn", key] == 7
     assert stage.seen["this", "finish", key] == stage.seen["other", "finish", key] == 1
@@ -133,7 +133,7 @@ def test_a_death_on_one_side_does_not_keep_the_other_from_its_record(monkeypatch
     stage = Stage(
         monkeypatch, lambda seat, order, count: WorkerDied("killed", "") if seat == "other" and order["do"] == "turn" else None
     )
-    run(tmp_path, [item], beside=True)
+    run(tmp_path, [item], baseline=True)
     assert [r.reason for r in load(tmp_path / "other").records] == ["killed"]
     assert stage.seen["this", "finish", item.case.key] == 1
 
@@ -164,7 +164,7 @@ def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_bot
         return {"event": "later"} if (seat, order["do"], order["key"], count) == ("other", what, shy, 1) else None
 
     stage = Stage(monkeypatch, answers)
-    run(tmp_path, some, beside=True)
+    run(tmp_path, some, baseline=True)
     for item in some:
         assert blocks["this", item.case.key] == blocks["other", item.case.key]
         for seat in ("this", "other"):
@@ -203,7 +203,7 @@ def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monk
         return whole(job, side, *rest)
 
     monkeypatch.setattr(worker_group, "open_worker_group", seat)
-    run(tmp_path, some, beside=True)
+    run(tmp_path, some, baseline=True)
     assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "killed") for item in some}
     assert load(tmp_path).records == []
     assert all(stage.seen["this", "finish", item.case.key] == 1 for item in some)

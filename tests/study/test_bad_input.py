@@ -81,9 +81,9 @@ BAD = {
     "unknown cache": ([*RBF, "cache=hot"], "unknown cache 'hot'.*cold, warm"),
     "replicates": ([*RBF, "replicates=0"], "replicates must be an integer, 1 or more, not 0"),
     "processes": ([*RBF, "processes=two"], "processes must be an integer, 1 or more, not 'two'"),
-    "devices that do not share out over processes": (
+    "devices that do not divide evenly over processes": (
         [*RBF, "devices=3", "processes=2", "oversubscribe=true"],
-        "devices=3 do not share out over processes=2",
+        "devices=3 do not divide evenly over processes=2",
     ),
     "versus nothing known": (
         [*RBF, "versus=main"],

@@ -35,6 +35,7 @@ def test_a_field_of_a_case_shows_its_own_default_and_every_value():
         assert re.search(rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", found[name]), name
     assert found["jit"].endswith("Values: true, false. Default: true.")
     assert "julia/Zygote" in found["engine"] and "stencil" in found["workload"] and "ceiling" not in found["workload"]
+    assert "interface" not in found["engine"] and "formulas" not in found["engine"]
 
 
 def test_the_help_fits_into_eighty_columns_and_has_no_bare_configuration(scaling_command):

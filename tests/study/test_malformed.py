@@ -483,8 +483,8 @@ TABLES["settings"] = {
     "points that do not divide": Bad(
         ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
     ),
-    "devices that do not share out over processes": Bad(
-        (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not share out over processes=2"
+    "devices that do not divide evenly over processes": Bad(
+        (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not divide evenly over processes=2"
     ),
 }  # fmt: skip
 

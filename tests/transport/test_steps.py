@@ -3,12 +3,12 @@
 import os
 import queue
 import shlex
-import types
 
 import pytest
 
 from scaling.cluster.settings import from_config
 from scaling.core import worker_group
+from scaling.core.child_process import ChildProcess
 from scaling.core.machine import ProcessShape
 from scaling.transport import remote
 from scaling.transport.remote import SrunSteps, SshShells
@@ -88,6 +88,9 @@ def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats()
 def test_a_status_of_srun_is_a_signal_only_where_there_is_such_a_signal(status, words):
     said = ["srun: error: Unable to create step for job 12: Requested nodes are busy"]
     said += ["srun: error: n1: task 0: Exited with exit code 255"]
-    seat = worker_group.WorkerGroup(ProcessShape(1), [None], queue.Queue(), [types.SimpleNamespace(read=lambda: said)], 0)
-    text = str(seat._death(0, status))
+    process = ChildProcess(["true"], reaped=False)
+    process.stderr_lines = lambda: said
+    group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), SrunSteps(("n1",), "cpu"))
+    text = str(group._explain_death(0, status))
+    process.close()
     assert words in text and "Requested nodes are busy" in text

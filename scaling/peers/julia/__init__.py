@@ -18,8 +18,6 @@ a tape recorded at each call. poisson with batch=whole has the `formulation`s of
 value of rbf as the source writes it is the matrix of all points at once, on one thread. Threads share out the points.
 """
 
-import contextlib
-import json
 import os
 import re
 import shutil
@@ -34,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Case
+from scaling.core.child_process import ChildProcess
 from scaling.core.sampling import Samples, Sampling
 from scaling.peers.formulas import KNOWN
 from scaling.peers.interface import Prepared
@@ -184,51 +183,31 @@ class _Julia:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
         self.folder = Path(folder.name)
         options = "--startup-file=no", f"--project={_environment()}", f"--threads={threads}"
-        with (self.folder / "errors").open("w") as errors:
-            self._process = subprocess.Popen(
-                ["julia", *options, str(_HERE / "measure.jl"), system],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
-            )  # fmt: skip
+        self._process = ChildProcess(["julia", *options, str(_HERE / "measure.jl"), system], reaped=False, tagged=False)
         weakref.finalize(self, _end, self._process, folder)
 
     def hand_over(self, name: str, array: np.ndarray) -> dict[str, Any]:
-        """An input as a raw file, and what stands in it."""
+        """Write an input to a raw file; return its description."""
         file = self.folder / f"{name}.bin"
         np.ascontiguousarray(array).tofile(file)
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
 
     def ask(self, what: str, **fields: Any) -> dict[str, Any]:
-        """The answer to a request; RuntimeError with Julia's words if it has none."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            print(json.dumps({"do": what, **fields}), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            raise RuntimeError(self._epitaph()) from None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(self._epitaph())
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise RuntimeError(f"Julia answered {line.strip()[:100]!r}, which is no JSON object")
+        """Return the answer to a request; RuntimeError with Julia's message if it has none."""
+        self._process.send({"do": what, **fields})
+        answer = self._process.receive()
+        assert answer is not None
+        if answer.get("event") == "exit":
+            raise RuntimeError(f"Julia ended with status {answer['status']} and said: {self._last_error()}")
         if "error" in answer:
             raise RuntimeError(f"Julia: {answer['error']}")
         return answer
 
-    def _epitaph(self) -> str:
-        status = self._process.wait()
-        said = (self.folder / "errors").read_text(errors="replace").strip().splitlines()
-        why = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "nothing")
-        return f"Julia ended with status {status} and said: {why}"
+    def _last_error(self) -> str:
+        lines = [line for line in self._process.stderr_lines() if line.strip()]
+        return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing")
 
 
-def _end(process: subprocess.Popen, folder: tempfile.TemporaryDirectory) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):  # of what it did not read any more
-                pipe.close()
-    process.kill()
-    process.wait()
+def _end(process: ChildProcess, folder: tempfile.TemporaryDirectory) -> None:
+    process.close(end_seconds=0.0)
     folder.cleanup()

@@ -1,0 +1,116 @@
+"""The verb `run` by way of a cluster: missing cases are packed into tasks, submitted, and waited for.
+
+Loaded only for a cluster that takes submissions, and for a results folder that has some.
+"""
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.cli.run import StudyRun, plan_run
+from scaling.cluster import follow, job_state, pack, submission
+from scaling.cluster import submit as submitting
+from scaling.cluster.settings import LOCAL, SLURM
+from scaling.core import schedule, store, supervise
+from scaling.core.examined import Examined
+from scaling.core.formatting import count_of, format_number, format_wait
+
+
+def submit_and_wait(
+    job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
+) -> tuple[schedule.Schedule, store.Loaded, bool]:
+    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed node ended.
+
+    Returns the schedule, the records, and whether tasks are still in the queue.
+    """
+    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
+    for again in range(job.cluster.attempts or 1):
+        job = dataclasses.replace(job, retry=job.retry and not again)  # once
+        with store.locked(job.folder):
+            made, loaded = plan_run(job, answers, [job.folder], console)
+            if again:  # what could not be examined is recorded already
+                made = dataclasses.replace(made, failures=())
+            submitted = _submit(job, made, loaded, console)
+        if not submitted or not job.wait or not follow.until_done(job.folder, console, away):
+            return made, store.load(job.folder), submitted
+        seen = _look_up(job)
+        if job_state.cancelled(seen):
+            console.print("cancelled; the same command goes on from there")
+            return made, loaded, True
+        if job_state.refused(seen):
+            return made, store.load(job.folder), False
+    with store.locked(job.folder):
+        return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
+
+
+def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
+    """Record the cases that earlier submissions lost; return those that are still in the queue, as (key, replicate)."""
+    seen = _look_up(job)
+    if lost := job_state.record_lost_cases(job.folder, seen):
+        console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
+    if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
+        message = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
+        console.print(
+            escape(f"{message}; if not, remove {job.folder / submission.FOLDER}"),
+            soft_wrap=True,
+            highlight=False,
+        )
+    return job_state.queued(seen)
+
+
+def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
+    """Return the cases that are in the queue, as (key, replicate), and change nothing."""
+    return job_state.queued(_look_up(job, dry_run=True))
+
+
+def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+    """Return what is known of earlier submissions; a scheduler is asked if there is one."""
+    must = job.cluster.name == SLURM and not dry_run
+    return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
+
+
+def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+    """Return the missing cases as tasks of the cluster."""
+    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
+    fill = pack.nested if job.nested else pack.tasks
+    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
+    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
+
+
+def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+    """Print every sbatch script that would be submitted."""
+    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
+    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
+        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
+
+
+def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
+    """Record what need not run, and submit the rest; return whether anything is in the queue now."""
+    supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
+    if not made.jobs:
+        return bool(made.queued)
+    tasks = _tasks(job, made, loaded)
+    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    longest = max(task.seconds for task in tasks)
+    console.print(
+        f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
+        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; "
+        f"`scaling status {escape(str(job.folder))}` tells how they do",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
+        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
+        hours = sum(seconds * case.devices for case, seconds in took) / 3600
+        console.print(
+            f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them",
+            highlight=False,
+        )
+    if longest > 60 * job.cluster.time:
+        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
+        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
+    return True

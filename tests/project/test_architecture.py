@@ -1,0 +1,74 @@
+"""The rules of the architecture, by folder: what may import what, and how many modules a dense case loads."""
+
+import ast
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.imported import NOT_IN_THE_WORKER, modules_after
+from tests.support.paths import PACKAGE
+
+MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
+    "core": set(), "options": set(), "peers": set(), "workloads": set(), "transport": set(),
+    "study": {"cluster", "options", "peers"}, "cluster": {"plan", "study", "transport"},
+    "plan": {"analysis", "options", "study"}, "analysis": {"options"}, "wandb": {"analysis"},
+    "report": {"analysis", "contrib", "options"}, "contrib": {"analysis", "report"},
+    "cli": {"analysis", "cluster", "options", "plan", "report", "study", "wandb"},
+}  # fmt: skip
+EXCEPTIONS = {  # imports against the rules, which are to disappear; nothing may be added
+    "core.applicability>peers", "core.check>options", "core.compile_case>options", "core.gather>options",
+    "core.jacobian>options", "core.layout>options", "core.reduction_reference>options", "core.run_case>options",
+    "core.run_case>peers", "core.shape>options", "core.workload>peers", "options.machine_peaks>study",
+}  # fmt: skip
+WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "transport")
+MOST_IN_WORKER = 62  # modules of the package; the target is 25
+ORDERS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,
+           "attempt": 1, "block": "b"}, {"do": "turn"}, {"do": "finish"}]  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {name for node in nodes for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])}
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_a_folder_imports_what_it_may_import(folder):
+    allowed, found = MAY_IMPORT[folder] | {"core", folder}, set()
+    for path in (PACKAGE / folder).rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        folders = {name.split(".")[1] for name in imports_of(path) if name.startswith("scaling.")}
+        found |= {f"{module}>{other}" for other in folders - allowed}
+    assert found == {each for each in EXCEPTIONS if each.startswith(f"{folder}.")}
+
+
+def test_every_folder_has_a_rule_and_core_uses_jax_numpy_and_the_standard_library_only():
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(MAY_IMPORT)
+    used = {name.split(".")[0] for path in (PACKAGE / "core").glob("*.py") for name in imports_of(path)}
+    assert used <= {"jax", "numpy", "scaling", *sys.stdlib_module_names}
+
+
+def test_what_reads_records_and_submits_jobs_loads_no_jax():
+    modules = [".".join(p.relative_to(PACKAGE).with_suffix("").parts) for f in WITHOUT_JAX for p in (PACKAGE / f).rglob("*.py")]
+    assert "jax" not in modules_after("\n".join(f"import scaling.{name}" for name in modules if "__init__" not in name))
+
+
+def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
+    from scaling.core import workload
+    from scaling.core.case import Case, non_default_fields
+    from scaling.core.sampling import Sampling
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    case = workload.complete(Case("linear", points=6, api="jit"))
+    job = {"results": str(tmp_path), "platform": "cpu", "device_kind": None, "x64": False, "bind": False, "cores": None,
+           "owner": "o", "oversubscribe": True, "asked": None, "order_seed": 0, "sampling": vars(Sampling()), "beside": {},
+           "shape": {"devices": 1, "nodes": 1, "processes": 1}, "rank": 0, "parent": os.getpid()}  # fmt: skip
+    orders = [each | {"key": case.key, "case": non_default_fields(case)} for each in ORDERS]
+    told = "\n".join(map(json.dumps, [job, *orders])) + "\n"
+    loaded = modules_after("from scaling.core import worker\nworker.main()", True, told)
+    assert json.loads(next(tmp_path.glob("*.jsonl")).read_text())["status"] == "ok"
+    assert not {name.split(".")[0] for name in loaded} & set(NOT_IN_THE_WORKER)
+    assert len({name for name in loaded if name.startswith("scaling")}) <= MOST_IN_WORKER
