@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, or not at all: whoever reads one while it is written sees the old or the new."""
+"""Files that are replaced atomically: a reader sees the old or the new content, never a part."""
 
 import contextlib
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path beside it to write to, which takes its place at the end; after an error the file is as it was before."""
+def replace_on_success(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces the file at the end; after an error the file is unchanged."""
     fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield fresh
@@ -18,7 +18,7 @@ def replacing(path: Path) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole."""
-    with replacing(path) as fresh:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with replace_on_success(path) as fresh:
         fresh.write_bytes(content)
