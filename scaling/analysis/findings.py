@@ -76,9 +76,7 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
 
-def read(
-    folder: Path, only: Collection[str] | None = None, unrecorded: Sequence[Record] = ()
-) -> Findings:
+def read(folder: Path, only: Collection[str] | None = None, unrecorded: Sequence[Record] = ()) -> Findings:
     """Load a results folder and analyse it: all its environments, or only those with these digests.
 
     unrecorded: records of cases that jobs have lost and that are not in the folder yet.
