@@ -1,6 +1,6 @@
-"""The answer: what a results folder says, as sentences and a short table.
+"""The answer: what a results folder shows, as sentences and a short table.
 
-Does not know how a curve is computed (curves.py), nor pages and figures (report.py).
+Does not compute (curves.py), and knows no pages or figures (report/).
 """
 
 import statistics
@@ -11,12 +11,22 @@ from pathlib import Path
 from scaling.analysis import certainty, forecast, trends
 from scaling.analysis import curves as analysis
 from scaling.analysis.baselines import Baseline
-from scaling.analysis.curves import Curve, Fastest, Timing, baseline_name, family_name, ratio_of, size_name, volume
-from scaling.analysis.findings import Findings, marks, read
+from scaling.analysis.curves import (
+    Curve,
+    FastestMethod,
+    Timing,
+    baseline_name,
+    family_name,
+    problem_size,
+    size_name,
+    time_ratio,
+)
+from scaling.analysis.findings import Findings, describe_environment, read
 from scaling.analysis.forecast import Forecast
+from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
-from scaling.analysis.pareto import chosen
-from scaling.analysis.score import APART, PlanScores
+from scaling.analysis.pareto import automatic_blocks
+from scaling.analysis.score import ORDER_FACTOR, PlanScores
 from scaling.core import memory
 from scaling.core.case import Case, problem
 from scaling.core.formatting import (
@@ -31,118 +41,140 @@ from scaling.core.formatting import (
 )
 from scaling.core.record import REASONS, Record
 
-_MOST_ROWS = 20  # at a glance
-_BOUGHT = (trends.fronts, trends.meshes, trends.overlaps, trends.colorings)  # what there is to choose beside the mode
+_MOST_ROWS = 20  # of the summary
+_CHOICES = (
+    trends.describe_memory,
+    trends.describe_meshes,
+    trends.describe_overlaps,
+    trends.describe_colorings,
+)  # what else there is to choose besides the mode
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 
 
-def time_of(timing: Timing) -> str:
+def format_time(timing: Timing) -> str:
+    """Return the time of a timing with its interval."""
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
-def sentences(source: Path | Findings) -> list[str]:
-    """What the folder says, in plain lines with figures in them: the fastest modes, the best scaling, and all that went wrong."""
-    found = source if isinstance(source, Findings) else read(source)
-    count = Counter(record.status for record in found.records)
-    if not count["ok"] and found.forecasts:
-        return [*_planned_alone(found), *_trouble(found)]
-    if not count["ok"]:
-        return ["Nothing has been measured: the folder holds no record of a case that ended well.", *_trouble(found)]
-    parts = (
-        headlines, trends.crossovers, _scaling_sentences, trends.laws, trends.growth, *_BOUGHT, _peer_sentences, _planned,
-        _trouble,
-    )  # fmt: skip
-    return [sentence for part in parts for sentence in part(found)]
-
-
-def heads(found: Findings) -> list[tuple[list[Fastest], list[Fastest]]]:
-    """For each family all its problems on each number of devices, and those of its largest problem, the least time first.
-
-    The largest of those that were measured on the most device counts: points that grow with their devices are all on one each.
+def answer_sentences(source: Path | Findings) -> list[str]:
+    """Return what the folder shows, with numbers: the fastest modes, the best scaling, and what went
+    wrong.
     """
-    families: dict[tuple, dict[tuple, list[Fastest]]] = {}
-    for row in found.fastest:
-        first = row.first
-        of = families.setdefault((first.environment, first.honest, *analysis.family(first.case)), {})
-        of.setdefault(problem(first.case), []).append(row)
-    made = []
-    for problems in families.values():
-        largest = max(problems.values(), key=lambda rows: (len(rows), volume(rows[0].first.case)))
-        everything = [row for rows in problems.values() for row in rows]
-        made.append((everything, sorted(largest, key=lambda row: row.first.median)))
-    return made
+    findings = source if isinstance(source, Findings) else read(source)
+    count = Counter(record.status for record in findings.records)
+    if not count["ok"] and findings.forecasts:
+        return [*_describe_plans_only(findings), *_describe_problems(findings)]
+    if not count["ok"]:
+        return [
+            "Nothing has been measured: the folder holds no record of a case that ended well.",
+            *_describe_problems(findings),
+        ]
+    parts = (
+        describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
+        trends.describe_growth, *_CHOICES, _describe_peers, _describe_plans, _describe_problems,
+    )  # fmt: skip
+    return [sentence for part in parts for sentence in part(findings)]
 
 
-def headlines(found: Findings) -> list[str]:
-    """For each family: the fastest way to its largest problem, on how many devices, what it costs, and how sure that is."""
-    told = list[str]()
-    if not found.fastest:
-        kinds = dict.fromkeys(_what(timing.case) for timing in found.timings)
-        told.append(f"No mode of JAX was measured, so that none is called the fastest; what was measured: {', '.join(kinds)}.")
-    for rows, (row, *others) in heads(found):
-        largest = volume(row.first.case) == max(volume(each.first.case) for each in rows)
-        text = (
-            _verdict(row, "at the largest size" if largest else "at the size")
-            + _what_devices_buy(found, row.first, others)
-            + _beside_by_hand(found, row)
-            + _winners(rows)
+def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
+    """Return for each family (all its rows, the rows of its largest problem with the least time first).
+
+    The largest problem is taken from those measured on the most device counts: points that grow with their
+    devices are on one device count each.
+    """
+    heads = []
+    for family in group_by(findings.fastest, _family).values():
+        problems = group_by(family, lambda row: problem(row.first.case)).values()
+        largest = max(problems, key=lambda rows: (len(rows), problem_size(rows[0].first.case)))
+        heads.append((family, sorted(largest, key=lambda row: row.first.median)))
+    return heads
+
+
+def _family(row: FastestMethod) -> tuple:
+    return row.first.environment, row.first.honest, *analysis.family_key(row.first.case)
+
+
+def describe_fastest(findings: Findings) -> list[str]:
+    """Return for each family the fastest method for its largest problem, on how many devices, and how
+    sure that is.
+    """
+    sentences = list[str]()
+    if not findings.fastest:
+        kinds = dict.fromkeys(_engine_name(timing.case) for timing in findings.timings)
+        sentences.append(
+            f"No mode of JAX was measured, so that none is called the fastest; what was measured: {', '.join(kinds)}."
         )
-        told.append(f"{family_name(row.first.case)}: {text}.{marks(found, row.first.environment, row.first.honest)}")
-    return told
+    for rows, (row, *others) in largest_problems(findings):
+        largest = problem_size(row.first.case) == max(problem_size(each.first.case) for each in rows)
+        text = (
+            _describe_verdict(row, "at the largest size" if largest else "at the size")
+            + _describe_devices(findings, row.first, others)
+            + _describe_by_hand(findings, row)
+            + _count_wins(rows)
+        )
+        sentences.append(
+            f"{family_name(row.first.case)}: {text}.{describe_environment(findings, row.first.environment, row.first.honest)}"
+        )
+    return sentences
 
 
-def _what(case: Case) -> str:
-    """What was timed, where it is no mode of JAX."""
+def _engine_name(case: Case) -> str:
+    """Return what was timed, where it is no mode of JAX."""
     if case.kind != "case":
         return "what the machine can do"
     return case.engine if case.engine != "jax" else "values" if case.mode == "value" else "derivatives written by hand"
 
 
-def _verdict(row: Fastest, size: str) -> str:
-    case, mode = row.first.case, named(row.first)
-    at = f"on {count_of(case.devices, 'device')} {size} ({size_name(case)}): {time_of(row.first)}, {describe_call(case)}"
+def _describe_verdict(row: FastestMethod, size: str) -> str:
+    case, mode = row.first.case, name_with_blocks(row.first)
+    at = f"on {count_of(case.devices, 'device')} {size} ({size_name(case)}): {format_time(row.first)}, {describe_call(case)}"
     if row.empty:
         floor = format_duration(certainty.dispatch_floor(row.first))
         return f"no mode is called the fastest; {mode} takes least, {at}, not distinguishable from an empty call ({floor})"
     if row.second is None:
-        return f"{measured_alone(row)}, {at}"
+        return f"{list_measured(row)}, {at}"
     verdict = "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
     factor = format_seconds(f"the next, {method_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verdict} {at}; {factor}{doubts}"
 
 
-def named(timing: Timing) -> str:
-    """Return how a derivative is taken, with what chunk=auto came to and the memory that it takes, in words."""
-    name, auto = method_of(timing.case).name, chosen(timing.records[0])
-    return f"{name} ({auto}{saved(timing.records[0])})" if auto else name
+def name_with_blocks(timing: Timing) -> str:
+    """Return the name of a method, with the blocks that chunk=auto has chosen and the memory that they
+    save.
+    """
+    name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
+    return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
-def saved(record: Record) -> str:
-    """Return the memory of a device that chunk=auto takes beside that of all at once, in words; nothing where it is not told."""
+def _describe_saved_memory(record: Record) -> str:
+    """Return the memory of chunk=auto against that of all at once, or '' where it is not known."""
     probes = (record.blocks or {}).get("probes")
     whole = [p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))] if isinstance(probes, list) else []
     used = memory.taken(vars(record))
     return f", {format_bytes(used)} against {format_bytes(whole[0])} of all at once" if whole and whole[0] and used else ""
 
 
-def measured_alone(row: Fastest) -> str:
-    """Return in words that a mode has none to be compared with, and what else was measured of the same problem."""
+def list_measured(row: FastestMethod) -> str:
+    """Return in words that a method has no rival, and what else was measured for the same problem."""
     others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
-    return f"only {_listed([named(row.first), *others])} measured"
+    return f"only {_join_names([name_with_blocks(row.first), *others])} measured"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Names as the subject of a sentence: 'a was', 'a and b were', 'a, b and c were'."""
+def _join_names(names: Sequence[str]) -> str:
+    """Return names as the subject of a sentence: 'a was', 'a and b were', 'a, b and c were'."""
     *others, last = names
     return f"{', '.join(others)} and {last} were" if others else f"{last} was"
 
 
-def _what_devices_buy(found: Findings, first: Timing, others: Sequence[Fastest]) -> str:
-    """The speed-up of the fastest way over its baseline, or that one device is best."""
-    point = found.places(first).get("strong")
+def _describe_devices(findings: Findings, first: Timing, others: Sequence[FastestMethod]) -> str:
+    """Return the speed-up of the fastest method over its baseline, or that more devices do not pay."""
+    point = findings.points_of(first).get("strong")
     if point and not point.is_baseline:
-        speedup, base = format_ratio(point.speedup, point.speedup_low, point.speedup_high), baseline_name(point.baseline_devices)
+        speedup, base = (
+            format_ratio(point.speedup, point.speedup_low, point.speedup_high),
+            baseline_name(point.baseline_devices),
+        )
         same = f"the same program on {base}"
         known = is_ratio_determined(point.speedup_low, point.speedup_high)
         text = f". That is {speedup} as fast as {same}" if known else f". Its speed-up over {same} is {speedup}"
@@ -155,23 +187,25 @@ def _what_devices_buy(found: Findings, first: Timing, others: Sequence[Fastest])
     more = [row.first for row in others if row.first.case.devices > first.case.devices]
     if not more or not first.honest:
         return ""
-    value, low, high = ratio_of(more[0], first)
-    told = format_seconds(count_of(more[0].case.devices, "device"), value, low, high).replace(" takes ", " take ")
+    value, low, high = time_ratio(more[0], first)
+    sentences = format_seconds(count_of(more[0].case.devices, "device"), value, low, high).replace(" takes ", " take ")
     if low is not None and high is not None and low <= 1 <= high:
-        return f". More devices are not distinguished: {told}"
-    return f". More devices do not pay: {told}"
+        return f". More devices are not distinguished: {sentences}"
+    return f". More devices do not pay: {sentences}"
 
 
-def _beside_by_hand(found: Findings, row: Fastest) -> str:
+def _describe_by_hand(findings: Findings, row: FastestMethod) -> str:
+    """Return how the derivative written by hand compares."""
     if not row.by_hand:
         return ""
-    roofs = [s.roof for s in found.standings if s.roof and s.by_hand and s.by_hand[0] == 1 and _beside(s, row)]
+    roofs = [s.bound for s in findings.baselines if s.bound and s.by_hand and s.by_hand[0] == 1 and _is_same_problem(s, row)]
     roof = f" ({format_percentage(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
     return f". Written by hand it would take {format_ratio(1 / row.by_hand)} as long{roof}"
 
 
-def _winners(rows: Sequence[Fastest]) -> str:
-    wins = Counter(method_of(row.first.case).plain.name for row in rows if row.distinguished)
+def _count_wins(rows: Sequence[FastestMethod]) -> str:
+    """Return how often each method is the fastest."""
+    wins = Counter(method_of(row.first.case).without_memory_setting.name for row in rows if row.distinguished)
     if len(rows) < 2 or not wins:
         return ""
     counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
@@ -179,112 +213,142 @@ def _winners(rows: Sequence[Fastest]) -> str:
     return f". {clear} over {len(rows)} problems and device counts: {counts}"
 
 
-def _beside(standing: Baseline, row: Fastest) -> bool:
-    """Whether a standing is of the same problem, in the same place."""
-    one, other = standing.timing, row.first
-    same = (one.environment, one.honest, one.case.devices) == (other.environment, other.honest, other.case.devices)
+def _is_same_problem(baseline: Baseline, row: FastestMethod) -> bool:
+    """Return whether a baseline is of the same problem, on as many devices, in the same environment."""
+    one, other = baseline.timing, row.first
+    same = (one.environment, one.honest, one.case.devices) == (
+        other.environment,
+        other.honest,
+        other.case.devices,
+    )
     return same and problem(one.case) == problem(other.case)
 
 
-def _peer_sentences(found: Findings) -> list[str]:
-    """For each other system: how long its fastest way takes beside JAX's fastest, over all that both did."""
+def _describe_peers(findings: Findings) -> list[str]:
+    """Return for each other engine its fastest time over JAX's, over all problems that both have."""
     fastest: dict[tuple, Baseline] = {}
-    for standing in found.standings:
-        if standing.by_jax:
-            timing = standing.timing
-            of = (timing.environment, timing.case.engine, timing.honest, timing.case.devices, problem(timing.case))
-            fastest[of] = min(fastest.get(of, standing), standing, key=lambda s: s.timing.median)
+    for baseline in findings.baselines:
+        if baseline.over_jax:
+            timing = baseline.timing
+            key = (
+                timing.environment,
+                timing.case.engine,
+                timing.honest,
+                timing.case.devices,
+                problem(timing.case),
+            )
+            fastest[key] = min(fastest.get(key, baseline), baseline, key=lambda s: s.timing.median)
     systems: dict[tuple[str, str, bool], list[Baseline]] = {}
-    for (environment, engine, honest, *_), standing in fastest.items():
-        systems.setdefault((environment, engine, honest), []).append(standing)
-    told = []
+    for (environment, engine, honest, *_), baseline in fastest.items():
+        systems.setdefault((environment, engine, honest), []).append(baseline)
+    sentences = []
     for (environment, engine, honest), rows in systems.items():
-        factors = sorted((row.by_jax[0], index) for index, row in enumerate(rows) if row.by_jax)
+        factors = sorted((row.over_jax[0], index) for index, row in enumerate(rows) if row.over_jax)
         (least, least_at), (most, most_at) = factors[0], factors[-1]
         middle = statistics.median(factor for factor, _ in factors)
         over = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
-        text = f"{engine} takes {format_ratio(middle)} as long as JAX, each its fastest way, in the median of {over}"
+        text = f"{engine} takes {format_ratio(middle)} as long as JAX, each with its fastest method, in the median of {over}"
         if len(rows) > 1:
-            text += f": from {format_ratio(least)} ({_problem_of(rows[least_at])}) to {format_ratio(most)} ({_problem_of(rows[most_at])})"
-        told.append(f"{text}.{marks(found, environment, honest)}")
-    return told
+            text += (
+                f": from {format_ratio(least)} ({_problem_of(rows[least_at])}) to {format_ratio(most)} "
+                f"({_problem_of(rows[most_at])})"
+            )
+        sentences.append(f"{text}.{describe_environment(findings, environment, honest)}")
+    return sentences
 
 
-def _problem_of(standing: Baseline) -> str:
-    case = standing.timing.case
+def _problem_of(baseline: Baseline) -> str:
+    case = baseline.timing.case
     return f"{family_name(case)}, {size_name(case)}, {count_of(case.devices, 'device')}, {method_of(case).name}"
 
 
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
 
-def peer_rows(found: Findings) -> list[tuple[str, ...]]:
-    """Every timing of another system beside JAX's fastest way to the same problem, under PEER_COLUMNS."""
+def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
+    """Return each timing of another engine with JAX's fastest method for the same problem, under
+    PEER_COLUMNS.
+    """
     rows: list[tuple[str, ...]] = []
-    for standing in found.standings:
-        timing, rival = standing.timing, standing.rival
+    for baseline in findings.baselines:
+        timing, jax = baseline.timing, baseline.jax
         if timing.case.engine != "jax":
-            rows.append((
-                f"{family_name(timing.case)} {size_name(timing.case)}{marks(found, timing.environment, timing.honest)}",
-                str(timing.case.devices),
-                method_of(timing.case).name,
-                time_of(timing),
-                f"{method_of(rival.case).name}, {format_duration(rival.median)}" if rival else "not measured",
-                format_ratio(*standing.by_jax) if standing.by_jax else "",
-            ))  # fmt: skip
+            rows.append(
+                (
+                    (
+                        f"{family_name(timing.case)} {size_name(timing.case)}"
+                        + describe_environment(findings, timing.environment, timing.honest)
+                    ),
+                    str(timing.case.devices),
+                    method_of(timing.case).name,
+                    format_time(timing),
+                    f"{method_of(jax.case).name}, {format_duration(jax.median)}" if jax else "not measured",
+                    format_ratio(*baseline.over_jax) if baseline.over_jax else "",
+                )
+            )
     return rows
 
 
-def _scaling_sentences(found: Findings) -> list[str]:
-    """For each kind and family, on the most devices: the curve that is fastest there, beside all that reach it."""
-    families: dict[tuple, list[Curve]] = {}
-    for curve in found.curves:
-        last = curve.points[-1]
-        if not last.is_baseline and curve.case.engine == "jax":
-            kind = (curve.kind, curve.environment, curve.baseline_devices)
-            families.setdefault((*kind, *analysis.family(curve.case)), []).append(curve)
-    headed = {(row.first.environment, row.first.case) for _, (row, *_) in heads(found)}
-    told = []
-    for of in families.values():
-        most = max(curve.points[-1].devices for curve in of)
-        rivals = [curve for curve in of if curve.points[-1].devices == most]
-        largest = problem(max(rivals, key=lambda curve: volume(curve.case)).case)
+def _describe_scaling(findings: Findings) -> list[str]:
+    """Return for each kind and family the curve that is fastest on the most devices, and the spread of
+    all that reach it.
+    """
+    several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
+    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *analysis.family_key(c.case)))
+    headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
+    sentences = []
+    for family in families.values():
+        most = max(curve.points[-1].devices for curve in family)
+        rivals = [curve for curve in family if curve.points[-1].devices == most]
+        largest = problem(max(rivals, key=lambda curve: problem_size(curve.case)).case)
         best = min((c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds)
-        # What a headline has said of the fastest is not said again.
-        said = best.kind == "strong" and (best.environment, best.timings[-1].case) in headed
-        parts = [*([] if said else [_speedup(best)]), *([_spread(rivals)] if len(rivals) > 1 else [])]
+        is_told = best.kind == "strong" and (best.environment, best.timings[-1].case) in headed
+        parts = [
+            *([] if is_told else [_describe_speedup(best)]),
+            *([_describe_spread(rivals)] if len(rivals) > 1 else []),
+        ]
         if parts:
             text = (
                 f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}: {'; '.join(parts)}."
             )
-            told.append(text + marks(found, best.environment))
-    return told
+            sentences.append(text + describe_environment(findings, best.environment))
+    return sentences
 
 
-def _speedup(curve: Curve) -> str:
+def _describe_speedup(curve: Curve) -> str:
     last, weak = curve.points[-1], curve.kind == "weak"
     return (
-        f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(last.speedup, last.speedup_low, last.speedup_high)}"
-        f"{curve.relative}, efficiency {format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, "
-        f"with {method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}"
-        + (analysis.derived_words(curve.timings) if weak else "")
+        f"{'scaled speed-up' if weak else 'speed-up'} "
+        f"{format_ratio(last.speedup, last.speedup_low, last.speedup_high)}{curve.relative}, efficiency "
+        f"{format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, with "
+        f"{method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}"
+        + (_note_derived_bytes(curve) if weak else "")
     )
 
 
-def _spread(rivals: Sequence[Curve]) -> str:
+def _note_derived_bytes(curve: Curve) -> str:
+    note = analysis.derived_bytes_note(curve.timings)
+    return f"; compulsory bytes{note}" if note else ""
+
+
+def _describe_spread(rivals: Sequence[Curve]) -> str:
     each = sorted(curve.points[-1].speedup for curve in rivals)
     middle = format_ratio(statistics.median(each))
     where = rivals[0].relative
-    return f"the median speed-up of {len(rivals)} curves{where} is {middle}, from {format_ratio(each[0])} to {format_ratio(each[-1])}"
+    return (
+        f"the median speed-up of {len(rivals)} curves{where} is {middle}, from {format_ratio(each[0])} to "
+        f"{format_ratio(each[-1])}"
+    )
 
 
-def basis(forecast: Forecast) -> str:
-    """What was planned for a hardware, on how many devices, with what, and that it is no measurement."""
+def describe_plan(forecast: Forecast) -> str:
+    """Return what was planned for a hardware, on how many devices, with which tools."""
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
     became = ", ".join([
-        count_of(count["planned"], "case"), *(f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
+        count_of(count["planned"], "case"),
+        *(f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
     ])  # fmt: skip
     span = count_of(devices[0], "device") if len(devices) == 1 else f"{devices[0]:,} to {devices[-1]:,} devices"
     around = records[0].environment
@@ -296,105 +360,124 @@ def basis(forecast: Forecast) -> str:
     return f"{became} on {span} of {around.get('device_kind')}, compiled{by}; times are predicted and not measured."
 
 
-def scored(scores: PlanScores) -> list[str]:
-    """How near the predictions for one hardware were, and of how many pairs of ways to a problem the order was right."""
-    whole = scores.whole
-    told = [
-        f"Predicted against measured on {scores.hardware}: the median prediction is {format_ratio(whole.middle)} what was measured, "
-        f"over {count_of(len(whole.pairs), 'case')}; the median error is {format_percentage(whole.error)}, the worst ratio "
-        f"{format_ratio(whole.worst)}, and {format_percentage(whole.held)} of the measured times lie in their predicted 95 % interval."
+def describe_score(scores: PlanScores) -> list[str]:
+    """Return how close the predictions for one hardware were, and how often the order of two methods was
+    right.
+    """
+    whole = scores.total
+    sentences = [
+        f"Predicted against measured on {scores.hardware}: the median prediction is "
+        f"{format_ratio(whole.median_ratio)} what was measured, over {count_of(len(whole.pairs), 'case')}; "
+        f"the median error is {format_percentage(whole.error)}, the worst ratio "
+        f"{format_ratio(whole.worst)}, and {format_percentage(whole.coverage)} of the measured times lie in "
+        "their predicted 95 % interval."
     ]
-    if scores.asked:
-        told.append(
-            f"Of {count_of(scores.asked, 'pair')} of ways to one problem whose measured times differ by more than a factor of "
-            f"{format_number(APART)}, {scores.ordered} ({format_percentage(scores.ordered / scores.asked)}) were predicted in the right order."
+    if scores.comparable:
+        sentences.append(
+            f"Of {count_of(scores.comparable, 'pair')} of methods for one problem whose measured times "
+            f"differ by more than a factor of {format_number(ORDER_FACTOR)}, {scores.ordered} "
+            f"({format_percentage(scores.ordered / scores.comparable)}) were predicted in the right order."
         )
-    return told
+    return sentences
 
 
-def _planned(found: Findings) -> list[str]:
-    """Beside measurements: what else was planned, and how near predictions were."""
-    told = [f"Planned for {each.title}: {basis(each)}" for each in found.forecasts]
-    return [*told, *(sentence for scores in found.scores for sentence in scored(scores))]
+def _describe_plans(findings: Findings) -> list[str]:
+    """Return what was planned besides the measurements, and how close predictions were."""
+    sentences = [f"Planned for {each.title}: {describe_plan(each)}" for each in findings.forecasts]
+    return [*sentences, *(sentence for scores in findings.plan_scores for sentence in describe_score(scores))]
 
 
-def _planned_alone(found: Findings) -> list[str]:
-    """Without measurements: what the plans say."""
-    told = list[str]()
-    for each in found.forecasts:
-        told += [f"Planned for {each.title}, and nothing measured here: {basis(each)}", *forecast.answers(each)]
-    return told
+def _describe_plans_only(findings: Findings) -> list[str]:
+    """Return what the plans say, where nothing was measured."""
+    sentences = list[str]()
+    for each in findings.forecasts:
+        sentences += [
+            f"Planned for {each.title}, and nothing measured here: {describe_plan(each)}",
+            *forecast.plan_answers(each),
+        ]
+    return sentences
 
 
-def unmeasured(found: Findings) -> list[str]:
-    """How many cases failed and were skipped, and for which reasons, the most frequent first."""
-    told = []
+def count_unmeasured(findings: Findings) -> list[str]:
+    """Return how many cases failed and were skipped, by reason, the most frequent first."""
+    sentences = []
     for status in ("failed", "skipped"):
-        given = (record.reason for record in found.records if record.status == status)
+        given = (record.reason for record in findings.records if record.status == status)
         reasons = Counter(f"{reason}: {REASONS.get(reason, '')}" if reason else "for no reason given" for reason in given)
         if reasons:
             counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            told.append(f"{count_of(reasons.total(), 'case')} {status}: {counts}.")
-    return told
+            sentences.append(f"{count_of(reasons.total(), 'case')} {status}: {counts}.")
+    return sentences
 
 
-def _trouble(found: Findings) -> list[str]:
-    told = list[str]()
-    told += [*unmeasured(found), *found.refusals]
-    if count := len([t for t in found.timings if not t.honest]):
-        told.append(
+def _describe_problems(findings: Findings) -> list[str]:
+    """Return what went wrong, and what a reader must know of the folder."""
+    sentences = list[str]()
+    sentences += [*count_unmeasured(findings), *findings.weak_refusals]
+    if count := len([t for t in findings.timings if not t.honest]):
+        sentences.append(
             f"{count_of(count, 'case')} ran oversubscribed, without a core for each device: marked, and never drawn as scaling."
         )
-    if found.mixed:
-        told.append(
-            f"{len(found.environments)} environments stand in this folder ({', '.join(found.environments)}): "
-            "they are kept apart, no curve and no comparison mixes them."
+    if findings.has_mixed_environments:
+        sentences.append(
+            f"{len(findings.environments)} environments are in this folder "
+            f"({', '.join(findings.environments)}): they are kept apart, no curve and no comparison mixes "
+            "them."
         )
-    if found.missing:
-        told.append(
-            f"{count_of(len(found.missing), 'case')} of the study {'has' if len(found.missing) == 1 else 'have'} no record yet."
+    if findings.missing:
+        sentences.append(
+            f"{count_of(len(findings.missing), 'case')} of the study "
+            f"{'has' if len(findings.missing) == 1 else 'have'} no record yet."
         )
-    if found.damaged:
-        lines = f"{len(found.damaged)} damaged {'line was' if len(found.damaged) == 1 else 'lines were'}"
-        told.append(f"{lines} passed over, the first {found.damaged[0]}.")
-    return told
+    if findings.damaged:
+        lines = f"{len(findings.damaged)} damaged {'line was' if len(findings.damaged) == 1 else 'lines were'}"
+        sentences.append(f"{lines} passed over, the first {findings.damaged[0]}.")
+    return sentences
 
 
-def brief(found: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Rows and sentences at a glance: of many problems the largest of each family, and what no row says."""
-    if not any(record.status == "ok" for record in found.records):
-        return [], sentences(found)
-    said = [sentence for part in (headlines, *_BOUGHT, _peer_sentences, _planned, _trouble) for sentence in part(found)]
-    if len(found.fastest) <= _MOST_ROWS:
-        return table_rows(found), said
-    largest: dict[tuple, Fastest] = {}
-    for row in found.fastest:
-        first = row.first
-        of = (first.environment, first.honest, first.case.devices, *analysis.family(first.case))
-        largest[of] = max(largest.get(of, row), row, key=lambda row: volume(row.first.case))
-    return table_rows(found, list(largest.values())), said
+def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return the rows of the largest problem of each family, and the sentences that no row says."""
+    if not any(record.status == "ok" for record in findings.records):
+        return [], answer_sentences(findings)
+    others = [
+        sentence
+        for part in (describe_fastest, *_CHOICES, _describe_peers, _describe_plans, _describe_problems)
+        for sentence in part(findings)
+    ]
+    if len(findings.fastest) <= _MOST_ROWS:
+        return table_rows(findings), others
+    rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_family(row))).values()
+    largest = [max(group, key=lambda row: problem_size(row.first.case)) for group in rows]
+    return table_rows(findings, largest), others
 
 
-def _certainty(row: Fastest, factor: str) -> str:
-    """Return a ratio with what is to be known of it."""
+def _format_certainty(row: FastestMethod, factor: str) -> str:
+    """Return a ratio, or why it is not certain."""
     if row.empty:
         return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
     return factor if row.distinguished or row.second is None else f"not distinguished: {factor}"
 
 
-def table_rows(source: Path | Findings, some: list[Fastest] | None = None) -> list[tuple[str, ...]]:
-    """The fastest mode of each problem on each number of devices, or of some of them, under COLUMNS."""
-    found = source if isinstance(source, Findings) else read(source)
+def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
+    """Return the fastest mode of each problem on each number of devices, or of some of them, under
+    COLUMNS.
+    """
+    findings = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []
-    for row in found.fastest if some is None else some:
+    for row in findings.fastest if some is None else some:
         case, second = row.first.case, row.second
         factor = format_ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other automatic mode"
-        rows.append((
-            f"{family_name(case)} {size_name(case)}{marks(found, row.first.environment, row.first.honest)}",
-            str(case.devices),
-            method_of(case).name,
-            time_of(row.first),
-            f"{method_of(second.case).name}, {format_duration(second.median)}" if second else "",
-            _certainty(row, factor),
-        ))  # fmt: skip
+        rows.append(
+            (
+                (
+                    f"{family_name(case)} {size_name(case)}"
+                    + describe_environment(findings, row.first.environment, row.first.honest)
+                ),
+                str(case.devices),
+                method_of(case).name,
+                format_time(row.first),
+                f"{method_of(second.case).name}, {format_duration(second.median)}" if second else "",
+                _format_certainty(row, factor),
+            )
+        )
     return rows

@@ -1,7 +1,6 @@
-"""Series: whether samples, in the order in which a process took them, are as independent as their interval takes them to be.
+"""Autocorrelation: whether the samples of one process, in the order they were taken, are independent.
 
-Works on ranks, so that a spike counts for no more than any other large sample. Knows numbers; not where they come from, nor what
-is made of it. What lasts for many samples shows as a trend or as resemblance of neighbours, not how long it lasts.
+Works on ranks, so that an outlier counts no more than any other large sample.
 """
 
 import math
@@ -9,54 +8,54 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtr
+from scipy.special import ndtri, stdtr  # not scipy.stats, which takes 0.3 s to import
 
-_CHANCE = 1e-3  # how often independent samples would be called dependent
+_SIGNIFICANCE = 1e-3  # how often independent samples would be called dependent
 
 
 def trend(samples: Sequence[float]) -> float | None:
-    """By how much the last third is slower than the first, as a share of the median; None where chance alone would show it.
+    """Return by how much the last third is slower than the first, as a fraction of the median.
 
-    Whether it is chance tells Spearman's rank correlation with the order, by its approximation with Student's t.
+    None where Spearman's rank correlation with the order is not significant, or there are under three
+    samples.
     """
-    ranks, count = _ranks(samples), len(samples)
-    order = np.arange(count) - (count - 1) / 2
-    size = math.sqrt(float(ranks @ ranks) * float(order @ order))
-    if count < 3 or not size:
+    ranks, count = _centred_ranks(samples), len(samples)
+    if count < 3 or not ranks.any():
         return None
-    correlation = abs(float(ranks @ order)) / size
-    if 2 * stdtr(count - 2, -correlation * math.sqrt((count - 2) / max(1 - correlation**2, 1e-12))) > _CHANCE:
+    correlation = abs(float(np.corrcoef(ranks, range(count))[0, 1]))
+    statistic = correlation * math.sqrt((count - 2) / max(1 - correlation**2, 1e-12))
+    if 2 * stdtr(count - 2, -statistic) > _SIGNIFICANCE:
         return None
     first, last = (float(np.median(part)) for part in (samples[: count // 3], samples[-(count // 3) :]))
     return (last - first) / float(np.median(samples))
 
 
-def widening(samples: Sequence[float]) -> float | None:
-    """How many times as wide the interval of the median ought to be where each sample resembles the one before; None by chance.
+def interval_widening(samples: Sequence[float]) -> float | None:
+    """Return how many times as wide the interval of the median should be because of autocorrelation.
 
-    As if each knew nothing of those before the last (a first-order process). Source: the rank version of von Neumann's ratio,
-    Bartels 1982, and its variance.
+    Assumes a first-order process. None where the autocorrelation is not significant. Source: Bartels 1982,
+    the rank version of von Neumann's ratio test, and its variance.
     """
-    n, resemblance = len(samples), _resemblance(samples)
+    n, correlation = len(samples), _lag_one_correlation(samples)
     if n < 3:
         return None
     spread = math.sqrt((n - 2) * (5 * n**2 - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
-    return stretch(samples) if resemblance > -ndtri(_CHANCE) * spread else None
+    return spread_factor(samples) if correlation > -ndtri(_SIGNIFICANCE) * spread else None
 
 
-def stretch(samples: Sequence[float]) -> float:
-    """The same, whether or not it could be chance; at most that of samples that all together tell no more than one."""
-    resemblance = max(0.0, _resemblance(samples))
-    return min(math.sqrt((1 + resemblance) / (1 - resemblance)), math.sqrt(len(samples)))
+def spread_factor(samples: Sequence[float]) -> float:
+    """Return the same factor, significant or not; at most the square root of the number of samples."""
+    correlation = max(0.0, _lag_one_correlation(samples))
+    return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
 
 
-def _resemblance(samples: Sequence[float]) -> float:
-    """The correlation of each sample's rank with that of the one before; 0 where all are equal."""
-    ranks = _ranks(samples)
+def _lag_one_correlation(samples: Sequence[float]) -> float:
+    """Return the correlation of each sample's rank with that of the one before; 0 where all are equal."""
+    ranks = _centred_ranks(samples)
     return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
 
 
-def _ranks(samples: Sequence[float]) -> Any:
-    """Ranks around zero; equal samples share the mean of theirs."""
-    _, place, counts = np.unique(samples, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place] - (len(samples) + 1) / 2
+def _centred_ranks(samples: Sequence[float]) -> Any:
+    """Return the ranks minus their mean; equal samples share the mean of their ranks."""
+    _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

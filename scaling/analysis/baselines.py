@@ -1,6 +1,6 @@
-"""Standing: where each timing stands against the derivative written by hand, the roofs and floors of the machine, and JAX.
+"""Baselines: each timing compared with the derivative written by hand, the machine's measured peaks, and JAX.
 
-Takes timings and gives values, as curves.py does, whose words it uses. Compares within one environment and on as many devices.
+Compares within one environment and on the same number of devices.
 """
 
 import json
@@ -8,21 +8,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.curves import Timing, problem, ratio_of
+from scaling.analysis.curves import Timing, problem, time_ratio
+from scaling.analysis.grouping import group_by
+from scaling.analysis.ratios import Estimate
 from scaling.core.case import ANALYTIC, CEILING
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.record import Record
 from scaling.options import machine_peaks
 
-Ratio = tuple[float, float | None, float | None]  # with its 95 % interval
-_NAMES = {"copy": "memory", "matmul": "arithmetic", "transcendental": "transcendentals", "all_reduce": "communication"}
+Rates = Mapping[tuple, Sequence[tuple[int, float]]]  # by kind of work and machine: (amount of work, amount per second)
+_NAMES = {
+    "copy": "memory",
+    "matmul": "arithmetic",
+    "transcendental": "transcendentals",
+    "all_reduce": "communication",
+}
 
 
 class Bound(NamedTuple):
-    """The ceiling that binds a timing: of all that were measured the one that allows the longest of least times.
+    """The machine peak that binds a timing: the one that needs the longest time for the counted work.
 
-    fraction: that least time over the time taken; above 1 where what the ceiling counts is not what was done, as when data
-    stays in a cache and its bytes never reach the memory.
+    fraction: that time over the measured time; above 1 where the counted work was not all done, such as bytes
+    that stay in a cache.
     """
 
     name: str
@@ -31,47 +38,42 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A timing beside others of the same problem on as many devices; None for what was not measured."""
+    """A timing compared with others of the same problem on as many devices; None for what was not
+    measured.
+    """
 
     timing: Timing
-    by_hand: Ratio | None  # over the fastest that is written by hand
-    roof: Bound | None
-    rival: Timing | None = None  # for a peer: JAX's fastest way
-    by_jax: Ratio | None = None  # over that
+    by_hand: Estimate | None  # its time over the fastest that is written by hand
+    bound: Bound | None
+    jax: Timing | None = None  # for a peer: the fastest method of JAX
+    over_jax: Estimate | None = None  # its time over that
 
 
-def baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Where each timing of a derivative stands."""
-    groups: dict[tuple, list[Timing]] = {}
-    for timing in timings:
-        if timing.case.workload != CEILING:
-            groups.setdefault((*_place(timing), problem(timing.case)), []).append(timing)
-    measured = speeds(timings)
-    return [_standing(timing, group, measured) for group in groups.values() for timing in group]
+def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
+    """Return the baselines of each timing of a derivative."""
+    derivatives = (timing for timing in timings if timing.case.workload != CEILING)
+    groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
+    rates = measured_rates(timings)
+    return [_baseline(timing, group, rates) for group in groups.values() for timing in group]
 
 
-def _place(timing: Timing) -> tuple:
-    return timing.environment, timing.honest, timing.case.devices
+def machine_key(timing: Timing) -> tuple:
+    """Return what identifies the machine of a timing, whatever its function and engine."""
+    of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
+    facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
+    return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
-def machine(timing: Timing) -> tuple:
-    """Where a timing was taken, whichever function and system it is of."""
-    own = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
-    rest = {name: value for name, value in timing.records[0].environment.items() if name not in own}
-    return json.dumps(rest, sort_keys=True), timing.honest, timing.case.devices
-
-
-def _standing(timing: Timing, group: Sequence[Timing], speeds: Mapping[tuple, list[tuple[int, float]]]) -> Baseline:
-    value = timing.case.mode == "value"
+def _baseline(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
     ours = [t for t in group if t.case.engine == "jax"]
-    hand = _fastest(t for t in ours if t.case.mode in ANALYTIC and t.case.seeds == timing.case.seeds)
-    rival = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
+    by_hand = _fastest(t for t in ours if t.case.mode in ANALYTIC and t.case.seeds == timing.case.seeds)
+    jax = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
     return Baseline(
         timing,
-        by_hand=ratio_of(timing, hand) if hand and not value else None,
-        roof=_roof(timing, speeds),
-        rival=rival,
-        by_jax=ratio_of(timing, rival) if rival else None,
+        by_hand=time_ratio(timing, by_hand) if by_hand and timing.case.mode != "value" else None,
+        bound=_bound(timing, rates),
+        jax=jax,
+        over_jax=time_ratio(timing, jax) if jax else None,
     )
 
 
@@ -79,24 +81,27 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
     return min(timings, key=lambda t: t.median, default=None)
 
 
-def _roof(timing: Timing, speeds: Mapping[tuple, list[tuple[int, float]]]) -> Bound | None:
-    """The roof that binds, of those whose ceiling was measured in the same place and whose work was counted."""
-    roofs, here = [], machine(timing)
-    for target, amount in _work(timing.records[0]).items():
-        measured = speeds.get((target, *machine_peaks.peak_like(target, timing.case), here))
+def _bound(timing: Timing, rates: Rates) -> Bound | None:
+    """Return the bound among the peaks that were measured on the same machine and whose work was counted."""
+    bounds, machine = [], machine_key(timing)
+    for target, amount in _counted_work(timing.records[0]).items():
+        measured = rates.get((target, *machine_peaks.peak_like(target, timing.case), machine))
         if amount and measured:
-            roofs.append(Bound(_NAMES[target], amount / speed_of(amount, measured) / timing.median))
-    return max(roofs, key=lambda roof: roof.fraction, default=None)
+            bounds.append(Bound(_NAMES[target], amount / rate_at(amount, measured) / timing.median))
+    return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 
-def speed_of(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """How much of so much work a device does in a second, of a ceiling that was measured in these sizes."""
-    # Of several sizes the largest that is no more work: what stays in a cache there may stay in it here.
-    return max([one for one in measured if one[0] <= amount] or [min(measured)])[1]
+def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
+    """Return the rate measured at the largest size that is no more work: what fits a cache there may fit
+    it here.
+    """
+    return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
-def _work(record: Record) -> dict[str, float | None]:
-    """What one device must do whatever the program: bytes of the inputs that it reads and of the result, operations, messages."""
+def _counted_work(record: Record) -> dict[str, float | None]:
+    """Return what one device must do whatever the program: bytes, operations, transcendental functions,
+    messages.
+    """
     return {
         "copy": record.compulsory,
         "matmul": record.flops,
@@ -105,12 +110,15 @@ def _work(record: Record) -> dict[str, float | None]:
     }
 
 
-def speeds(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
-    """By ceiling, dtype, precision and where it ran: how much work it is, and how much of that a device does in a second."""
-    made: dict[tuple, list[tuple[int, float]]] = {}
-    for timing in timings:
-        case = timing.case
-        if case.kind == "ceiling":
-            at, work = (case.target, case.dtype, case.precision, machine(timing)), machine_peaks.peak_work(case)
-            made.setdefault(at, []).append((work, work / timing.median))
-    return made
+def measured_rates(timings: Iterable[Timing]) -> Rates:
+    """Return the measured rates by target, dtype, precision and machine."""
+    peaks = group_by(
+        (timing for timing in timings if timing.case.kind == "ceiling"),
+        lambda t: (t.case.target, t.case.dtype, t.case.precision, machine_key(t)),
+    )
+
+    def rate(timing: Timing) -> tuple[int, float]:
+        work = machine_peaks.peak_work(timing.case)
+        return work, work / timing.median
+
+    return {key: [rate(timing) for timing in group] for key, group in peaks.items()}

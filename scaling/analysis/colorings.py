@@ -1,44 +1,43 @@
-"""Colorings: sparse derivatives from few seeds: what finding these took, and after how many evaluations that has paid off.
-
-Knows timings; not how a pattern is found, nor how it is coloured.
+"""Colorings: what sparse derivatives with few seeds gain over dense ones, and when that pays for the
+coloring.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.curves import Timing, problem, ratio_of
-from scaling.analysis.stages import pays_after
+from scaling.analysis.curves import Timing, problem, time_ratio
+from scaling.analysis.grouping import group_by
+from scaling.analysis.ratios import Estimate
+from scaling.analysis.stages import break_even_calls
 from scaling.core.case import WHOLE
 
 
 @dataclass(frozen=True)
 class ColoringGain:
-    """A timing of few seeds that give a sparse derivative, beside the fastest way with all of them."""
+    """A timing with colored seeds, compared with the fastest method with all seeds."""
 
     timing: Timing
-    rival: Timing | None  # None where the problem was measured with no identity seeds on as many devices
-    ratio: tuple[float, float | None, float | None] | None  # how many times as long the rival takes, with its 95 % interval
-    pays: int | None  # the number of evaluations from which on it is faster in all, what came before among it; None: never
+    dense: Timing | None  # None where the problem was not measured with identity seeds on as many devices
+    ratio: Estimate | None  # time of the dense method over time with colored seeds
+    break_even: int | None  # evaluations after which it is faster in total, compiling included; None: never
 
     @property
     def seeds(self) -> int | None:
-        """How many seeds it takes: a colour each."""
+        """Return the number of seeds: one for each color."""
         colors = self.timing.records[0].colors or {}
         return sum(count for count in colors.values() if isinstance(count, int)) or None
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Every timing with coloured seeds; what is written by hand needs none."""
-    groups: dict[tuple, list[Timing]] = {}
-    for timing in timings:
-        if timing.case.mode not in WHOLE and timing.case.engine == "jax":
-            where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
-            groups.setdefault(where, []).append(timing)
-    return [_coloring(timing, group) for group in groups.values() for timing in group if timing.case.seeds != "identity"]
+    """Return the gain of every timing with colored seeds; derivatives written by hand are left out."""
+    seeded = (t for t in timings if t.case.mode not in WHOLE and t.case.engine == "jax")
+    groups = group_by(seeded, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
+    return [_gain(timing, group) for group in groups for timing in group if timing.case.seeds != "identity"]
 
 
-def _coloring(timing: Timing, group: Sequence[Timing]) -> ColoringGain:
-    rivals = (each for each in group if each.case.seeds == "identity")
-    rival = min(rivals, key=lambda each: each.median, default=None)
-    ratio = ratio_of(rival, timing) if rival else None
-    return ColoringGain(timing, rival, ratio, pays_after(timing, rival) if rival else None)
+def _gain(timing: Timing, group: Sequence[Timing]) -> ColoringGain:
+    identity = (each for each in group if each.case.seeds == "identity")
+    dense = min(identity, key=lambda each: each.median, default=None)
+    if dense is None:
+        return ColoringGain(timing, None, None, None)
+    return ColoringGain(timing, dense, time_ratio(dense, timing), break_even_calls(timing, dense))

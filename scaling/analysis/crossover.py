@@ -1,7 +1,7 @@
-"""Crossover: for each size and number of devices the fastest mode, and where along the sizes it changes.
+"""Crossover: the fastest mode for each size and number of devices, and where along the sizes it changes.
 
-Takes what curves.py found and gives values. Every cell compares modes on one problem; cells are never pooled, so that a map says
-nothing between the sizes that were measured but where a line through the neighbours would cross.
+Each cell of a map compares modes on one problem. Between the measured sizes nothing is claimed, except where
+straight lines through the neighbouring times would cross.
 """
 
 import math
@@ -9,120 +9,116 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import certainty
-from scaling.analysis.curves import Fastest, Timing, family, ratio_of, volume
-from scaling.analysis.methods import Method, method_of
-from scaling.analysis.sweeps import numbers, sweeps
+from scaling.analysis.curves import FastestMethod, Timing, family_key, problem_size, time_ratio
+from scaling.analysis.grouping import group_by, least_by
+from scaling.analysis.methods import Method, base_method
+from scaling.analysis.sweeps import find_sweeps, size_values
 from scaling.core.case import Case
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Between two sizes the faster of two modes changes, whatever the setting of its memory.
+    """A change of the fastest method between two sizes, whatever the memory setting.
 
-    Both modes were measured at both sizes and are distinguished there; between the two sizes nothing is claimed.
+    Both methods were measured at both sizes and are distinguished there.
     """
 
     devices: int
     before: Method
     after: Method
     below: int  # the last size at which `before` is known to be fastest
-    above: int  # the first at which `after` is
-    at: float  # where straight lines through both modes' times cross, both axes logarithmic
-    doubts: tuple[str, ...]  # what speaks against calling it sure, in words
+    above: int  # the first size at which `after` is known to be fastest
+    at: float  # where straight lines through both methods' times cross on logarithmic axes
+    doubts: tuple[str, ...]  # what makes it doubtful, in words
 
     @property
     def sure(self) -> bool:
-        """Return whether nothing speaks against it."""
+        """Return whether there is no doubt."""
         return not self.doubts
 
 
 @dataclass(frozen=True)
 class FastestModeMap:
-    """For each size and number of devices the fastest mode of one family, where one size is swept and the others are held."""
+    """The fastest mode of one family for each size and number of devices; the other sizes are held
+    constant.
+    """
 
     case: Case  # that of the largest size on the most devices
     environment: str
     honest: bool
-    swept: str  # such as "m", or "points = m" where both move together
+    swept: str  # such as "m", or "points = m" where both vary together
     held: str  # the other sizes, such as "points=6 o=2"
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
-    cells: Mapping[tuple[int, int], Fastest]  # (size, devices) -> the fastest; what was not measured has no cell
-    flips: tuple[Crossover, ...]
+    cells: Mapping[tuple[int, int], FastestMethod]  # by (size, devices); no cell for what was not measured
+    crossovers: tuple[Crossover, ...]
 
 
-def fastest_mode_maps(fastest: Iterable[Fastest], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """A map for each family that was measured at two sizes or more, in each environment."""
-    groups: dict[tuple, list[Fastest]] = {}
-    for row in fastest:
-        groups.setdefault((row.first.environment, row.first.honest, *family(row.first.case)), []).append(row)
-    rivals = _rivals(timings)
-    return [made for group in groups.values() for made in _maps(group, rivals)]
+def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
+    """Return a map for each family that was measured at two sizes or more, in each environment."""
+    by_place = least_by(timings, lambda t: _place(t, base_method(t.case)), lambda t: t.median)
+    families = group_by(fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case)))
+    return [made for family in families.values() for made in _maps_of_family(family, by_place)]
 
 
-def _maps(group: Sequence[Fastest], rivals: Mapping[tuple, Timing]) -> list[FastestModeMap]:
-    """One size is swept, the others tell the maps of a family apart."""
-    made = []
-    for swept, held, rows in sweeps(group, lambda row: row.first.case):
-        at = {(numbers(row.first.case)[swept.name], row.first.case.devices): row for row in rows}
-        sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*at, strict=True))
-        last = max((row.first for row in rows), key=lambda timing: (volume(timing.case), timing.case.devices))
-        flips = [
-            flip for count in devices for flip in _flips(count, [(s, at[s, count]) for s in sizes if (s, count) in at], rivals)
-        ]
-        made.append(FastestModeMap(last.case, last.environment, last.honest, swept.title, held, sizes, devices, at, tuple(flips)))
-    return made
+def _maps_of_family(family: Sequence[FastestMethod], by_place: Mapping[tuple, Timing]) -> list[FastestModeMap]:
+    """Return a map for each sweep over one size of a family."""
+    maps = []
+    for swept, held, rows in find_sweeps(family, lambda row: row.first.case):
+        cells = {(size_values(row.first.case)[swept.name], row.first.case.devices): row for row in rows}
+        sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
+        last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
+        crossovers: list[Crossover] = []
+        for count in devices:
+            line = [(size, cells[size, count].first) for size in sizes if (size, count) in cells]
+            crossovers += _crossovers_of_line(line, by_place)
+        maps.append(FastestModeMap(
+            last.case, last.environment, last.honest, swept.title, held, sizes, devices, cells,
+            tuple(crossovers)
+        ))  # fmt: skip
+    return maps
 
 
-def _flips(devices: int, row: Sequence[tuple[int, Fastest]], rivals: Mapping[tuple, Timing]) -> list[Crossover]:
-    """Return the changes of the fastest mode along the sizes, each between the nearest sizes that show it."""
-    found: list[Crossover] = []
+def _crossovers_of_line(line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]) -> list[Crossover]:
+    """Return the changes of the fastest method along the sizes, each between the nearest sizes that show
+    it.
+    """
+    crossovers: list[Crossover] = []
     start = 0
-    for index, (above, other) in enumerate(row):
-        for below, one in reversed(row[start:index]):
-            if flip := _flip(devices, (below, one.first), (above, other.first), rivals):
-                found.append(flip)
-                start = index
-                break
-    return found
+    for index, last in enumerate(line):
+        tried = (_crossover_between(first, last, by_place) for first in reversed(line[start:index]))
+        if crossover := next(filter(None, tried), None):
+            crossovers.append(crossover)
+            start = index
+    return crossovers
 
 
-def _flip(devices: int, one: tuple[int, Timing], other: tuple[int, Timing], rivals: Mapping[tuple, Timing]) -> Crossover | None:
-    """Return the change between the fastest of two sizes; None unless both modes are there and distinguished at both."""
+def _crossover_between(one: tuple[int, Timing], other: tuple[int, Timing], by_place: Mapping[tuple, Timing]) -> Crossover | None:
+    """Return the change between the fastest of two sizes.
+
+    None unless both methods were measured at both sizes and are distinguished there.
+    """
     (below, first), (above, last) = one, other
-    before, after = method_of(first.case).plain, method_of(last.case).plain
-    lagging, leading = rivals.get(_place(first, after)), rivals.get(_place(last, before))
-    if before == after or lagging is None or leading is None:
+    before, after = base_method(first.case), base_method(last.case)
+    slower_first, slower_last = by_place.get(_place(first, after)), by_place.get(_place(last, before))
+    if before == after or slower_first is None or slower_last is None:
         return None
-    if not (_distinguished(first, lagging) and _distinguished(last, leading)):
+    if not (_is_faster(first, slower_first) and _is_faster(last, slower_last)):
         return None
-    doubts = dict.fromkeys([*certainty.doubts(first, lagging), *certainty.doubts(last, leading)])
-    return Crossover(devices, before, after, below, above, _crossing(below, first, lagging, above, leading, last), tuple(doubts))
+    doubts = dict.fromkeys([*certainty.doubts(first, slower_first), *certainty.doubts(last, slower_last)])
+    lead, lag = math.log(slower_first.median / first.median), math.log(slower_last.median / last.median)
+    at = below * (above / below) ** (lead / (lead + lag) if lead + lag else 0.5)
+    return Crossover(first.case.devices, before, after, below, above, at, tuple(doubts))
 
 
-def _distinguished(fast: Timing, slow: Timing) -> bool:
-    """Return whether one timing is known to be faster than another, and more than an empty call."""
-    _, low, _ = ratio_of(slow, fast)
+def _is_faster(fast: Timing, slow: Timing) -> bool:
+    """Return whether one timing is known to be faster than another, and is more than an empty call."""
+    low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
-def _crossing(below: int, a: Timing, b: Timing, above: int, a_after: Timing, b_after: Timing) -> float:
-    """The size at which two modes take as long as each other, times and sizes taken for straight lines on logarithmic axes."""
-    lead, lag = math.log(b.median / a.median), math.log(a_after.median / b_after.median)  # both at least 0
-    return below * (above / below) ** (lead / (lead + lag) if lead + lag else 0.5)
-
-
-def _rivals(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    """The fastest timing of each way to each problem, by its place."""
-    best: dict[tuple, Timing] = {}
-    for timing in timings:
-        place = _place(timing, method_of(timing.case).plain)
-        best[place] = min(best.get(place, timing), timing, key=lambda t: t.median)
-    return best
-
-
-def _place(timing: Timing, way: Method) -> tuple:
-    """What two timings of the same problem on as many devices in one environment have in common."""
+def _place(timing: Timing, method: Method) -> tuple:
+    """Return what identifies a method on one problem, on as many devices, in one environment."""
     case = timing.case
-    sizes = tuple(sorted(numbers(case).items()))
-    return timing.environment, timing.honest, family(case), sizes, case.devices, way
+    sizes = tuple(sorted(size_values(case).items()))
+    return timing.environment, timing.honest, family_key(case), sizes, case.devices, method

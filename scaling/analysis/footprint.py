@@ -1,4 +1,6 @@
-"""Footprint: how much memory a timing takes of a device, and which timings nothing beats in both memory and time."""
+"""Footprint: how much memory of a device a timing needs, and which timings are not beaten in memory and
+time.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,15 +9,17 @@ from scaling.analysis.curves import Timing
 
 
 class MemoryPoint(NamedTuple):
-    """A timing by what it costs."""
+    """A timing with its memory and its time."""
 
     memory: int  # bytes of a device
     seconds: float
     timing: Timing
 
 
-def memory(timing: Timing) -> int | None:
-    """Bytes of one device at the most: what was seen, else what the program asks for; None where neither is known."""
+def memory_of(timing: Timing) -> int | None:
+    """Return the bytes of one device: the measured peak, else what the program needs; None where neither
+    is known.
+    """
     record = timing.records[0]
     if record.peak_bytes:
         return record.peak_bytes
@@ -24,10 +28,10 @@ def memory(timing: Timing) -> int | None:
     return record.temp_bytes + record.argument_bytes + record.output_bytes or None
 
 
-def front(places: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Those that no other beats in one of memory and time without losing in the other, the smallest first."""
-    kept: list[MemoryPoint] = []
-    for place in sorted(places, key=lambda place: place[:2]):
-        if not kept or place.seconds < kept[-1].seconds:
-            kept.append(place)
-    return kept
+def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
+    """Return the points that no other beats in both memory and time, the smallest first."""
+    front: list[MemoryPoint] = []
+    for point in sorted(points, key=lambda point: point[:2]):
+        if not front or point.seconds < front[-1].seconds:
+            front.append(point)
+    return front

@@ -1,6 +1,8 @@
-"""Forecast: what a plan says, as values and in words: predicted curves, what does not fit, which count is the cheapest.
+"""Forecast: what a plan says, as values and in words: predicted curves, what does not fit, the cheapest
+count.
 
-Takes planned records; what the machine they are for is called and costs stands in the plan's own file. Does not know the model.
+Takes planned records; the title, price and memory of the hardware come from the plan's own file. Does not
+know the time model.
 """
 
 import dataclasses
@@ -10,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling.analysis.curves import KINDS, family_name, size_name
+from scaling.analysis.curves import KINDS, family_name, size_name, stem
+from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import method_of
 from scaling.core.case import ANALYTIC, Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
@@ -18,47 +21,49 @@ from scaling.core.record import Record
 from scaling.core.store import latest
 
 _LEVEL = (2.5, 97.5)  # per cent
-_HALF = 0.5  # the efficiency under which another device is hardly worth it
-_PATIENCE = 2.0  # without a deadline, the cheapest count is asked for within so many times the least time
+_HALF_EFFICIENCY = 0.5  # the efficiency under which another device is hardly worth it
+_TIME_FACTOR = 2.0  # without a deadline, the cheapest count within this factor times the least time
 
 
 @dataclass(frozen=True)
-class Expected:
+class PredictedPoint:
     """One device count of a predicted curve."""
 
     record: Record
     efficiency: float  # against the fewest devices that were planned
-    around: tuple[float, float] | None = None  # 95 % of its draws, the same machines for both; None where they were not kept
+    efficiency_interval: tuple[float, float] | None = None  # 95 %; None where the draws were not kept
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Return the number of devices."""
         return self.record.case.devices
 
     @property
     def seconds(self) -> float:
-        """Of a call, the middle of the prediction."""
-        return self.record.predicted["seconds"]  # type: ignore[index]
+        """Return the seconds of a call, the median of the prediction."""
+        return _predicted_seconds(self.record)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % of the draws."""
+        """Return the 95 % interval of the seconds."""
         return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
 
     @property
-    def formula(self) -> bool:
-        """Whether it is beyond the largest machine that was compiled for."""
+    def by_formula(self) -> bool:
+        """Return whether it is for more devices than programs were compiled for."""
         return self.record.predicted["by"] == "formula"  # type: ignore[index]
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """A curve of scaling as it is expected: plans that differ only in devices, or in devices with as many points for each."""
+class PredictedCurve:
+    """Planned cases that differ only in devices (strong), or in devices at constant points per device
+    (weak).
+    """
 
     name: str
     case: Case  # that of the fewest devices, without its mesh
     kind: str
-    points: tuple[Expected, ...]
+    points: tuple[PredictedPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -70,106 +75,119 @@ class Forecast:
     price: float | None  # of a device for an hour
     memory: float | None  # of a device
     records: tuple[Record, ...]
-    curves: tuple[Predicted, ...]
+    curves: tuple[PredictedCurve, ...]
 
     @property
     def too_large(self) -> list[Record]:
-        """What does not fit."""
+        """Return the records of cases that do not fit."""
         return [record for record in self.records if record.reason == "too_large"]
 
 
-def forecasts(plans: Iterable[Record], told: Mapping[str, Mapping[str, Any]]) -> list[Forecast]:
-    """A forecast for each hardware. told: what the plan's own file says, by hardware."""
-    by_hardware: dict[str, dict[str, list[Record]]] = {}
-    for record in latest(plans):
-        hardware = record.environment["hardware"]
-        by_hardware.setdefault(str(hardware["name"]), {}).setdefault(record.setting, []).append(record)
-    return [_forecast(name, _last(settings), told.get(name, {})) for name, settings in by_hardware.items()]
+@dataclass(frozen=True)
+class PlanFile:
+    """What the file of a plan says of its hardware; None for what it does not say."""
+
+    title: str | None = None
+    price: float | None = None
+    memory: float | None = None
+    kinds: tuple[str, ...] = ("strong",)  # of scaling
 
 
-def only(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """The same of these cases alone."""
+def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
+    """Return what a plan file says; it may hold anything."""
+    hardware, scaling = content.get("hardware"), content.get("scaling")
+    facts = hardware if isinstance(hardware, Mapping) else {}
+    price, memory = (v if isinstance(v := facts.get(name), int | float) else None for name in ("price", "memory"))
+    kinds = tuple(kind for kind in KINDS if isinstance(scaling, list) and kind in scaling)
+    return PlanFile(str(facts["title"]) if facts.get("title") else None, price, memory, kinds or ("strong",))
+
+
+def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
+    """Return a forecast for each hardware; `files` are the plan files by hardware."""
+    made = []
+    for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
+        file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
+        curves = tuple(_curves_of_kinds(newest, file.kinds))
+        made.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
+    return made
+
+
+def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
+    """Return the forecast of the cases with these keys."""
     curves = (dataclasses.replace(c, points=tuple(p for p in c.points if p.record.key in keys)) for c in forecast.curves)
     records = tuple(record for record in forecast.records if record.key in keys)
     return dataclasses.replace(forecast, records=records, curves=tuple(curve for curve in curves if curve.points))
 
 
-_OF_A_PLAN = ("hardware", "versions", "source", "xla_flags")  # of an environment: what all cases of one plan have in common
+_PLAN_FACTS = (
+    "hardware",
+    "versions",
+    "source",
+    "xla_flags",
+)  # of an environment, equal for all cases of one plan
 
 
-def _last(settings: Mapping[str, list[Record]]) -> list[Record]:
-    """The records of the environment that was planned in last: versions, code, and what the hardware's file said.
+def _newest_plan(records: Sequence[Record]) -> list[Record]:
+    """Return the records of the newest plan.
 
-    Workloads of one's own have environments of their own: of each the last that is otherwise the same.
+    Workloads in files of their own have environments of their own: of each workload the newest environment is
+    taken that has the facts of the newest plan.
     """
-    newest = sorted(settings.values(), key=lambda records: max(record.started_at or "" for record in records), reverse=True)
-    common = [newest[0][0].environment.get(name) for name in _OF_A_PLAN]
-    seen: set[str] = set()
-    kept: list[Record] = []
-    for records in newest:
-        fresh = {record.case.workload for record in records} - seen
-        if [records[0].environment.get(name) for name in _OF_A_PLAN] == common:
-            kept += [record for record in records if record.case.workload in fresh]
-            seen |= fresh
+    facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
+    newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
+    chosen: dict[str, str] = {}  # workload -> environment
+    for record in newest:
+        if facts[record.setting] == facts[newest[0].setting]:
+            chosen.setdefault(record.case.workload, record.setting)
+    order = {setting: place for place, setting in enumerate(dict.fromkeys(r.setting for r in newest))}
+    kept = (record for record in records if chosen.get(record.case.workload) == record.setting)
+    return sorted(kept, key=lambda record: order[record.setting])
+
+
+def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
+    """Return the curves of each kind; a curve of one point only where its case is on no other curve."""
+    curves = [curve for kind in kinds for curve in _curves_of_kind(records, kind)]
+    seen = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
+    kept = []
+    for curve in curves:
+        if len(curve.points) > 1 or curve.points[0].record.key not in seen:
+            kept.append(curve)
+            seen.add(curve.points[0].record.key)
     return kept
 
 
-def _forecast(name: str, records: list[Record], told: Mapping[str, Any]) -> Forecast:
-    hardware = told.get("hardware") if isinstance(told.get("hardware"), Mapping) else {}
-    assert isinstance(hardware, Mapping)
-    scaling = told.get("scaling")
-    kinds = [kind for kind in KINDS if isinstance(scaling, list) and kind in scaling] or ["strong"]
-    price, memory = hardware.get("price"), hardware.get("memory")
-    return Forecast(
-        name, str(hardware.get("title") or name), price if isinstance(price, int | float) else None,
-        memory if isinstance(memory, int | float) else None, tuple(records), tuple(_of_kinds(records, kinds)),
-    )  # fmt: skip
+def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
+    planned = (
+        record
+        for record in records
+        if record.predicted is not None and (kind == "strong" or record.case.points % record.case.devices == 0)
+    )
+    return [_curve(case, same, kind) for case, same in group_by(planned, lambda r: stem(r.case, kind)).items()]
 
 
-def _of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[Predicted]:
-    """The curves of each kind; a count alone is told only where it lies on no curve of the other."""
-    curves = [curve for kind in kinds for curve in _curves(records, kind)]
-    several = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
-    alone = {curve.points[0].record.key: curve for curve in reversed(curves) if len(curve.points) == 1}
-    left = [curve for key, curve in alone.items() if key not in several]
-    return [curve for curve in curves if len(curve.points) > 1 or any(curve is one for one in left)]
-
-
-def _curves(records: Iterable[Record], kind: str) -> list[Predicted]:
-    groups: dict[Case, list[Record]] = {}
-    for record in records:
-        case, left = record.case, 0
-        if record.predicted is None:
-            continue
-        each = case.points
-        if kind == "weak":
-            each, left = divmod(case.points, case.devices)
-        if not left:
-            groups.setdefault(dataclasses.replace(case, devices=1, points=each, mesh=None), []).append(record)
-    return [_curve(stem, some, kind) for stem, some in groups.items()]
-
-
-def _curve(stem: Case, records: Iterable[Record], kind: str) -> Predicted:
-    best: dict[int, Record] = {}  # of several meshes the fastest
-    for record in records:
-        devices = record.case.devices
-        best[devices] = min(best.get(devices, record), record, key=lambda each: each.predicted["seconds"])  # type: ignore[index]
+def _curve(case: Case, records: Iterable[Record], kind: str) -> PredictedCurve:
+    """Return the curve of these records; of several meshes on as many devices it has the fastest."""
+    best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
     ordered = [best[devices] for devices in sorted(best)]
     base = ordered[0]
 
-    def efficiency(record: Record) -> Expected:
+    def point(record: Record) -> PredictedPoint:
         scale = 1.0 if kind == "weak" else base.case.devices / record.case.devices
-        gain = base.predicted["seconds"] / record.predicted["seconds"]  # type: ignore[index]
-        return Expected(record, gain * scale, _around(base, record, scale))
+        speedup = _predicted_seconds(base) / _predicted_seconds(record)
+        return PredictedPoint(record, speedup * scale, _efficiency_interval(base, record, scale))
 
-    points = tuple(efficiency(record) for record in ordered)
-    each = f" points/device={stem.points}" if kind == "weak" else ""
-    name = label(stem, ("devices", "mesh", *(("points",) if kind == "weak" else ()))) + each
-    return Predicted(name, dataclasses.replace(base.case, mesh=None), kind, points)
+    name = label(case, ("devices", "mesh"))
+    if kind == "weak":
+        name = f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points}"
+    return PredictedCurve(name, dataclasses.replace(base.case, mesh=None), kind, tuple(map(point, ordered)))
 
 
-def _around(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """The interval of an efficiency, from the same drawn machines on either side."""
+def _predicted_seconds(record: Record) -> float:
+    return record.predicted["seconds"]  # type: ignore[index]
+
+
+def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
+    """Return the interval of an efficiency from draws of the same machines; None where they were not kept."""
     one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
     if not one or len(one) != len(other):
         return None
@@ -177,125 +195,129 @@ def _around(base: Record, record: Record, scale: float) -> tuple[float, float] |
     return float(low), float(high)
 
 
-def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """What one asks a plan, in sentences: when more devices stop to pay, what does not fit, what is the cheapest."""
-    groups: dict[tuple, list[Predicted]] = {}
-    for curve in [curve for curve in forecast.curves if curve.case.mode not in ANALYTIC]:  # by hand it competes with no mode
-        groups.setdefault((curve.kind, problem(_each(curve))), []).append(curve)
-    told = [line for curves in groups.values() for line in _of_problem(curves, forecast, deadline)]
-    return [*told, *_memory(forecast), *_formula(forecast)]
+def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
+    """Return in sentences when more devices stop paying, what does not fit, and which count is the
+    cheapest.
+    """
+    modes = (curve for curve in forecast.curves if curve.case.mode not in ANALYTIC)
+    groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
+    sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
+    return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
 
-def _each(curve: Predicted) -> Case:
-    """What every count of a curve has in common: of a weak one, the points of each device."""
-    share = curve.case.devices if curve.kind == "weak" else 1
-    return dataclasses.replace(curve.case, devices=1, points=curve.case.points // share)
-
-
-def _of_problem(curves: Sequence[Predicted], forecast: Forecast, deadline: float | None) -> list[str]:
-    """What is the fastest, when efficiency falls under a half on the most devices, and which count is the cheapest."""
+def _answers_of_problem(curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None) -> list[str]:
+    """Return the fastest method, where efficiency falls under a half, and the cheapest count."""
     largest = max(point.devices for curve in curves for point in curve.points)
-    ends = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
-    best, _ = min(ends, key=lambda end: end[1].seconds)
-    case, size = best.case, size_name(_each(best))
+    last_points = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
+    best, _ = min(last_points, key=lambda end: end[1].seconds)
+    case, size = best.case, size_name(stem(best.case, best.kind))
     what = f"{family_name(case)} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
-    lines = [f"{what}: {_fastest(curves, best)}; {_halved(best)}."]
-    least = min(point.seconds for curve in curves for point in curve.points)
-    within = deadline or _PATIENCE * least
-    # What must be in time is so by the upper end of its interval.
-    soon = [(c, point) for c in curves for point in c.points if (point.interval[1] if deadline else point.seconds) <= within]
-    if not soon:
-        return [
-            *lines,
-            f"{what}: nothing planned is within the deadline of {format_duration(within)} by the end of its interval.",
-        ]
-    cheap, point = min(soon, key=lambda one: one[1].seconds * one[1].devices)
+    lines = [f"{what}: {_describe_fastest(curves, best)}; {_describe_half_efficiency(best)}."]
+    return [*lines, f"{what}: {_describe_cheapest(curves, forecast.price, deadline)}."]
+
+
+def _describe_cheapest(curves: Sequence[PredictedCurve], price: float | None, deadline: float | None) -> str:
+    """Describe the cheapest count within the deadline, or within twice the least time."""
+    points = [(curve, point) for curve in curves for point in curve.points]
+    limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in points)
+    # With a deadline the upper end of the interval counts.
+    in_time = [row for row in points if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
+    if not in_time:
+        return f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
+    cheapest, point = min(in_time, key=lambda row: row[1].seconds * row[1].devices)
     hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
-    cost = f"{format_number(hours)} ({format_number(low)} to {format_number(high)}) device-hours for a million calls"
-    cost += f", {format_number(hours * forecast.price)} at the price given" if forecast.price else ""
-    under = f"a deadline of {format_duration(within)}" if deadline else f"twice the least time ({format_duration(within)})"
-    return [
-        *lines,
-        f"{what}: within {under} the cheapest is {method_of(cheap.case).name} on {count_of(point.devices, 'device')}: {cost}.",
-    ]
+    interval = f"({format_number(low)} to {format_number(high)})"
+    cost = f"{format_number(hours)} {interval} device-hours for a million calls"
+    cost += f", {format_number(hours * price)} at the price given" if price else ""
+    within = f"{'a deadline of ' if deadline else 'twice the least time ('}{format_duration(limit)}"
+    name = f"{method_of(cheapest.case).name} on {count_of(point.devices, 'device')}"
+    return f"within {within}{'' if deadline else ')'} the cheapest is {name}: {cost}"
 
 
-def _fastest(curves: Sequence[Predicted], most: Predicted) -> str:
-    """The fastest of all counts, the fewest devices that are not distinguished from it, and the fastest on the most devices.
+def _describe_fastest(curves: Sequence[PredictedCurve], most: PredictedCurve) -> str:
+    """Describe the fastest point, the fewest devices not distinguished from it, and the fastest on the
+    most devices.
 
-    With as many points for each device the counts do different work: then it is the fastest on the most devices alone.
+    The points of a weak curve do different work: there it is the fastest on the most devices only.
     """
     if most.kind == "weak":
-        return f"{_named(most, most.points[-1])}, the fastest planned way"
+        return f"{_describe_point(most, most.points[-1])}, the fastest planned method"
     rows = [(curve, point) for curve in curves for point in curve.points]
     first = min(rows, key=lambda row: row[1].seconds)
-    ties = [row for row in rows if row[1].devices < first[1].devices and _tied(first[1], row[1])]
-    text = f"{_named(*first)}, the fastest planned way"
+    ties = [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]
+    text = f"{_describe_point(*first)}, the fastest planned method"
     if ties:
-        text += f", not distinguished from {_named(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
+        text += f", not distinguished from {_describe_point(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
     if first[1].devices < most.points[-1].devices:
-        text += f"; {_named(most, most.points[-1])}, the fastest on so many"
+        text += f"; {_describe_point(most, most.points[-1])}, the fastest on as many devices"
     return text
 
 
-def _named(curve: Predicted, point: Expected) -> str:
-    """A way with its time and its devices, in words."""
+def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
+    """Describe a method with its time and its devices."""
     return (
         f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on {count_of(point.devices, 'device')}"
     )
 
 
-def _tied(one: Expected, other: Expected) -> bool:
-    """Return whether two predictions are not distinguished: the interval of their ratio holds 1.
+def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
+    """Return whether two predictions are not distinguished: the interval of their ratio includes 1.
 
-    The ratio is that of the same drawn machines. Without draws, each time must lie in the interval of the other.
+    The ratio uses draws of the same machines. Without draws, each time must lie in the interval of the other.
     """
-    if around := _around(one.record, other.record, 1.0):
-        return around[0] <= 1 <= around[1]
+    if interval := _efficiency_interval(one.record, other.record, 1.0):
+        return interval[0] <= 1 <= interval[1]
     (low, high), (least, most) = one.interval, other.interval
     return low <= other.seconds <= high and least <= one.seconds <= most
 
 
-def sure(point: Expected) -> str:
-    """An efficiency with its interval, in words."""
-    around = f", {format_percentage(point.around[0])} to {format_percentage(point.around[1])}" if point.around else ""
-    return f"{format_percentage(point.efficiency)}{around}"
+def format_efficiency(point: PredictedPoint) -> str:
+    """Return an efficiency with its interval."""
+    interval = (
+        (f", {format_percentage(point.efficiency_interval[0])} to {format_percentage(point.efficiency_interval[1])}")
+        if point.efficiency_interval
+        else ""
+    )
+    return f"{format_percentage(point.efficiency)}{interval}"
 
 
-def _halved(curve: Predicted) -> str:
-    """Between which counts efficiency falls under a half."""
+def _describe_half_efficiency(curve: PredictedCurve) -> str:
+    """Describe between which counts efficiency falls under a half."""
     base = curve.points[0].devices
     against = f"of {count_of(base, 'device')}"
-    below = next((point for point in curve.points if point.efficiency < _HALF), None)
+    below = next((point for point in curve.points if point.efficiency < _HALF_EFFICIENCY), None)
     if len(curve.points) == 1:
         return "planned on no other number of devices"
     if below is None:
         last = curve.points[-1]
-        return f"its efficiency is {sure(last)} {against} there, and nowhere under 50 %"
+        return f"its efficiency is {format_efficiency(last)} {against} there, and nowhere under 50 %"
     above = max(point.devices for point in curve.points if point.devices < below.devices)
-    between = f"between {above:,} and {below.devices:,} devices ({sure(below)} there)"
+    between = f"between {above:,} and {below.devices:,} devices ({format_efficiency(below)} there)"
     return f"its efficiency falls under 50 % {against} {between}"
 
 
-def _memory(forecast: Forecast) -> list[str]:
-    """Which mode runs out of memory first, or how near the nearest comes to it."""
-    if gone := forecast.too_large:
-        first = max(gone, key=lambda record: (record.case.devices, record.peak_bytes or 0))
-        more = f"; {count_of(len(gone), 'case')} do not fit in all" if len(gone) > 1 else ""
+def _describe_memory(forecast: Forecast) -> list[str]:
+    """Describe which case runs out of memory first, or which needs the largest share of it."""
+    if not_fitting := forecast.too_large:
+        first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
+        more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
     known = [record for record in forecast.records if record.peak_bytes and record.capacity_bytes]
     if not known:
         return []
-    near = max(known, key=lambda record: record.peak_bytes / record.capacity_bytes)  # type: ignore[operator]
-    taken, has = near.peak_bytes or 0, near.capacity_bytes or 1
+    fullest = max(known, key=lambda record: record.peak_bytes / record.capacity_bytes)  # type: ignore[operator]
+    used, capacity = fullest.peak_bytes or 0, fullest.capacity_bytes or 1
     return [
-        f"Everything fits; the most memory takes {label(near.case)}: {format_bytes(taken)} of {format_bytes(has)} ({format_percentage(taken / has)})."
+        (
+            f"Everything fits; the most memory takes {label(fullest.case)}: {format_bytes(used)} of "
+            f"{format_bytes(capacity)} ({format_percentage(used / capacity)})."
+        )
     ]
 
 
-def _formula(forecast: Forecast) -> list[str]:
-    """Where compiled programs end and formula alone begins."""
-    counts = {by: [p.devices for c in forecast.curves for p in c.points if p.formula is by] for by in (True, False)}
+def _describe_formula(forecast: Forecast) -> list[str]:
+    """Describe from which count on predictions are by formula alone."""
+    counts = {by: [p.devices for c in forecast.curves for p in c.points if p.by_formula is by] for by in (True, False)}
     if not counts[True]:
         return []
     most = max(counts[False], default=0)

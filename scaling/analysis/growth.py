@@ -1,8 +1,8 @@
-"""Growth: by which power of a size the time grows, for each way to a derivative.
+"""Growth: the exponent with which the time of each method grows with a size.
 
-Knows panels; not why a time grows as it does. The exponent is the slope of a straight line through the logarithms: that of the
-sizes that were measured, no limit. Where a parabola shows that there is no one slope (from four sizes on), the interval holds
-those at both ends as well; of three sizes that cannot be told, and the interval is long.
+The exponent is the slope of a straight line through the logarithms of the measured sizes, not a limit. From
+four sizes on, a parabola tests whether there is one slope; if not, the interval includes the slopes at both
+ends. With three sizes this test is not possible, and the interval is wide.
 """
 
 import math
@@ -14,57 +14,62 @@ import numpy as np
 from scipy.special import stdtrit
 
 from scaling.analysis.certainty import near_floor
-from scaling.analysis.curves import Panel, Timing
+from scaling.analysis.curves import SizeSweep, Timing
 from scaling.analysis.methods import Method
-from scaling.analysis.resampling import ResampledEstimate
+from scaling.analysis.ratios import Estimate
 
-_LEAST = 3  # sizes: through two a line always goes
-_CHANGE = 1e-6  # of the slope over a size e times as large: less is rounding
+_LEAST = 3  # sizes: a line always fits two
+_ROUNDING = 1e-6  # the change of slope, over a size e times as large, below which it is rounding
 
 
 @dataclass(frozen=True)
 class SizeExponent:
-    """How the time of one way grows with a size: time ~ size ** exponent."""
+    """The growth of the time of one method with a size: time ~ size ** exponent."""
 
-    panel: Panel
-    way: Method
-    exponent: ResampledEstimate
-    sizes: int  # how many it rests on
-    left_out: int  # how many more were measured, but took less than ten empty calls: they say more of the call
-    bent: bool  # whether it is no power: the exponent changes along the sizes, by more than chance at 5 %
-
-
-def size_exponents(panels: Iterable[Panel]) -> list[SizeExponent]:
-    """The growth of every way that was measured at three sizes or more, beside those that are left out."""
-    found = []
-    for panel in panels:
-        for way, line in panel.lines.items():
-            clear = [(size, timing) for size, timing in line if near_floor(timing) is None]
-            if len(clear) >= _LEAST:
-                exponent, bent = _exponent(clear)
-                found.append(SizeExponent(panel, way, exponent, len(clear), len(line) - len(clear), bent))
-    return found
+    sweep: SizeSweep
+    method: Method
+    exponent: Estimate
+    sizes: int  # the number of sizes used
+    left_out: int  # the number of sizes left out because they take less than ten empty calls
+    bent: bool  # whether the exponent changes along the sizes, significantly at 5 %
 
 
-def _exponent(line: Sequence[tuple[int, Timing]]) -> tuple[ResampledEstimate, bool]:
-    """The slope of the logarithms by least squares with Student's interval, and whether it changes along the sizes."""
-    sizes = np.array([math.log(size) for size, _ in line])  # of NumPy's own, a size has no more than 64 bits
-    times = np.log([timing.median / line[0][1].median for _, timing in line])  # so that what does not grow has the exponent 0
-    (slope,), (half,) = _fit(sizes, times, 1)
+def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
+    """Return the exponent of every method that was measured at three sizes or more above the dispatch
+    floor.
+    """
+    exponents = []
+    for sweep in sweeps:
+        for method, line in sweep.lines.items():
+            kept = [(size, timing) for size, timing in line if near_floor(timing) is None]
+            if len(kept) >= _LEAST:
+                exponent, bent = _fit_exponent(kept)
+                left_out = len(line) - len(kept)
+                exponents.append(SizeExponent(sweep, method, exponent, len(kept), left_out, bent))
+    return exponents
+
+
+def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
+    """Return the slope of the logarithms by least squares, and whether it changes along the sizes."""
+    sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
+    times = np.log([timing.median / line[0][1].median for _, timing in line])  # constant times: slope 0 exactly
+    (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
     if len(line) == _LEAST:
-        return ResampledEstimate(slope, low, high), False
-    (first, bend), (_, doubt) = _fit(sizes, times, 2)
-    bent = abs(bend) > doubt + _CHANGE
-    ends = [first + 2 * bend * float(size - sizes.mean()) for size in (sizes[0], sizes[-1])] if bent else []
-    return ResampledEstimate(slope, min([low, *ends]), max([high, *ends])), bent
+        return Estimate(slope, low, high), False
+    (first, second), (_, uncertainty) = _fit_polynomial(sizes, times, 2)
+    bent = abs(second) > uncertainty + _ROUNDING
+    ends = [first + 2 * second * float(size - sizes.mean()) for size in (sizes[0], sizes[-1])] if bent else []
+    return Estimate(slope, min([low, *ends]), max([high, *ends])), bent
 
 
-def _fit(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """The coefficients of a polynomial around the mean size but for its constant, and half the length of their intervals."""
+def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
+    """Return the coefficients around the mean size, without the constant, and half the widths of their
+    intervals.
+    """
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
-    found, *_ = np.linalg.lstsq(powers, times)
-    off, freedom = times - powers @ found, len(times) - degree - 1
-    errors = np.sqrt(np.diag(np.linalg.inv(powers.T @ powers)) * float(off @ off) / freedom)
+    coefficients, *_ = np.linalg.lstsq(powers, times)
+    residuals, freedom = times - powers @ coefficients, len(times) - degree - 1
+    errors = np.sqrt(np.diag(np.linalg.inv(powers.T @ powers)) * float(residuals @ residuals) / freedom)
     half = float(stdtrit(freedom, 0.975)) * errors
-    return found[1:].tolist(), half[1:].tolist()
+    return coefficients[1:].tolist(), half[1:].tolist()

@@ -1,20 +1,21 @@
-"""Ways: how a derivative is taken, in a few fields and in words: the way to it, the setting of its memory, how it is cut.
+"""Methods: how a derivative is computed, as a short value and in words.
 
-Knows cases; not what was measured of them.
+A method is a mode with its batching, engine and formulation, and a memory setting (how many seeds and points
+are taken at a time, where the result is kept, what reverse mode saves). Works on cases, not on measurements.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from scaling.core.case import WHOLE, Case
 from scaling.core.formatting import count_of, format_bytes
 
-# What trades memory for time, and changes neither the result nor the way to it.
-SETTINGS = ("chunk", "block", "memory_limit", "storage", "remat")
-AT_ONCE: dict[str, Any] = dict.fromkeys(SETTINGS)  # nothing is saved
+# Fields that trade memory for time; they change neither the result nor the mode. None: no such setting.
+MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """How a derivative is taken, apart from where: what the lines of a figure differ in."""
+    """The fields of a case that say how a derivative is computed, but not on which devices."""
 
     mode: str
     batch: str
@@ -31,59 +32,71 @@ class Method(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words; modes that return the derivative themselves take the batch as they like."""
+        """Return the method in words, such as 'jacfwd (vmap), 4 seeds at a time'."""
         mode = self.mode if self.mode in WHOLE and self.batch == "vmap" else f"{self.mode} ({self.batch})"
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
-        if (self.engine == "jax") != self.jit:  # JAX compiles unless told not to, most peers when told to
+        if (self.engine == "jax") != self.jit:  # JAX compiles by default, most peers do not
             words.append("compiled" if self.jit else "eager")
-        words += ["" if self.seeds == "identity" else f"{self.seeds} seeds", self.forward and f"forward by {self.forward}"]
-        return ", ".join(word for word in (*words, self.setting) if word)
+        words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
+        words += [self.forward and f"forward by {self.forward}", self.memory_setting]
+        return ", ".join(word for word in words if word)
 
     @property
-    def setting(self) -> str:
-        """What trades memory for time, in words; nothing where all is taken at once."""
-        seeds = f"chunk={self.chunk}" if isinstance(self.chunk, str) else f"{count_of(self.chunk or 0, 'seed')} at a time"
-        words = {
-            "chunk": self.chunk and seeds,
-            "block": self.block and f"{count_of(self.block, 'point')} at a time",
-            "memory_limit": self.memory_limit and f"within {format_bytes(self.memory_limit)}",
-            "storage": self.storage and f"kept on the {self.storage}",
-            "remat": self.remat,
-        }
-        return ", ".join(str(words[name]) for name in SETTINGS if words[name])
+    def memory_setting(self) -> str:
+        """Return the memory setting in words, or '' where all seeds and points are taken at once."""
+        chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
+        limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
+        storage = self.storage and f"kept on the {self.storage}"
+        words = (self.chunk and chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
+        return ", ".join(word for word in words if word)
 
     @property
-    def brief(self) -> str:
-        """The same in so few words that they fit beside a point of a figure."""
-        words = {
-            "chunk": count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk,
-            "block": self.block and count_of(self.block, "point"),
-            "memory_limit": self.memory_limit and format_bytes(self.memory_limit),
-            "storage": self.storage,
-            "remat": self.remat,
-        }
-        return ", ".join(str(words[name]) for name in SETTINGS if words[name])
+    def short_memory_setting(self) -> str:
+        """Return the memory setting in few words, for a mark of a figure."""
+        chunk = count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk
+        limit = self.memory_limit and format_bytes(self.memory_limit)
+        words = (chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
+        return ", ".join(word for word in words if word)
 
     @property
-    def plain(self) -> "Method":
-        """The same, whatever its setting."""
-        return self._replace(**AT_ONCE)
+    def without_memory_setting(self) -> "Method":
+        """Return the same method without its memory setting."""
+        return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
+
+
+def _at_a_time(count: int | None, noun: str) -> str:
+    return f"{count_of(count, noun)} at a time" if count else ""
+
+
+def without_memory_setting(case: Case) -> Case:
+    """Return the case without its memory setting."""
+    return replace(case, chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
 def method_of(case: Case) -> Method:
+    """Return the method of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
 
 
+def base_method(case: Case) -> Method:
+    """Return the method of a case without its memory setting."""
+    return method_of(case).without_memory_setting
+
+
 def describe_split(case: Case) -> str:
-    """How a case is cut over devices, in words; a curve over devices has no mesh of its own, but the fastest on each number."""
+    """Return in words how a case is split over devices, or '' for plain jit.
+
+    A case of split=both without a mesh stands for a curve, which has the fastest mesh on each number of
+    devices.
+    """
     if case.api == "jit":
         return ""
     words = [f"{case.split} split"]
     if case.split == "both":
         words.append(f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
-    return ", ".join([*words, *(["overlapped"] if case.overlap else [])])
+    return ", ".join([*words, "overlapped"] if case.overlap else words)
 
 
 def describe_call(case: Case) -> str:
-    """How a mode is called and cut, in words."""
+    """Return in words how a program is called and split, such as 'shard_map, points split'."""
     return ", ".join(word for word in (case.api, describe_split(case)) if word)

@@ -1,30 +1,30 @@
-"""Overlaps: what it buys to send each part of a gradient as soon as it is there, instead of all of it at the end.
-
-Knows timings; not whether anything was really sent at the same time.
+"""Overlaps: the gain from reducing each part of a gradient as soon as it is ready, instead of all at the
+end.
 """
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scaling.analysis.curves import Timing, ratio_of
+from scaling.analysis.curves import Timing, time_ratio
+from scaling.analysis.ratios import Estimate
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """A timing that overlaps, beside the same that does not."""
+    """A timing with overlapped communication, compared with the same case without."""
 
     timing: Timing
     without: Timing
-    ratio: tuple[float, float | None, float | None]  # how many times as long it takes as without, with its 95 % interval
+    ratio: Estimate  # time with overlap over time without
 
 
-def overlaps(timings: Iterable[Timing]) -> list[Overlap]:
-    """Every timing that was measured both ways in one environment."""
-    of = {(timing.environment, timing.honest, timing.case): timing for timing in timings}
-    made = []
-    for (environment, honest, case), timing in of.items():
-        without = of.get((environment, honest, dataclasses.replace(case, overlap=False)))
+def find_overlaps(timings: Iterable[Timing]) -> list[Overlap]:
+    """Return every case that was measured with and without overlap in one environment."""
+    by_case = {(timing.environment, timing.honest, timing.case): timing for timing in timings}
+    overlaps = []
+    for (environment, honest, case), timing in by_case.items():
+        without = by_case.get((environment, honest, dataclasses.replace(case, overlap=False)))
         if case.overlap and without:
-            made.append(Overlap(timing, without, ratio_of(timing, without)))
-    return made
+            overlaps.append(Overlap(timing, without, time_ratio(timing, without)))
+    return overlaps

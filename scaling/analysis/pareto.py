@@ -1,112 +1,114 @@
-"""Fronts: what memory buys: one program under several settings, by the bytes of a device and by time, and what nothing beats.
+"""Pareto fronts: one program under several memory settings, compared by the memory of a device and by time.
 
-A setting is how many seeds and points are taken at a time, within which memory, kept where, and what reverse mode keeps on its
-way (ways.SETTINGS): it changes neither the result nor the way to it. Knows records; not how a front is told or drawn.
+A memory setting changes neither the result nor the mode (see methods.MEMORY_FIELDS).
 """
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scaling.analysis.curves import Timing, pooled
-from scaling.analysis.footprint import MemoryPoint, front
-from scaling.analysis.methods import AT_ONCE, method_of
+from scaling.analysis.curves import Timing, pool_processes
+from scaling.analysis.footprint import MemoryPoint, find_front
+from scaling.analysis.grouping import group_by
+from scaling.analysis.methods import method_of, without_memory_setting
 from scaling.core import memory
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-TOO_MUCH = ("too_large", "dominated", "out_of_memory")  # reasons for which a setting has no time
+OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 
 @dataclass(frozen=True)
 class MethodTime:
-    """A program under one setting."""
+    """A program under one memory setting."""
 
     timing: Timing
-    memory: int  # bytes of a device: inputs, result and temporaries, as its compiler tells them
-    best: bool  # whether no other setting takes less of one of memory and time without taking more of the other
+    memory: int  # bytes of a device: inputs, result and temporaries, as reported by the compiler
+    best: bool  # whether it is on the Pareto front
 
     @property
     def name(self) -> str:
-        """In words."""
-        return method_time_name(self.timing.case)
+        """Return the memory setting in words."""
+        return memory_setting_name(self.timing.case)
 
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Every setting under which one program was measured, two at least."""
+    """The memory settings under which one program was measured, two at least."""
 
-    case: Case  # with no setting at all
+    case: Case  # without a memory setting
     environment: str
     settings: tuple[MethodTime, ...]  # the smallest first
-    unfit: tuple[Record, ...]  # settings for which memory was too small
+    not_fitting: tuple[Record, ...]  # settings that ran out of memory
 
     @property
     def best(self) -> tuple[MethodTime, ...]:
-        """Those that nothing beats, the smallest first and the fastest last."""
+        """Return the settings on the Pareto front: the smallest first, the fastest last."""
         return tuple(setting for setting in self.settings if setting.best)
 
     @property
     def fastest(self) -> MethodTime:
-        """The one with the least time."""
+        """Return the setting with the least time."""
         return self.best[-1]
 
     @property
     def smallest(self) -> MethodTime:
-        """The one with the least memory."""
+        """Return the setting with the least memory."""
         return self.best[0]
 
     @property
-    def chosen(self) -> tuple[MethodTime, ...]:
-        """Those that found their blocks themselves."""
+    def automatic(self) -> tuple[MethodTime, ...]:
+        """Return the settings whose blocks were chosen automatically (chunk=auto)."""
         return tuple(setting for setting in self.settings if setting.timing.case.chunk == AUTO)
 
-    def within(self, times: float) -> MethodTime:
-        """The smallest that takes no more than so many times the least time."""
-        return next(setting for setting in self.best if setting.timing.median <= times * self.fastest.timing.median)
+    def smallest_within(self, factor: float) -> MethodTime:
+        """Return the smallest setting that takes at most this factor times the least time."""
+        return next(setting for setting in self.best if setting.timing.median <= factor * self.fastest.timing.median)
 
 
 def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """A front for every program that was measured under two settings or more; what had no core for each device is left out."""
-    several = latest(records)
-    families: dict[tuple[str, Case], list[MemoryPoint]] = {}
-    for timing in pooled(several):
-        if timing.honest and timing.case.mode != "value" and (bytes_of := _asked(timing.records[0])):
-            families.setdefault(_family(timing.environment, timing.case), []).append(MemoryPoint(bytes_of, timing.median, timing))
-    unfit: dict[tuple[str, Case], dict[str, Record]] = {}
-    for record in several:
-        if record.reason in TOO_MUCH:
-            unfit.setdefault(_family(record.setting, record.case), {}).setdefault(record.key, record)
-    return [_front(of, some, tuple(unfit.get(of, {}).values())) for of, some in families.items() if len(some) > 1]
+    """Return a front for every program that was measured under two memory settings or more.
+
+    Records of oversubscribed devices are left out.
+    """
+    newest = latest(records)
+    points = [
+        MemoryPoint(needed, timing.median, timing)
+        for timing in pool_processes(newest)
+        if timing.honest and timing.case.mode != "value" and (needed := memory.taken(vars(timing.records[0])))
+    ]
+    programs = group_by(points, lambda point: _program(point.timing.environment, point.timing.case))
+    replicates = group_by(
+        (record for record in newest if record.reason in OUT_OF_MEMORY_REASONS),
+        lambda record: (*_program(record.setting, record.case), record.key),
+    )
+    not_fitting = group_by((r[0] for r in replicates.values()), lambda r: _program(r.setting, r.case))
+    return [_front(*program, group, tuple(not_fitting.get(program, ()))) for program, group in programs.items() if len(group) > 1]
 
 
-def _front(of: tuple[str, Case], places: Iterable[MemoryPoint], unfit: tuple[Record, ...]) -> ParetoFront:
-    ordered = sorted(places, key=lambda place: place[:2])
-    best = {id(place) for place in front(ordered)}
-    return ParetoFront(of[1], of[0], tuple(MethodTime(place.timing, place.memory, id(place) in best) for place in ordered), unfit)
+def _program(environment: str, case: Case) -> tuple[str, Case]:
+    """Return what the settings of one program have in common."""
+    return environment, without_memory_setting(case)
 
 
-def _family(environment: str, case: Case) -> tuple[str, Case]:
-    return environment, dataclasses.replace(case, **AT_ONCE)
+def _front(environment: str, case: Case, points: Iterable[MemoryPoint], not_fitting: tuple[Record, ...]) -> ParetoFront:
+    ordered = sorted(points, key=lambda point: point[:2])
+    best = {id(point) for point in find_front(ordered)}
+    settings = tuple(MethodTime(point.timing, point.memory, id(point) in best) for point in ordered)
+    return ParetoFront(case, environment, settings, not_fitting)
 
 
-def _asked(record: Record) -> int | None:
-    """What a program asks of a device: known of each, where a peak is seen of none that a neighbour had passed before."""
-    return memory.taken(vars(record))
+def memory_setting_name(case: Case) -> str:
+    """Return the memory setting of a case in words, or 'all at once'."""
+    return method_of(case).memory_setting or "all at once"
 
 
-def method_time_name(case: Case) -> str:
-    """A setting in words; of what takes all at once, just that."""
-    return method_of(case).setting or "all at once"
-
-
-def chosen(record: Record) -> str:
-    """What chunk=auto came to, in words; nothing of other records."""
+def automatic_blocks(record: Record) -> str:
+    """Return the blocks that chunk=auto has chosen, in words, or '' for other records."""
     blocks = record.blocks
     if not isinstance(blocks, dict):
         return ""
-    each = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
-    words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in each]
+    counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
+    words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
     return f"{' and '.join(words)} at a time" + (", kept on the host" if blocks.get("storage") == "host" else "")

@@ -1,6 +1,6 @@
-"""Published: the figures that the study's sources report, beside what was measured of the same today.
+"""Published: the numbers that the study's sources report, next to what was measured.
 
-published.yaml holds them. Does not know pages, nor how anything was measured.
+The published numbers are in published.yaml.
 """
 
 import functools
@@ -11,75 +11,88 @@ from typing import Any
 import yaml
 
 from scaling.analysis.curves import Timing
-from scaling.analysis.findings import Findings, marks
-from scaling.analysis.methods import AT_ONCE
-from scaling.analysis.stages import first_call
+from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.methods import MEMORY_FIELDS
+from scaling.analysis.stages import first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number, format_ratio
 
-# What nobody did who published; a row may say otherwise.
-_PLAIN: Mapping[str, Any] = {**AT_ONCE, "reduce": None, "forward": None, "seeds": "identity", "overlap": False}
+# Defaults of a published row.
+_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(MEMORY_FIELDS),
+    "reduce": None,
+    "forward": None,
+    "seeds": "identity",
+    "overlap": False,
+}
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")
 
 
 @functools.cache
-def _groups() -> Sequence[Mapping[str, Any]]:
+def _load_groups() -> Sequence[Mapping[str, Any]]:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
-def rows(found: Findings) -> list[tuple[str, ...]]:
-    """A row for each published figure, under COLUMNS; none at all where nothing of them was measured."""
-    made, measured = [], False
-    for group in _groups():
+def published_rows(findings: Findings) -> list[tuple[str, ...]]:
+    """Return a row for each published number, under COLUMNS; none where nothing of them was measured."""
+    rows, measured = [], False
+    for group in _load_groups():
         for row in group["rows"]:
             fields = {**group["case"], **row["case"]}
-            over = {**group["case"], **row["over"]} if "over" in row else None
+            denominator = {**group["case"], **row["over"]} if "over" in row else None
             # The environment that was measured last speaks, if it has what the row needs.
-            each = ((place, _measured(found, place, fields, row, over)) for place in reversed(found.environments))
-            place, here = next((pair for pair in each if pair[1] is not None), ("", None))
-            measured |= here is not None
+            measured_values = (
+                (environment, _measure(findings, environment, fields, row, denominator))
+                for environment in reversed(findings.environments)
+            )
+            environment, value = next((pair for pair in measured_values if pair[1] is not None), ("", None))
+            measured |= value is not None
             what = f"{row['what']}, first call" if row.get("first") else row["what"]
-            told = [group["problem"], what, row["system"], _published(row)]
-            time, factor = _here(row, here) if here is not None else (_why_not(found, fields), "")
-            made.append((*told, time + (marks(found, place) if place else ""), factor))
-    return made if measured else []
+            cells = [group["problem"], what, row["system"], _format_published(row)]
+            time, factor = _compare_with_measured(row, value) if value is not None else (_describe_missing(findings, fields), "")
+            rows.append((*cells, time + (describe_environment(findings, environment) if environment else ""), factor))
+    return rows if measured else []
 
 
-def _published(row: Mapping[str, Any]) -> str:
+def _format_published(row: Mapping[str, Any]) -> str:
     values = row.get("published", [])
     if row.get("times"):
         return " to ".join(format_number(value) for value in values) + "x" if values else ""
     return " to ".join(format_duration(value * 1e-6) for value in values)
 
 
-def _here(row: Mapping[str, Any], here: float) -> tuple[str, str]:
-    """What was measured, and how many times the published figure that is, the nearer end of a range."""
+def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
+    """Return what was measured, and its ratio to the published number, the nearer end of a range."""
     if row.get("times"):
-        return format_ratio(here), ""
-    nearest = min((value * 1e-6 for value in row["published"]), key=lambda value: abs(value - here))
-    return format_duration(here), format_ratio(here / nearest)
+        return format_ratio(value), ""
+    nearest = min((each * 1e-6 for each in row["published"]), key=lambda seconds: abs(seconds - value))
+    return format_duration(value), format_ratio(value / nearest)
 
 
-def _measured(
-    found: Findings, place: str, fields: Mapping[str, Any], row: Mapping[str, Any], over: Mapping[str, Any] | None
+def _measure(
+    findings: Findings,
+    environment: str,
+    fields: Mapping[str, Any],
+    row: Mapping[str, Any],
+    denominator: Mapping[str, Any] | None,
 ) -> float | None:
-    """Seconds, or a ratio of seconds, in one environment; None where one of them was not measured."""
-    timing = _timing(found, place, fields)
+    """Return seconds, or a ratio of seconds, in one environment; None where one of them was not measured."""
+    timing = _find_timing(findings, environment, fields)
     if timing is None or row.get("first"):
-        return first_call(timing) if timing else None
-    if over is None:
+        return first_call_seconds(timing) if timing else None
+    if denominator is None:
         return timing.median
-    below = _timing(found, place, over)
+    below = _find_timing(findings, environment, denominator)
     return timing.median / below.median if below else None
 
 
-def _timing(found: Findings, place: str, fields: Mapping[str, Any]) -> Timing | None:
-    there = (timing for timing in found.timings if timing.honest and timing.environment == place)
-    return next((timing for timing in there if _fits(to_dict(timing.case), {**_PLAIN, **fields})), None)
+def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]) -> Timing | None:
+    there = (timing for timing in findings.timings if timing.honest and timing.environment == environment)
+    return next((timing for timing in there if _matches(to_dict(timing.case), {**_DEFAULTS, **fields})), None)
 
 
-def _fits(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Whether a case has these fields; of its sizes, those that are named."""
+def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Return whether a case has these fields; of its sizes, those that are named."""
     for name, value in fields.items():
         if name == "sizes":
             if any(case["sizes"].get(size) != number for size, number in value.items()):
@@ -89,9 +102,9 @@ def _fits(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     return True
 
 
-def _why_not(found: Findings, fields: Mapping[str, Any]) -> str:
-    """Why there is no time: what became of the case."""
-    for record in found.records:
-        if record.status != "ok" and _fits(to_dict(record.case), {**_PLAIN, **fields}):
+def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
+    """Return what became of a case that has no time."""
+    for record in findings.records:
+        if record.status != "ok" and _matches(to_dict(record.case), {**_DEFAULTS, **fields}):
             return f"{record.status}: {record.text or record.reason}"
     return "not in this study"

@@ -1,15 +1,18 @@
-"""Ratios: how well a few processes know a time, and how many times as long one case takes as another.
+"""Ratios: how well a case's time is known from a few processes, and the ratio of the times of two cases.
 
-The process is the unit of replication: samples of one process share its memory layout, its compilation and its hour, and tell
-how well its own median is known, not what the next process would give. Knows records and statistics; not which cases are to be
-compared, nor what is made of it. Not for the worker: it needs SciPy.
+The process is the unit of replication: samples of one process share its memory layout and its compilation,
+and show how well its own median is known, not what the next process would give. The intervals here are
+Student's, from which p-values follow; resampling.py has the bootstrap intervals by level. This module needs
+SciPy, so a worker does not import it.
 """
 
+import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import digamma, polygamma, stdtr, stdtrit
@@ -17,58 +20,67 @@ from scipy.special import digamma, polygamma, stdtr, stdtrit
 from scaling.core.record import Record
 from scaling.core.statistics import median_interval
 
-LEAST_VARIANCE = 1e-18  # of a logarithm: nothing is timed to a part in a billion
-_ENOUGH = 20  # cases, below which nothing is learnt from the others
+LEAST_VARIANCE = 1e-18  # of a logarithm: no time is known to a part in a billion
+_LEAST_CASES = 20  # for which variances are moderated
+
+
+class Estimate(NamedTuple):
+    """A number with its 95 % interval; None where the interval is not known."""
+
+    value: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
 class PairedRatio:
-    """How many times as long the top takes as the bottom, with a 95 % interval; None where there are too few samples.
+    """The ratio of the times of two cases with its 95 % interval.
 
-    With one process on a side the interval is that of the samples within the processes, and nothing can be decided.
+    The interval is None where there are too few samples. With one process for a case the interval is that of
+    the samples within the processes, and there is no p-value.
     """
 
     value: float
     low: float | None
     high: float | None
-    pairs: int = 0  # of processes whose turns of sampling alternated
-    count: float = 0.0  # of independent differences between the two; 0 where nothing can be decided
+    pairs: int = 0  # of processes whose samples were taken in turns
+    count: float = 0.0  # of independent differences between the two cases; 0 where there is no p-value
     variance: float = 0.0  # of the logarithm of one such difference
-    freedom: float = 0.0  # degrees of it
-    apart: Mapping[Hashable, float] = field(default_factory=dict)  # process -> its logarithm's distance from the mean
+    freedom: float = 0.0  # degrees of freedom of the variance
+    deviations: Mapping[Hashable, float] = field(default_factory=dict)  # process -> its logarithm minus the mean
 
 
 def process_median(record: Record) -> float:
-    """Seconds of one process: the median of its samples; where it compiled several times, the median of their medians."""
-    return statistics.median(map(statistics.median, compilations(record)))
+    """Return the seconds of one process: the median of its compilations' medians."""
+    return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 
-def compilations(record: Record) -> list[list[float]]:
-    """The samples of each fresh compilation: those of the first, then those of the further ones."""
-    rest, parts = record.seconds, list[list[float]]()
-    for further in reversed(record.compilations):
-        at = len(rest) - int(further.get("samples", 0))
-        rest, parts = rest[:at], [rest[at:], *parts]
-    return [part for part in (rest, *parts) if part]
+def samples_by_compilation(record: Record) -> list[list[float]]:
+    """Return the samples of each compilation, in order."""
+    counts = [int(further.get("samples", 0)) for further in record.compilations]
+    starts = [0, *np.cumsum([len(record.seconds) - sum(counts), *counts]).tolist()]
+    parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
+    return [part for part in parts if part]
 
 
-def median(records: Sequence[Record]) -> float:
-    """Seconds of a case, from a record a process: the median of the processes' medians."""
+def case_median(records: Sequence[Record]) -> float:
+    """Return the seconds of a case: the median of its processes' medians."""
     return statistics.median(map(process_median, records))
 
 
-def interval(records: Sequence[Record], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval of a case's median, from a record a process; None where there are too few samples.
+def case_interval(records: Sequence[Record], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the interval of a case's median, from one record per process; None where there are too few
+    samples.
 
-    Of several processes it is one between processes: the rank interval of their medians where they are enough for one (six for
-    95 %), or else Student's on the logarithms. Of one process it is the rank interval of the samples within it, around those of
-    every compilation.
+    Of several processes: the rank interval of their medians where there are enough (six for 95 %), else
+    Student's on the logarithms. Of one process: the rank interval of its samples, enclosing those of every
+    compilation.
     """
     medians = [process_median(record) for record in records]
     if len(medians) == 1:
-        within = [median_interval(samples, confidence) for samples in compilations(records[0])]
-        known = [each for each in within if each]
-        return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(within) else None
+        intervals = [median_interval(samples, confidence) for samples in samples_by_compilation(records[0])]
+        known = [interval for interval in intervals if interval]
+        return (min(known)[0], max(high for _, high in known)) if len(known) == len(intervals) else None
     if ranked := median_interval(medians, confidence):
         return ranked
     logs = np.log(medians)
@@ -76,89 +88,110 @@ def interval(records: Sequence[Record], confidence: float = 0.95) -> tuple[float
     return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
 
 
-def ratio(top: Sequence[Record], bottom: Sequence[Record]) -> PairedRatio:
-    """The ratio of two cases, a record a process on each side.
+def student_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> PairedRatio:
+    """Return the ratio of the times of two cases, from one record per process each.
 
-    Two pairs or more of processes whose turns alternated (the same block and replicate) are compared pair by pair, so that what
-    slowed both down cancels; else all processes of one side with all of the other (Welch).
+    Two or more pairs of processes that took their samples in turns (same block and replicate) are compared
+    pair by pair, so that disturbances of both cancel; otherwise all processes of one case with all of the
+    other (Welch).
     """
     above, below = ({(r.block, r.replicate): math.log(process_median(r)) for r in side} for side in (top, bottom))
-    shared = [of for of in above if of in below and of[0] is not None]
+    shared = [process for process in above if process in below and process[0] is not None]
     if len(shared) > 1:
-        logs = {of[1]: above[of] - below[of] for of in shared}
-        mean, variance = statistics.fmean(logs.values()), max(statistics.variance(logs.values()), LEAST_VARIANCE)
-        apart: dict[Hashable, float] = {replicate: log - mean for replicate, log in logs.items()}
-        return _student(mean, variance, len(logs), len(logs) - 1, apart, len(shared))
+        logs = {process[1]: above[process] - below[process] for process in shared}
+        mean, variance = (
+            statistics.fmean(logs.values()),
+            max(statistics.variance(logs.values()), LEAST_VARIANCE),
+        )
+        deviations: dict[Hashable, float] = {replicate: log - mean for replicate, log in logs.items()}
+        paired = PairedRatio(math.exp(mean), 0, 0, len(shared), len(logs), variance, len(logs) - 1, deviations)
+        return _with_student_interval(paired)
     if min(len(above), len(below)) > 1:
-        means, counts = [statistics.fmean(side.values()) for side in (above, below)], [len(above), len(below)]
-        errors = [max(statistics.variance(side.values()), LEAST_VARIANCE) / len(side) for side in (above, below)]
-        freedom = sum(errors) ** 2 / sum(error**2 / (count - 1) for error, count in zip(errors, counts, strict=True))
-        count = statistics.harmonic_mean(counts)
-        apart = {(i, of[1]): log - means[i] for i, side in enumerate((above, below)) for of, log in side.items()}
-        return _student(means[0] - means[1], sum(errors) * count, count, freedom, apart, len(shared))
-    over, under = interval(top, 0.975), interval(bottom, 0.975)  # so that both hold at once 95 % of the time (Bonferroni)
+        return _welch_ratio(above, below, len(shared))
+    over, under = case_interval(top, 0.975), case_interval(bottom, 0.975)  # both hold at 95 % (Bonferroni)
     low, high = (over[0] / under[1], over[1] / under[0]) if over and under else (None, None)
-    return PairedRatio(median(top) / median(bottom), low, high, len(shared))
+    return PairedRatio(case_median(top) / case_median(bottom), low, high, len(shared))
 
 
-def _student(
-    log: float, variance: float, count: float, freedom: float, apart: Mapping[Hashable, float], pairs: int
-) -> PairedRatio:
-    """The ratio with this logarithm, and Student's interval."""
-    half = float(stdtrit(freedom, 0.975)) * math.sqrt(variance / count)
-    return PairedRatio(math.exp(log), math.exp(log - half), math.exp(log + half), pairs, count, variance, freedom, apart)
+def _welch_ratio(above: Mapping[tuple, float], below: Mapping[tuple, float], pairs: int) -> PairedRatio:
+    """Return the ratio of two independent groups of logarithms."""
+    sides = (above, below)
+    means, counts = [statistics.fmean(side.values()) for side in sides], [len(side) for side in sides]
+    errors = [max(statistics.variance(side.values()), LEAST_VARIANCE) / len(side) for side in sides]
+    freedom = sum(errors) ** 2 / sum(error**2 / (n - 1) for error, n in zip(errors, counts, strict=True))
+    count = statistics.harmonic_mean(counts)
+    deviations: dict[Hashable, float] = {
+        (i, process[1]): log - means[i] for i, side in enumerate(sides) for process, log in side.items()
+    }
+    ratio = math.exp(means[0] - means[1])
+    return _with_student_interval(PairedRatio(ratio, 0, 0, pairs, count, sum(errors) * count, freedom, deviations))
+
+
+def _with_student_interval(ratio: PairedRatio) -> PairedRatio:
+    """Return the ratio with Student's interval for its variance and degrees of freedom."""
+    factor = math.exp(float(stdtrit(ratio.freedom, 0.975)) * math.sqrt(ratio.variance / ratio.count))
+    return replace(ratio, low=ratio.value / factor, high=ratio.value * factor)
 
 
 def p_value(ratio: PairedRatio, margin: float = 0.0) -> float | None:
-    """How often chance alone would show so much, if the two differed by no more than the margin; None where it cannot be told.
+    """Return the p-value of the hypothesis that the two cases differ by no more than the margin; None if
+    unknown.
 
     Source: McCarthy and Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None
     distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.variance / ratio.count)
-    return float(sum(stdtr(ratio.freedom, (edge - distance) / error) for edge in (math.log1p(margin), -math.log1p(margin))))
+    edges = (math.log1p(margin), -math.log1p(margin))
+    return float(sum(stdtr(ratio.freedom, (edge - distance) / error) for edge in edges))
 
 
-def moderated(ratios: Sequence[PairedRatio]) -> list[PairedRatio]:
-    """The same, each variance drawn towards those of the others: few processes know little of their own spread, many cases much.
+def moderate_variances(ratios: Sequence[PairedRatio]) -> list[PairedRatio]:
+    """Return the ratios with each variance drawn towards those of the others (empirical Bayes).
 
-    Empirical Bayes: Smyth 2004, Linear models and empirical Bayes methods (the moderated t of limma). Cases that share a process
-    share its luck, so that many of them may know no more than one: what is learnt never counts for more than as many cases as
-    their mean correlation leaves independent (the design effect of cluster sampling).
+    Few processes know little of their own variance, many cases know it well. Source: Smyth 2004, the
+    moderated t of limma. Cases that share processes are correlated, so the prior never counts for more than
+    the effective number of independent cases (the design effect of cluster sampling).
     """
     known = [ratio for ratio in ratios if ratio.count]
-    if len(known) < _ENOUGH:
+    if len(known) < _LEAST_CASES:
         return list(ratios)
     freedom, variance = (np.array([getattr(ratio, name) for ratio in known]) for name in ("freedom", "variance"))
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2) + np.log(freedom / 2)
-    half = _trigamma_inverse(float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean()))
+    half = _inverse_trigamma(float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean()))
     common = math.exp(logs.mean() + digamma(half) - math.log(half))
-    prior = min(2 * half, float(freedom.mean()) * (_independent(known) - 1))
-    return [
-        _student(math.log(r.value), (prior * common + r.freedom * r.variance) / (prior + r.freedom), r.count, prior + r.freedom,
-                 r.apart, r.pairs) if r.count else r
-        for r in ratios
-    ]  # fmt: skip
+    prior = min(2 * half, float(freedom.mean()) * (_effective_count(known) - 1))
+
+    def moderate(ratio: PairedRatio) -> PairedRatio:
+        total = prior + ratio.freedom
+        pooled = (prior * common + ratio.freedom * ratio.variance) / total
+        return _with_student_interval(replace(ratio, variance=pooled, freedom=total))
+
+    return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 
 
-def _trigamma_inverse(value: float) -> float:
-    """Where the trigamma function has this value, by Newton's steps on its inverse; a million stands for infinity."""
+def _inverse_trigamma(value: float) -> float:
+    """Return where the trigamma function has this value, by Newton's method; a million stands for
+    infinity.
+    """
     if value < 1e-6:
         return 1e6
-    at = 0.5 + 1 / value
+    x = 0.5 + 1 / value
     for _ in range(50):
-        at += polygamma(1, at) * (1 - polygamma(1, at) / value) / polygamma(2, at)
-    return float(at)
+        x += polygamma(1, x) * (1 - polygamma(1, x) / value) / polygamma(2, x)
+    return float(x)
 
 
-def _independent(ratios: Sequence[PairedRatio]) -> float:
-    """How many independent cases these are worth, by the mean correlation of what their processes are apart."""
+def _effective_count(ratios: Sequence[PairedRatio]) -> float:
+    """Return the effective number of independent cases, from the mean correlation of their processes'
+    deviations.
+    """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
-        size = math.sqrt(statistics.fmean(apart**2 for apart in ratio.apart.values())) or 1.0
-        for process, apart in ratio.apart.items():
-            sums[process] += apart / size
+        size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
+        for process, value in ratio.deviations.items():
+            sums[process] += value / size
             cases[process] += 1
-    together = sum(sums[process] ** 2 - n for process, n in cases.items()) / max(1, sum(n * (n - 1) for n in cases.values()))
-    return len(ratios) / (1 + (len(ratios) - 1) * min(max(together, 0.0), 1.0))
+    pairs = max(1, sum(n * (n - 1) for n in cases.values()))
+    correlation = sum(sums[process] ** 2 - n for process, n in cases.items()) / pairs
+    return len(ratios) / (1 + (len(ratios) - 1) * min(max(correlation, 0.0), 1.0))

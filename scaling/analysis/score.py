@@ -1,6 +1,6 @@
-"""Score: how far predictions were from measurements of the same case on the same kind of device, per workload and mode.
+"""Plan scores: predicted against measured times of the same case on the same kind of device.
 
-Takes timings and planned records and gives values. What lies under ten empty calls is left out: it says what asking takes.
+Timings under ten empty calls are left out: they are mostly dispatch latency.
 """
 
 import itertools
@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from scaling.analysis.certainty import near_floor
 from scaling.analysis.curves import Timing
-from scaling.analysis.methods import Method, method_of
+from scaling.analysis.grouping import group_by
+from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-APART = 2.0  # how many times as long one of a pair must take for their order to be asked after
+ORDER_FACTOR = 2.0  # the order of two cases counts only where their measured times differ by more than this factor
 
 
 class PlannedPair(NamedTuple):
@@ -26,104 +27,98 @@ class PlannedPair(NamedTuple):
     timing: Timing
 
     @property
-    def ratio(self) -> float:
-        """Predicted over measured."""
-        return self.plan.predicted["seconds"] / self.timing.median  # type: ignore[index]
+    def predicted_seconds(self) -> float:
+        """Return the median of the prediction."""
+        return self.plan.predicted["seconds"]  # type: ignore[index]
 
     @property
-    def held(self) -> bool:
-        """Whether the measured median lies in the predicted interval."""
-        told = self.plan.predicted
-        return told is not None and told["low"] <= self.timing.median <= told["high"]
+    def ratio(self) -> float:
+        """Return the predicted over the measured time."""
+        return self.predicted_seconds / self.timing.median
+
+    @property
+    def in_interval(self) -> bool:
+        """Return whether the measured median lies in the predicted interval."""
+        predicted = self.plan.predicted
+        return predicted is not None and predicted["low"] <= self.timing.median <= predicted["high"]
 
 
 @dataclass(frozen=True)
 class PlanScore:
     """The errors of a group of predictions."""
 
-    workload: str | None  # None: of all
-    way: Method | None
+    workload: str | None  # None: all workloads
+    method: Method | None
     pairs: tuple[PlannedPair, ...]
 
     @property
     def ratios(self) -> list[float]:
-        """Predicted over measured, sorted."""
+        """Return predicted over measured times, sorted."""
         return sorted(pair.ratio for pair in self.pairs)
 
     @property
-    def middle(self) -> float:
-        """The median of these."""
+    def median_ratio(self) -> float:
+        """Return the median of the ratios."""
         return statistics.median(self.ratios)
 
     @property
     def error(self) -> float:
-        """The median absolute error, as a share of what was measured."""
+        """Return the median absolute error, as a fraction of the measured time."""
         return statistics.median(abs(ratio - 1) for ratio in self.ratios)
 
     @property
     def worst(self) -> float:
-        """The ratio that is furthest from 1."""
+        """Return the ratio that is furthest from 1."""
         return max(self.ratios, key=lambda ratio: abs(math.log(ratio)))
 
     @property
-    def held(self) -> float:
-        """The share of measurements within the predicted interval."""
-        return sum(pair.held for pair in self.pairs) / len(self.pairs)
+    def coverage(self) -> float:
+        """Return the fraction of measurements within the predicted interval."""
+        return sum(pair.in_interval for pair in self.pairs) / len(self.pairs)
 
 
 @dataclass(frozen=True)
 class PlanScores:
-    """All of a folder: in all, by workload and mode, and of how many pairs of ways to a problem the order was right."""
+    """The scores of one hardware: in total, by workload and method, and of the predicted order of methods."""
 
     hardware: str
-    whole: PlanScore
+    total: PlanScore
     parts: tuple[PlanScore, ...]
-    ordered: int
-    asked: int  # pairs whose measured times differ by more than a factor of two
+    ordered: int  # pairs of methods whose order was predicted correctly
+    comparable: int  # pairs of methods whose measured times differ by more than ORDER_FACTOR
 
 
-def scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """The scores of each hardware that was both planned for and measured on."""
-    by_hardware: dict[str, list[Record]] = {}
-    for record in sorted(plans, key=lambda record: record.started_at or ""):  # so that the last plan of a case counts
-        if record.predicted is not None:
-            by_hardware.setdefault(record.environment["hardware"]["name"], []).append(record)
-    found = []
-    for name, records in by_hardware.items():
-        known = {(record.key, record.environment["device_kind"]): record for record in records}
-        pairs = [
-            PlannedPair(known[of], timing)
-            for timing in timings
-            if timing.honest and near_floor(timing) is None
-            if (of := (timing.case.key, timing.records[0].environment.get("device_kind"))) in known
-        ]
+def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
+    """Return the scores of each hardware that was both planned for and measured on; the last plan of a
+    case counts.
+    """
+    predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
+    scores = []
+    for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():
+        planned = {(record.key, record.environment["device_kind"]): record for record in records}
+        pairs = []
+        for timing in timings:
+            plan = planned.get((timing.case.key, timing.records[0].environment.get("device_kind")))
+            if plan and timing.honest and near_floor(timing) is None:
+                pairs.append(PlannedPair(plan, timing))
         if pairs:
-            found.append(_scores(name, pairs))
-    return found
+            scores.append(_scores(hardware, pairs))
+    return scores
 
 
-def _scores(name: str, pairs: Sequence[PlannedPair]) -> PlanScores:
-    groups: dict[tuple[str, Method], list[PlannedPair]] = {}
-    rivals: dict[tuple, list[PlannedPair]] = {}
-    for pair in pairs:
-        case = pair.timing.case
-        groups.setdefault((case.workload, method_of(case).plain), []).append(pair)
-        rivals.setdefault((problem(case), case.devices, pair.timing.environment), []).append(pair)
-    parts = tuple(
-        PlanScore(workload, way, tuple(some)) for (workload, way), some in sorted(groups.items(), key=lambda g: str(g[0]))
-    )
-    told = [
-        right
-        for some in rivals.values()
-        for one, other in itertools.combinations(some, 2)
-        if (right := _order(one, other)) is not None
-    ]
-    return PlanScores(name, PlanScore(None, None, tuple(pairs)), parts, sum(told), len(told))
+def _scores(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
+    groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
+    problems = group_by(pairs, lambda pair: (problem(pair.timing.case), pair.timing.case.devices, pair.timing.environment))
+    ordered = sorted(groups.items(), key=lambda group: str(group[0]))
+    parts = tuple(PlanScore(*key, tuple(group)) for key, group in ordered)
+    both = (two for group in problems.values() for two in itertools.combinations(group, 2))
+    verdicts = [right for two in both if (right := _is_order_right(*two)) is not None]
+    return PlanScores(hardware, PlanScore(None, None, tuple(pairs)), parts, sum(verdicts), len(verdicts))
 
 
-def _order(one: PlannedPair, other: PlannedPair) -> bool | None:
-    """Whether the order of two was predicted; None where they are too near to each other to ask."""
+def _is_order_right(one: PlannedPair, other: PlannedPair) -> bool | None:
+    """Return whether the order of two was predicted; None where their measured times are too close."""
     slow, fast = sorted((one, other), key=lambda pair: -pair.timing.median)
-    if slow.timing.median <= APART * fast.timing.median:
+    if slow.timing.median <= ORDER_FACTOR * fast.timing.median:
         return None
-    return slow.plan.predicted["seconds"] > fast.plan.predicted["seconds"]  # type: ignore[index]
+    return slow.predicted_seconds > fast.predicted_seconds

@@ -1,44 +1,43 @@
-"""Stages: what comes before the first result of a program, and after how many calls that has paid off beside another's.
-
-Knows timings; not what else may tell two programs apart.
-"""
+"""Stages: the time before the first result of a program, and after how many calls that has paid off."""
 
 import math
 import statistics
 
 from scaling.analysis.curves import Timing
 
-_FOUND = ("detect_seconds", "color_seconds")  # where a derivative is sparse: where it is, and which seeds do for it
-_MADE = ("trace_seconds", "lower_seconds", "compile_seconds")
-_STAGES = (*_FOUND, *_MADE, "first_seconds")
+_SPARSITY = ("detect_seconds", "color_seconds")  # finding the nonzeros of a sparse derivative, and its seeds
+_COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds")
 
 
-def stage(timing: Timing, *names: str) -> float | None:
-    """Seconds of these stages together, the median of the replicates; None where no record tells any of them."""
-    told = ([getattr(record, name) for name in names] for record in timing.records)
-    each = [sum(known) for stages in told if (known := [seconds for seconds in stages if seconds is not None])]
-    return statistics.median(each) if each else None
+def stage_seconds(timing: Timing, *names: str) -> float | None:
+    """Return the total seconds of these stages, the median of the replicates; None where no record has
+    any of them.
+    """
+    values = ([getattr(record, name) for name in names] for record in timing.records)
+    totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
+    return statistics.median(totals) if totals else None
 
 
-def found(timing: Timing) -> float | None:
-    """Seconds until it is known where a derivative is not zero, and which seeds give it; None where nobody asked."""
-    return stage(timing, *_FOUND)
+def sparsity_seconds(timing: Timing) -> float | None:
+    """Return the seconds of detecting the sparsity pattern and coloring it, or None where there were none."""
+    return stage_seconds(timing, *_SPARSITY)
 
 
-def made(timing: Timing) -> float | None:
-    """Seconds of tracing, lowering and compiling."""
-    return stage(timing, *_MADE)
+def compiling_seconds(timing: Timing) -> float | None:
+    """Return the seconds of tracing, lowering and compiling."""
+    return stage_seconds(timing, *_COMPILING)
 
 
-def first_call(timing: Timing) -> float | None:
-    """Seconds from the plain function to the first result, all stages and the first call; the median of the replicates."""
-    each = [sum(getattr(r, name) or 0.0 for name in _STAGES) for r in timing.records if r.first_seconds is not None]
-    return statistics.median(each) if each else None
+def first_call_seconds(timing: Timing) -> float | None:
+    """Return the seconds from the plain function to the first result, the median of the replicates."""
+    names = (*_SPARSITY, *_COMPILING, "first_seconds")
+    called = [record for record in timing.records if record.first_seconds is not None]
+    return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 
 
-def pays_after(timing: Timing, rival: Timing) -> int | None:
-    """How many calls of a program until it has caught up with another that was there sooner; None if never, or if not known."""
-    first, before = first_call(timing), first_call(rival)
-    if first is None or before is None or rival.median <= timing.median:
+def break_even_calls(timing: Timing, other: Timing) -> int | None:
+    """Return after how many calls a program is faster in total than another; None: never, or not known."""
+    first, other_first = first_call_seconds(timing), first_call_seconds(other)
+    if first is None or other_first is None or other.median <= timing.median:
         return None
-    return 1 + max(0, math.ceil((first - before) / (rival.median - timing.median)))
+    return 1 + max(0, math.ceil((first - other_first) / (other.median - timing.median)))

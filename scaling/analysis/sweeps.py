@@ -1,85 +1,82 @@
-"""Sweeps: which size of a family is varied, and which are held.
+"""Sweeps: which size of a family of cases varies, and which sizes are held constant.
 
-Knows cases and their sizes; not what was measured of them.
+Works on the sizes of cases, not on measurements.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from scaling.analysis.grouping import group_by
 from scaling.core.case import Case
 
 T = TypeVar("T")
 
 
 class Sweep(NamedTuple):
-    """The size that most varies, with those that vary along with it."""
+    """The size that varies most, with the sizes that vary together with it."""
 
     name: str  # such as "m"
-    title: str  # such as "m", or "points = m" where both move together
+    title: str  # such as "m", or "points = m" where both have the same values
 
 
-def numbers(case: Case) -> dict[str, int]:
-    """The points and every size, by name."""
+def size_values(case: Case) -> dict[str, int]:
+    """Return the number of points and every size, by name."""
     return {"points": case.points, **case.sizes}
 
 
-def sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Items of one family by what is held: (what is swept, the held sizes in words, the items); at least two sizes each.
+def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
+    """Return (sweep, constant sizes in words, items) for each sweep over two sizes or more.
 
-    One size is swept, with those that determine it and are determined by it; the others tell the lists apart. Of several the one
-    that takes the most values on a single number of devices: points that grow with their devices are no sweep.
+    The items belong to one family. The swept size is the one with the most values on a single number of
+    devices, so that points that grow with the devices are not a sweep. The sizes that are not swept separate
+    the sweeps from each other. Items whose sizes have different names are kept apart.
     """
-    families: dict[tuple[str, ...], list[T]] = {}  # a workload of a user's own may have had other sizes before
-    for item in items:
-        families.setdefault(tuple(case_of(item).sizes), []).append(item)
+    families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
 
 
 def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
     """Return the sweeps of items whose sizes have the same names."""
-    rows = [(numbers(case_of(item)), item) for item in items]
-    together = _moving_together([row for row, _ in rows])
-    if not together:
+    rows = [(size_values(case_of(item)), item) for item in items]
+    dependent = _dependent_names([row for row, _ in rows])
+    if not dependent:
         return []
-    counts = {case_of(item).devices for _, item in rows}
+    by_devices = group_by(rows, lambda row: case_of(row[1]).devices)
 
-    def values(name: str) -> int:
-        return max(len({row[name] for row, item in rows if case_of(item).devices == count}) for count in counts)
+    def count_values(names: Sequence[str]) -> int:
+        return max(len({row[names[0]] for row, _ in same}) for same in by_devices.values())
 
-    swept = max(together, key=lambda names: values(names[0]))
-    apart: dict[tuple, list[tuple[dict[str, int], T]]] = {}
-    for row, item in rows:
-        apart.setdefault(tuple((name, size) for name, size in row.items() if name not in swept), []).append((row, item))
+    swept = max(dependent, key=count_values)
+    held = group_by(rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept))
     return [
         (
-            Sweep(swept[0], _title(swept, [row for row, _ in some])),
-            " ".join(f"{name}={size}" for name, size in held),
-            [item for _, item in some],
+            Sweep(swept[0], _title(swept, [row for row, _ in same])),
+            " ".join(f"{name}={size}" for name, size in constant),
+            [item for _, item in same],
         )
-        for held, some in apart.items()
-        if len({row[swept[0]] for row, _ in some}) > 1
+        for constant, same in held.items()
+        if len({row[swept[0]] for row, _ in same}) > 1
     ]
 
 
-def _moving_together(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """The names that vary, those that determine each other in one list."""
-    together: list[list[str]] = []
+def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
+    """Return the names of the sizes that vary; names that determine each other are in one list."""
+    dependent: list[list[str]] = []
     for name in rows[0]:
-        count = len({row.get(name) for row in rows})
-        if count < 2:
-            continue
-        for names in together:
-            pairs = {(row.get(names[0]), row.get(name)) for row in rows}
-            if count == len(pairs) == len({pair[0] for pair in pairs}):
-                names.append(name)
-                break
-        else:
-            together.append([name])
-    return together
+        if len({row[name] for row in rows}) > 1:
+            partner = next((names for names in dependent if determine_each_other(rows, names[0], name)), None)
+            partner.append(name) if partner else dependent.append([name])
+    return dependent
+
+
+def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
+    """Return whether each value of one name goes with a single value of the other, both ways."""
+    pairs = {(row[one], row[other]) for row in rows}
+    return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 
 
 def _title(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
     first, *rest = names
-    same = [name for name in rest if all(row[name] == row[first] for row in rows)]
-    along = [name for name in rest if name not in same]
-    return " = ".join([first, *same]) + (f" ({', '.join(along)} with it)" if along else "")
+    equal = [name for name in rest if all(row[name] == row[first] for row in rows)]
+    other = [name for name in rest if name not in equal]
+    return " = ".join([first, *equal]) + (f" ({', '.join(other)} with it)" if other else "")

@@ -194,7 +194,7 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     from scaling.analysis import findings
     from scaling.plan import plan as planning
     from scaling.report import write_report as pages
-    from scaling.report.labels import legible
+    from scaling.report.labels import clean_text
 
     job = planning.read_plan(config, name)
     with progress.examination(console) as note:
@@ -204,9 +204,9 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
         planning.run(made, listen)
     found = findings.read(made.job.folder)
-    index = pages.write(made.job.folder, found)
+    index = pages.write_report(made.job.folder, found)
     for line in planning.plan_lines(made, found, config["deadline"]):
-        console.print(f"- {escape(legible(line))}", soft_wrap=True, highlight=False)
+        console.print(f"- {escape(clean_text(line))}", soft_wrap=True, highlight=False)
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     console.print(f"{outcomes}; report: {escape(str(index))}", soft_wrap=True, highlight=False)
     return FAILED if counts["failed"] else OK
@@ -303,7 +303,7 @@ def report(words: list[str], console: Console) -> int:
     if given.proposal:
         from scaling.report import proposal
 
-        written = proposal.write(folder, found)
+        written = proposal.write_proposal(folder, found)
         console.print(f"proposal: {escape(str(written[0]))}", soft_wrap=True, highlight=False)
     return OK
 
@@ -327,7 +327,7 @@ def compare(words: list[str], console: Console) -> int:
         file = Path(given.markdown)
         if not given.markdown or file.is_dir() or not file.parent.is_dir():
             raise Refusal(f"--markdown {given.markdown!r} cannot be written: name a file in a folder that exists, or -")
-    return _print_comparison(*comparing.load_folders(given.a, given.b), console, given.margin, given.markdown)
+    return _print_comparison(*comparing.find_folders(given.a, given.b), console, given.margin, given.markdown)
 
 
 def _print_comparison(a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None) -> int:
@@ -336,10 +336,10 @@ def _print_comparison(a: Path, b: Path, console: Console, margin: float | None =
 
     found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
-        console.print(comparing.markdown(found), end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
+        console.print(comparing.format_markdown(found), end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
         return FAILED if found.bad else OK
     if markdown:
-        Path(markdown).write_text(comparing.markdown(found), encoding="utf-8")
+        Path(markdown).write_text(comparing.format_markdown(found), encoding="utf-8")
     table = Table(*comparing.COLUMNS)
     for row in comparing.comparison_rows(found):
         table.add_row(*(escape(cell) for cell in row))
@@ -353,7 +353,7 @@ def lint(words: list[str], console: Console) -> int:
     """Say what a strict reviewer would of a results folder, the worst first, and what mends it."""
     from scaling.analysis import findings
     from scaling.analysis import lint as linting
-    from scaling.report.labels import legible
+    from scaling.report.labels import clean_text
 
     parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
@@ -363,9 +363,9 @@ def lint(words: list[str], console: Console) -> int:
     colours = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
     for remark in remarks:
         head = f"[{colours[remark.severity]}]{remark.severity:8}[/]"
-        shown = legible(f"{remark.rule} ({remark.count}): {remark.text}")
+        shown = clean_text(f"{remark.rule} ({remark.count}): {remark.text}")
         console.print(f"{head}{escape(shown)}", soft_wrap=True, highlight=False)
-        console.print(f"        mend: {escape(remark.mend)}", soft_wrap=True, highlight=False)
+        console.print(f"        mend: {escape(remark.fix)}", soft_wrap=True, highlight=False)
     console.print(linting.verdict(remarks), highlight=False)
     bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
     return FAILED if any(remark.severity in bad for remark in remarks) else OK
@@ -383,7 +383,7 @@ def export(words: list[str], console: Console) -> int:
     if given.output is not None and not given.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
     output = Path(given.output) if given.output else None
-    written = exporting.write(store.folder_of(given.folder), exporting.formats(given.format), output)
+    written = exporting.write_exports(store.folder_of(given.folder), exporting.formats(given.format), output)
     for path in written:
         console.print(escape(str(path)), soft_wrap=True, highlight=False)
     return OK
@@ -454,21 +454,21 @@ def _conclude(
     if lost or not freshness.is_current(folder, digest):
         from scaling.report import write_report as pages
 
-        pages.write(folder, findings.read(folder, None, lost, loaded) if several else found)
+        pages.write_report(folder, findings.read(folder, None, lost, loaded) if several else found)
         if not lost:
             freshness.mark_current(folder, digest)
     index = folder / "report" / "index.html"
     if brief:
-        for line in summary.lines(found, folder, console.width):
+        for line in summary.summary_lines(found, folder, console.width):
             console.print(escape(line), soft_wrap=True, highlight=False)
     else:
         from scaling.report import terminal
 
-        terminal.show(found, console)
-        terminal.show_sentences(found, console)
+        terminal.print_table(found, console)
+        terminal.print_sentences(found, console)
     if elsewhere := len(latest) + len(lost) - len(found.records):
         text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
-        for line in summary.fold(text, indent="  ") if brief else [text]:
+        for line in summary.wrap_text(text, indent="  ") if brief else [text]:
             console.print(line)
     counts = Counter(store.states(found.records).values())
     text = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))

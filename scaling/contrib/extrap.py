@@ -1,7 +1,8 @@
-"""Extra-P: timings as experiments that it can model: parameters, and for each way to a derivative samples at the same points.
+"""Extra-P: timings as experiments that Extra-P can model: parameters, and samples of each method at the
+same points.
 
-Extra-P (https://github.com/extra-p/extrap) reads four parameters at most, and wants every region of a file measured at every
-point of it. So ways that were measured elsewhere than others come in a file of their own. Does not know files.
+Extra-P (https://github.com/extra-p/extrap) reads four parameters at most, and needs every region of a file
+measured at every point. So methods that were measured at different points are written to separate files.
 """
 
 import dataclasses
@@ -13,77 +14,79 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.curves import Timing, family, family_name
+from scaling.analysis.curves import Timing, family_key, family_name
 from scaling.analysis.findings import Findings
+from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
+from scaling.analysis.sweeps import determine_each_other
 from scaling.core.case import Case
-from scaling.report.labels import legible
+from scaling.report.labels import clean_text
 
-MARK = "# Made by ad-scaling"  # how a file begins
-_MOST = 4  # parameters
-_LONGEST = 120  # characters of a file's name
-_ENOUGH = 5  # values of a parameter, for a model that is more than a constant
-Place = tuple[int, ...]  # a value for each parameter
+MARK = "# Made by ad-scaling"  # the first line of a file
+_MOST_PARAMETERS = 4  # parameters
+_LONGEST_NAME = 120  # characters of a file's name
+_LEAST_VALUES = 5  # values of a parameter, for a model that is more than a constant
+Coordinates = tuple[int, ...]  # a value for each parameter
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What one file holds: ways that were all measured at the same places, of one family in one environment."""
+    """The content of one file: methods of one family in one environment, all measured at the same points."""
 
     name: str  # of the file, without its ending
     title: str
     held: Mapping[str, int]  # what is the same everywhere
     parameters: Mapping[str, str]  # the name in the file -> what it stands for
-    places: tuple[Place, ...]
-    regions: Mapping[str, Mapping[Place, Timing]]
+    coordinates: tuple[Coordinates, ...]
+    regions: Mapping[str, Mapping[Coordinates, Timing]]
 
 
 class _Cell(NamedTuple):
-    """A timing with all that is a number of it."""
+    """A timing with all its numbers."""
 
     timing: Timing
     kind: str
     numbers: Mapping[str, int]
 
-    def at(self, names: Iterable[str]) -> Place:
+    def at(self, names: Iterable[str]) -> Coordinates:
         return tuple(self.numbers[name] for name in names)
 
 
-def experiments(found: Findings) -> list[Experiment]:
-    """Every experiment of a folder in which something varies; what ran without a core for each device is left out."""
-    families: dict[tuple, list[_Cell]] = {}
-    for cell in _cells(found):
-        of = (cell.kind, cell.timing.environment, *family(cell.timing.case), tuple(cell.numbers))
-        families.setdefault(of, []).append(cell)
+def find_experiments(findings: Findings) -> list[Experiment]:
+    """Return every experiment of a folder in which something varies; oversubscribed timings are left out."""
+    families = group_by(
+        _cells(findings),
+        lambda c: (c.kind, c.timing.environment, *family_key(c.timing.case), tuple(c.numbers)),
+    )
     made = [part for group in families.values() for part in _experiments(group)]
-    names = _apart([re.sub(r"[^A-Za-z0-9]+", "-", each.title).strip("-").lower()[:_LONGEST] for each in made], "-")
+    names = _make_unique([re.sub(r"[^A-Za-z0-9]+", "-", each.title).strip("-").lower()[:_LONGEST_NAME] for each in made], "-")
     return [dataclasses.replace(each, name=name) for name, each in zip(names, made, strict=True)]
 
 
-def _cells(found: Findings) -> Iterator[_Cell]:
-    """Every timing, those of weak curves once more, by their points for each device.
+def _cells(findings: Findings) -> Iterator[_Cell]:
+    """Yield every timing, those of weak curves once more with their points per device.
 
-    Points that grow with the devices are no grid with either: what has its place on a weak curve alone stands among those only.
+    Timings that are on weak curves only are not part of a grid of points and devices.
     """
-    timings = [timing for timing in found.timings if timing.honest and timing.case.kind == "case"]
+    timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     lines = Counter((timing.environment, dataclasses.replace(timing.case, devices=1)) for timing in timings)
     for timing in timings:
         case = timing.case
-        weak = "weak" in found.placed.get((timing.environment, case), {})
+        weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
         if weak:
-            yield _Cell(timing, "weak", _numbers(case, {"points for each device": case.points // case.devices}))
+            yield _Cell(timing, "weak", _numbers_of(case, {"points for each device": case.points // case.devices}))
         if not weak or case.devices == 1 or lines[timing.environment, dataclasses.replace(case, devices=1)] > 1:
-            yield _Cell(timing, "strong", _numbers(case, {"points": case.points}))
+            yield _Cell(timing, "strong", _numbers_of(case, {"points": case.points}))
 
 
-def _numbers(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Everything of a case that is a size, by a name that stands for one thing only."""
+def _numbers_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
+    """Return every number of a case, by a unique name."""
     sizes = {name if name not in ("devices", *points) else f"sizes.{name}": size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
 
 
-def _apart(names: Iterable[str], sign: str) -> list[str]:
-    """The same names, a number behind those that others had before."""
+def _make_unique(names: Iterable[str], sign: str) -> list[str]:
+    """Return the names, with a number after each that occurred before."""
     taken: dict[str, None] = {}
     for name in names:
         numbered = (name if count == 1 else f"{name}{sign}{count}" for count in itertools.count(1))
@@ -92,42 +95,45 @@ def _apart(names: Iterable[str], sign: str) -> list[str]:
 
 
 def _experiments(group: Sequence[_Cell]) -> Iterator[Experiment]:
-    """Ways of one family with the same places together; what varies beyond four parameters tells experiments apart."""
-    ways: dict[str, list[_Cell]] = {}
-    for cell in group:
-        ways.setdefault(_region(cell.timing.case), []).append(cell)
-    alike: dict[frozenset, dict[str, list[_Cell]]] = {}
-    for name, cells in ways.items():
-        alike.setdefault(frozenset(cell.at(cell.numbers) for cell in cells), {})[name] = cells
-    for regions in alike.values():
-        several = [cell for cells in regions.values() for cell in cells]
-        beyond = _varying([cell.numbers for cell in several])[_MOST:]
-        for values in dict.fromkeys(cell.at(beyond) for cell in several):
-            part = {name: [cell for cell in cells if cell.at(beyond) == values] for name, cells in regions.items()}
+    """Yield the experiments of one family: methods measured at the same points together, four parameters
+    at most.
+    """
+    methods = group_by(group, lambda cell: _region(cell.timing.case))
+    by_coordinates: dict[frozenset, dict[str, list[_Cell]]] = {}
+    for name, cells in methods.items():
+        by_coordinates.setdefault(frozenset(cell.at(cell.numbers) for cell in cells), {})[name] = cells
+    for regions in by_coordinates.values():
+        cells = [cell for cells in regions.values() for cell in cells]
+        extra = _varying_names([cell.numbers for cell in cells])[_MOST_PARAMETERS:]
+        for values in dict.fromkeys(cell.at(extra) for cell in cells):
+            part = {name: [cell for cell in cells if cell.at(extra) == values] for name, cells in regions.items()}
             if experiment := _experiment(part):
                 yield experiment
 
 
 def _experiment(regions: Mapping[str, Sequence[_Cell]]) -> Experiment | None:
-    """The experiment of these ways; None where nothing varies."""
+    """Return the experiment of these methods; None where nothing varies."""
     cells = [cell for group in regions.values() for cell in group]
     rows = [cell.numbers for cell in cells]
-    names = _varying(rows)
+    names = _varying_names(rows)
     if not names:
         return None
     held = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
-    along = {name: [other for other in rows[0] if other not in (name, *held) and _together(rows, name, other)] for name in names}
-    words = {name: name + (f" ({', '.join(others)} with it)" if others else "") for name, others in along.items()}
+    dependent = {
+        name: [other for other in rows[0] if other not in (name, *held) and determine_each_other(rows, name, other)]
+        for name in names
+    }
+    words = {name: name + (f" ({', '.join(others)} with it)" if others else "") for name, others in dependent.items()}
     ordered = sorted(regions)
     return Experiment(
         name="",
         title=_title(cells[0]),
         held=held,
-        parameters=dict(zip(_apart(map(_parameter, words), "_"), words.values(), strict=True)),
-        places=tuple(sorted({cell.at(names) for cell in cells})),
+        parameters=dict(zip(_make_unique(map(_to_parameter_name, words), "_"), words.values(), strict=True)),
+        coordinates=tuple(sorted({cell.at(names) for cell in cells})),
         regions={
             name: {cell.at(names): cell.timing for cell in regions[region]}
-            for name, region in zip(_apart(map(_plain, ordered), " "), ordered, strict=True)
+            for name, region in zip(_make_unique(map(_to_region_name, ordered), " "), ordered, strict=True)
         },
     )
 
@@ -139,67 +145,69 @@ def _title(cell: _Cell) -> str:
     return f"{family_name(case)}{seed}{weak}, environment {cell.timing.environment}"
 
 
-def _varying(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """The names that vary, one of those that determine each other, devices first and then those with the most values."""
+def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return the names that vary, one of those that determine each other; devices first, then by number
+    of values.
+    """
     names: list[str] = []
     for name in rows[0]:
-        if len({row[name] for row in rows}) > 1 and not any(_together(rows, other, name) for other in names):
+        if len({row[name] for row in rows}) > 1 and not any(determine_each_other(rows, other, name) for other in names):
             names.append(name)
     return sorted(names, key=lambda name: (name != "devices", -len({row[name] for row in rows})))
 
 
-def _together(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
-    """Whether two names determine each other."""
-    pairs = {(row[one], row[other]) for row in rows}
-    return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
-
-
 def _region(case: Case) -> str:
-    """All of how it was computed: the rest of a case is its family and its numbers."""
+    """Return in words how a case was computed."""
     return ", ".join([method_of(case).name, describe_call(case), *([f"{case.cache} cache"] if case.cache else [])])
 
 
-def _plain(text: str) -> str:
-    """A name that Extra-P reads as one: ASCII on one line, and no arrow, which would make a call path of it."""
-    return " ".join(legible(text).encode("ascii", "backslashreplace").decode().replace("->", "-").split())
+def _to_region_name(format_experiment: str) -> str:
+    """Return a name that Extra-P accepts: ASCII on one line, without an arrow, which would mean a call
+    path.
+    """
+    return " ".join(clean_text(format_experiment).encode("ascii", "backslashreplace").decode().replace("->", "-").split())
 
 
-def _parameter(name: str) -> str:
-    """A name of a parameter: letters, digits and underscores, a letter first."""
+def _to_parameter_name(name: str) -> str:
+    """Return a parameter name that Extra-P accepts: letters, digits and underscores, a letter first."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if word[:1].isalpha() else f"size{word}"
 
 
-def text(experiment: Experiment) -> str:
-    """The file, in ASCII: how it is to be read in comments, then parameters, points, and a region for each way."""
-    lines = [*_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
+def format_experiment(experiment: Experiment) -> str:
+    """Return the content of a file: comments, parameters, points, and a region for each method."""
+    lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     one = len(experiment.parameters) == 1
-    points = (str(place[0]) if one else f"({' '.join(map(str, place))})" for place in experiment.places)
+    points = (str(point[0]) if one else f"({' '.join(map(str, point))})" for point in experiment.coordinates)
     lines.append(f"POINTS {' '.join(points)}")
     for region, timings in experiment.regions.items():
         lines += ["", f"REGION {region}", "METRIC time"]
-        lines += [f"DATA {' '.join(map(repr, timings[place].seconds))}" for place in experiment.places]
-        if counts := _counts([timings[place] for place in experiment.places]):
+        lines += [f"DATA {' '.join(map(repr, timings[point].seconds))}" for point in experiment.coordinates]
+        if counts := _flop_counts([timings[point] for point in experiment.coordinates]):
             lines += ["METRIC flops", *(f"DATA {count!r}" for count in counts)]
     return "\n".join(lines) + "\n"
 
 
-def _counts(timings: Sequence[Timing]) -> list[float]:
-    """Operations per device at every place, or nothing: a metric that is missing anywhere cannot be told."""
+def _flop_counts(timings: Sequence[Timing]) -> list[float]:
+    """Return the operations per device at every point, or [] where a count is missing."""
     counts = [timing.records[0].flops for timing in timings]
     return [float(count) for count in counts if count] if all(counts) else []
 
 
-def _comments(experiment: Experiment) -> list[str]:
+def _format_comments(experiment: Experiment) -> list[str]:
     option = "allow_negative_exponents=True"
     options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
-    values = [len(set(column)) for column in zip(*experiment.places, strict=True)]
-    few = [f"{name} has {count}" for name, count in zip(experiment.parameters, values, strict=True) if count < _ENOUGH]
-    told = [
+    values = [len(set(column)) for column in zip(*experiment.coordinates, strict=True)]
+    few = [f"{name} has {count}" for name, count in zip(experiment.parameters, values, strict=True) if count < _LEAST_VALUES]
+    sentences = [
         f"{experiment.title}: seconds per call, every sample of every process.",
         f"Parameters: {', '.join(experiment.parameters.values())}.",
         *([f"Everywhere: {', '.join(f'{name}={value}' for name, value in experiment.held.items())}."] if experiment.held else []),
-        *([f"Extra-P wants {_ENOUGH} values of a parameter before it models it: {', '.join(few)}."] if few else []),
+        *([f"Extra-P wants {_LEAST_VALUES} values of a parameter before it models it: {', '.join(few)}."] if few else []),
     ]
-    wrapped = [line for sentence in told for line in textwrap.wrap(_plain(sentence), 118)]
-    return [MARK, *(f"# {line}" for line in wrapped), f"# extrap --text --measure median FILE --options {options}"]
+    wrapped = [line for sentence in sentences for line in textwrap.wrap(_to_region_name(sentence), 118)]
+    return [
+        MARK,
+        *(f"# {line}" for line in wrapped),
+        f"# extrap --text --measure median FILE --options {options}",
+    ]

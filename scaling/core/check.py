@@ -24,7 +24,13 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core.case import SECOND, Case, Refusal
-from scaling.core.reduction_reference import Jacobians, Rounding, add_points, reduce_jacobians, reduce_step_bounds
+from scaling.core.reduction_reference import (
+    Jacobians,
+    Rounding,
+    add_points,
+    reduce_jacobians,
+    reduce_step_bounds,
+)
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Reference, Workload
 from scaling.options.reference import fd_check, finite_differences, float64, numeric, sampled

@@ -31,7 +31,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import pytrees, unused_fields
-from scaling.core.case import AUTO, DTYPES, HESSIAN, REDUCTIONS, SECOND, WHOLE, Case, Refusal, defaults, unknown_name
+from scaling.core.case import (
+    AUTO,
+    DTYPES,
+    HESSIAN,
+    REDUCTIONS,
+    SECOND,
+    WHOLE,
+    Case,
+    Refusal,
+    defaults,
+    unknown_name,
+)
 from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
 from scaling.peers import interface
 

@@ -127,7 +127,7 @@ def _on_all(told: Any, hardware: Hardware) -> Any:
 
 
 def _ceilings(folder: Path) -> list[curves.Timing]:
-    return curves.pooled(store.load(folder).records) if folder.is_dir() else []
+    return curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
 
 
 def _of_this_host() -> float | None:
@@ -311,14 +311,14 @@ def plan_lines(made: PlanResult, found: Findings, deadline: float | None) -> lis
     whole = next((each for each in found.forecasts if each.hardware == made.job.hardware.name), None)
     if whole is None:
         return ["nothing could be planned"]
-    mine = forecast.only(whole, keys)
+    mine = forecast.keep_cases(whole, keys)
     settings = made.job.settings
     low, high, unknown = cost.device_hours([r for r in mine.records if r.status == "planned"], settings)
     more = f" ({count_of(unknown, 'case')} without a prediction left out)" if unknown else ""
     price = f", {_span(low * mine.price, high * mine.price)} at the price given" if mine.price else ""
     how_often = "once" if settings.replicates == 1 else count_of(settings.replicates, "time")
     takes = f"Measuring all of it {how_often} takes {_span(low, high)} device-hours{more}{price}."
-    return [*forecast.answers(mine, deadline), takes]
+    return [*forecast.plan_answers(mine, deadline), takes]
 
 
 def _span(low: float, high: float) -> str:

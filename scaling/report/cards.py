@@ -1,17 +1,24 @@
-"""Cards: the answer at a glance, one for each family: which mode, on how many devices, what it costs, how sure.
+"""Cards: the answer for each family: which mode, on how many devices, its time, how sure.
 
-Of what was measured; where nothing was, of what was planned. Knows findings and how they are worded; not markup. What the cards
-leave out the sentences of answer.py say.
+From measurements; where nothing was measured, from plans. Knows no markup.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scaling.analysis.answer import heads, named, time_of
+from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
 from scaling.analysis.certainty import dispatch_floor
-from scaling.analysis.curves import Fastest, baseline_name, family, family_name, size_name, volume
-from scaling.analysis.findings import Findings, marks
-from scaling.analysis.forecast import Forecast, Predicted
+from scaling.analysis.curves import (
+    FastestMethod,
+    baseline_name,
+    family_key,
+    family_name,
+    problem_size,
+    size_name,
+)
+from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.forecast import Forecast, PredictedCurve
+from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import ANALYTIC, problem
 from scaling.core.formatting import (
@@ -24,11 +31,11 @@ from scaling.core.formatting import (
     is_ratio_determined,
 )
 
-_MOST = 12
+_MOST_CARDS = 12
 
 
 class Card(NamedTuple):
-    """The fastest way to the largest problem of a family."""
+    """The fastest method for the largest problem of a family."""
 
     family: str
     problem: str
@@ -40,24 +47,25 @@ class Card(NamedTuple):
     scaling: str
 
 
-def cards(found: Findings) -> list[Card]:
-    """A card for each family, at most so many."""
-    if found.timings:
-        return [_card(found, head[0]) for _, head in heads(found)[:_MOST]]
-    return [_foretold(each, curves) for each in found.forecasts for curves in _families(each)][:_MOST]
+def make_cards(findings: Findings) -> list[Card]:
+    """Return a card for each family, at most _MOST_CARDS."""
+    if findings.timings:
+        return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)[:_MOST_CARDS]]
+    return [_planned_card(each, curves) for each in findings.forecasts for curves in _group_by_family(each)][:_MOST_CARDS]
 
 
-def _families(forecast: Forecast) -> list[list[Predicted]]:
-    """The predicted curves of the largest problem of each family; a value alone, and what is written by hand, has no card."""
-    families: dict[tuple, dict[tuple, list[Predicted]]] = {}
-    for curve in forecast.curves:
-        if curve.case.mode not in ("value", *ANALYTIC):
-            families.setdefault(family(curve.case), {}).setdefault(problem(curve.points[0].record.case), []).append(curve)
-    return [max(problems.values(), key=lambda same: volume(same[0].case)) for problems in families.values()]
+def _group_by_family(forecast: Forecast) -> list[list[PredictedCurve]]:
+    """Return the predicted curves of the largest problem of each family; values and derivatives written
+    by hand are left out.
+    """
+    modes = (curve for curve in forecast.curves if curve.case.mode not in ("value", *ANALYTIC))
+    problems = group_by(modes, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
+    families = group_by(problems.items(), lambda item: item[0][0]).values()
+    return [max((same for _, same in items), key=lambda same: problem_size(same[0].case)) for items in families]
 
 
-def _foretold(forecast: Forecast, curves: Sequence[Predicted]) -> Card:
-    """The least predicted time, and the least of the other modes."""
+def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
+    """Return the card with the least predicted time, and the least of the other modes."""
     least = {id(curve): min(curve.points, key=lambda point: point.seconds) for curve in curves}
     best = min(curves, key=lambda curve: least[id(curve)].seconds)
     point, mode = least[id(best)], method_of(best.case).name
@@ -78,38 +86,44 @@ def _foretold(forecast: Forecast, curves: Sequence[Predicted]) -> Card:
     )
 
 
-def _card(found: Findings, row: Fastest) -> Card:
+def _measured_card(findings: Findings, row: FastestMethod) -> Card:
     first = row.first
     return Card(
-        family_name(first.case) + marks(found, first.environment, first.honest),
+        family_name(first.case) + describe_environment(findings, first.environment, first.honest),
         size_name(first.case),
-        named(first),
+        name_with_blocks(first),
         f"{count_of(first.case.devices, 'device')}, {describe_call(first.case)}",
-        time_of(first),
+        format_time(first),
         row.sure,
-        _verdict(row),
-        _scaling(found, row),
+        _describe_verdict(row),
+        _describe_speedup(findings, row),
     )
 
 
-def _verdict(row: Fastest) -> str:
+def _describe_verdict(row: FastestMethod) -> str:
     if row.empty:
-        return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))}): no mode is called the fastest"
+        return (
+            f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))}): no "
+            "mode is called the fastest"
+        )
     if row.second is None:
         return "no other automatic mode was measured" if row.others else "no other mode was measured"
     factor, second = format_ratio(row.ratio, row.ratio_low, row.ratio_high), method_of(row.second.case).name
     if not row.distinguished:
-        return f"not sure: {second} is not told apart, {factor} as long"
+        return f"not sure: {second} is not distinguished, {factor} as long"
     sure = "sure" if row.sure else f"not sure ({', '.join(row.doubts)})"
     return f"{sure}: {format_seconds(second, row.ratio, row.ratio_low, row.ratio_high)}"
 
 
-def _scaling(found: Findings, row: Fastest) -> str:
-    """The speed-up over the same program on its baseline, where it is not the baseline itself."""
-    point = found.places(row.first).get("strong")
+def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
+    """Return the speed-up over the same program on its baseline, or '' for the baseline itself."""
+    point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
-    speedup, base = format_ratio(point.speedup, point.speedup_low, point.speedup_high), baseline_name(point.baseline_devices)
+    speedup, base = (
+        format_ratio(point.speedup, point.speedup_low, point.speedup_high),
+        baseline_name(point.baseline_devices),
+    )
     if not is_ratio_determined(point.speedup_low, point.speedup_high):
         return f"speed-up over {base} {speedup}"
     return f"{speedup} as fast as {base}, efficiency {format_number(point.efficiency)}"

@@ -1,36 +1,41 @@
-"""Choice: which curves stand for a study where there is room for a few: those of the largest problem of each family."""
+"""Choice: the curves that stand for a study where there is room for a few: those of the largest problem
+of each family.
+"""
 
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.curves import Curve, family, volume
+from scaling.analysis.curves import Curve, family_key, problem_size
+from scaling.analysis.grouping import group_by
 from scaling.core.case import problem
 
-FULL = 3  # numbers of devices: a problem that was tried on fewer is drawn only where there is no other
+ENOUGH_COUNTS = 3  # numbers of devices
 
 
-def drawable(curves: Iterable[Curve]) -> list[Curve]:
+def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
     """Return the curves on several numbers of devices."""
     return [curve for curve in curves if len(curve.points) > 1]
 
 
-def rows(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of the largest problem of each kind, environment, baseline and family; values alone come last.
+def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
+    """Return the curves of the largest problem of each kind, environment, baseline and family; values
+    come last.
 
-    The largest is that of the problems measured on three numbers of devices or more, if there is one.
+    A problem measured on fewer than three numbers of devices counts only where there is no other.
     """
-    families: dict[tuple, dict[tuple, list[Curve]]] = {}
-    for curve in drawable(curves):
-        of = (curve.kind, curve.environment, curve.baseline_devices, *family(curve.case))
-        families.setdefault(of, {}).setdefault(problem(curve.case), []).append(curve)
-    chosen = [max(problems.values(), key=_rank) for problems in families.values()]
-    return sorted(chosen, key=lambda same: same[0].case.mode == "value")
+    families = group_by(
+        multi_point_curves(curves),
+        lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)),
+    )
+    problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
+    rows = [max(several, key=_rank_problem) for several in problems]
+    return sorted(rows, key=lambda row: row[0].case.mode == "value")
 
 
-def largest(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the same without values alone, the fastest on the most devices first."""
-    chosen = rows(curve for curve in curves if curve.case.mode != "value")
-    return [sorted(same, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds)) for same in chosen]
+def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
+    """Return the same without values, the fastest on the most devices first."""
+    rows = curves_of_largest_problems(curve for curve in curves if curve.case.mode != "value")
+    return [sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds)) for curves in rows]
 
 
-def _rank(same: Sequence[Curve]) -> tuple[bool, int]:
-    return max(len(curve.points) for curve in same) >= FULL, volume(same[0].case)
+def _rank_problem(curves: Sequence[Curve]) -> tuple[bool, int]:
+    return max(len(curve.points) for curve in curves) >= ENOUGH_COUNTS, problem_size(curves[0].case)

@@ -1,7 +1,6 @@
 """A document: headings, paragraphs, lists, tables and figures, as Markdown and as LaTeX.
 
-All text in it is plain: whatever means something to Markdown, HTML or LaTeX is escaped, so that nothing that stands in a record
-can become markup. Knows no numbers and no records.
+All text is plain and is escaped, so that text from a record cannot become markup.
 """
 
 import re
@@ -9,11 +8,11 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from scaling.report.labels import legible
+from scaling.report.labels import clean_text
 
 
 class Heading(NamedTuple):
-    """A title, or (level 2) that of a part."""
+    """The title of a document (level 1) or of a section (level 2)."""
 
     text: str
     level: int = 2
@@ -40,23 +39,24 @@ class DocumentTable(NamedTuple):
 
 
 class DocumentFigure(NamedTuple):
-    """A picture: the names of its files beside the document, one that a page shows and one that LaTeX takes."""
+    """A figure: the names of its files next to the document, one for a page and one for LaTeX."""
 
     caption: str
     shown: str
     printed: str
 
 
-Block = Heading | Paragraph | ItemList | DocumentTable | DocumentFigure
+DocumentBlock = Heading | Paragraph | ItemList | DocumentTable | DocumentFigure
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$!^])")
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "#": r"\#", "$": r"\$", "%": r"\%", "&": r"\&", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    '"': r"\char34{}", "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}", "*": "{*}",
+_LATEX_ESCAPES = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "#": r"\#", "$": r"\$", "%": r"\%", "&": r"\&",
+    "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}", "[": "{[}",
+    "]": "{]}", "*": "{*}",
 }  # fmt: skip
 _LIGATURE = re.compile(r"([-',])(?=\1)")  # two of them would become one sign
-_SIGNS = {
+_LATEX_SYMBOLS = {
     "µ": r"\ensuremath{\mu}",
     "μ": r"\ensuremath{\mu}",
     "×": r"\ensuremath{\times}",
@@ -76,56 +76,56 @@ _ACCENTS = {
 PREAMBLE = r"\usepackage{graphicx}"
 
 
-def _line(text: str) -> str:
-    """Text on one line, without control characters."""
-    return " ".join(legible(text).split())
+def _to_one_line(text: str) -> str:
+    """Return text on one line, without control characters."""
+    return " ".join(clean_text(text).split())
 
 
-def markdown(text: str) -> str:
-    """Plain text in Markdown."""
-    escaped = _MARKDOWN.sub(r"\\\1", _line(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"^(\d+)([.)])(?=\s|$)|^([-+=])", lambda found: f"{found[1] or ''}\\{found[2] or found[3]}", escaped)
+def escape_markdown(text: str) -> str:
+    """Return plain text as Markdown."""
+    escaped = _MARKDOWN.sub(r"\\\1", _to_one_line(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"^(\d+)([.)])(?=\s|$)|^([-+=])", lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", escaped)
 
 
-def latex(text: str) -> str:
-    """Plain text in LaTeX, in ASCII: accents by their commands, what LaTeX may not have by its number."""
-    signs = "".join(map(_latex_sign, _line(unicodedata.normalize("NFC", text))))
-    return _LIGATURE.sub(r"\1{}", signs)
+def escape_latex(text: str) -> str:
+    """Return plain text as LaTeX in ASCII: accents as commands, other characters by code point."""
+    characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
+    return _LIGATURE.sub(r"\1{}", characters)
 
 
-def _latex_sign(sign: str) -> str:
-    if told := _LATEX.get(sign) or _SIGNS.get(sign):
-        return told
-    if sign.isascii():
-        return sign
-    base, *rest = list(unicodedata.normalize("NFD", sign))
+def _escape_latex_character(character: str) -> str:
+    if escaped := _LATEX_ESCAPES.get(character) or _LATEX_SYMBOLS.get(character):
+        return escaped
+    if character.isascii():
+        return character
+    base, *rest = list(unicodedata.normalize("NFD", character))
     if len(rest) == 1 and base.isascii() and base.isalpha() and (accent := _ACCENTS.get(rest[0])):
         return f"\\{accent}{{{base}}}"
-    return f"{{[}}U+{ord(sign):04X}{{]}}"
+    return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
-def to_markdown(blocks: Sequence[Block]) -> str:
-    """The whole as Markdown."""
+def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
+    """Return the document as Markdown."""
     return "\n\n".join(_MARKDOWN_OF[type(block)](block) for block in blocks) + "\n"
 
 
-def to_latex(blocks: Sequence[Block]) -> str:
-    """The whole as a part of a LaTeX document, to be taken with \\input; what it needs is PREAMBLE."""
+def to_latex(blocks: Sequence[DocumentBlock]) -> str:
+    """Return the document as LaTeX for \\input; it needs PREAMBLE."""
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def _markdown_table(table: DocumentTable) -> str:
     lines = [table.columns, *table.rows]
-    head, *rows = (f"| {' | '.join(map(markdown, line))} |" for line in lines)
-    return "\n".join([f"**{markdown(table.caption)}**", "", head, f"|{' --- |' * len(table.columns)}", *rows])
+    head, *rows = (f"| {' | '.join(map(escape_markdown, line))} |" for line in lines)
+    return "\n".join([f"**{escape_markdown(table.caption)}**", "", head, f"|{' --- |' * len(table.columns)}", *rows])
 
 
 def _latex_table(table: DocumentTable) -> str:
-    head, *rows = (f"  {' & '.join(map(latex, line))} \\\\" for line in [table.columns, *table.rows])
+    head, *rows = (f"  {' & '.join(map(escape_latex, line))} \\\\" for line in [table.columns, *table.rows])
     rule = "  \\hline"
     return "\n".join([
         "\\begin{table}[htbp]", "  \\centering\\small\\renewcommand{\\arraystretch}{1.15}",
-        f"  \\caption{{{latex(table.caption)}}}",
+        f"  \\caption{{{escape_latex(table.caption)}}}",
         f"  \\begin{{tabular}}{{{'l' + 'r' * (len(table.columns) - 1)}}}", rule, head, rule, *rows, rule,
         "  \\end{tabular}", "\\end{table}",
     ])  # fmt: skip
@@ -135,24 +135,24 @@ def _latex_figure(figure: DocumentFigure) -> str:
     return "\n".join([
         "\\begin{figure}[htbp]", "  \\centering",
         f"  \\includegraphics[width=\\linewidth,height=0.8\\textheight,keepaspectratio]{{{figure.printed}}}",
-        f"  \\caption{{{latex(figure.caption)}}}", "\\end{figure}",
+        f"  \\caption{{{escape_latex(figure.caption)}}}", "\\end{figure}",
     ])  # fmt: skip
 
 
 def _latex_items(items: ItemList) -> str:
-    return "\n".join(["\\begin{itemize}", *(f"  \\item {latex(text)}" for text in items.texts), "\\end{itemize}"])
+    return "\n".join(["\\begin{itemize}", *(f"  \\item {escape_latex(text)}" for text in items.texts), "\\end{itemize}"])
 
 
 _MARKDOWN_OF: dict[type, Callable] = {
-    Heading: lambda heading: f"{'#' * heading.level} {markdown(heading.text)}",
-    Paragraph: lambda paragraph: markdown(paragraph.text),
-    ItemList: lambda items: "\n".join(f"- {markdown(text)}" for text in items.texts),
+    Heading: lambda heading: f"{'#' * heading.level} {escape_markdown(heading.text)}",
+    Paragraph: lambda paragraph: escape_markdown(paragraph.text),
+    ItemList: lambda items: "\n".join(f"- {escape_markdown(text)}" for text in items.texts),
     DocumentTable: _markdown_table,
-    DocumentFigure: lambda figure: f"![{markdown(figure.caption)}]({figure.shown})",
+    DocumentFigure: lambda figure: f"![{escape_markdown(figure.caption)}]({figure.shown})",
 }
 _LATEX_OF: dict[type, Callable] = {
-    Heading: lambda heading: f"\\{'section' if heading.level == 1 else 'subsection'}{{{latex(heading.text)}}}",
-    Paragraph: lambda paragraph: latex(paragraph.text),
+    Heading: lambda heading: f"\\{'section' if heading.level == 1 else 'subsection'}{{{escape_latex(heading.text)}}}",
+    Paragraph: lambda paragraph: escape_latex(paragraph.text),
     ItemList: _latex_items,
     DocumentTable: _latex_table,
     DocumentFigure: _latex_figure,

@@ -1,7 +1,4 @@
-"""Export: a results folder as files for other programs: CSV, Parquet, and the text format of Extra-P.
-
-Knows formats; not what stands in the tables (rows.py), nor how Extra-P is to be asked (extrap.py).
-"""
+"""Export: a results folder as files for other programs: CSV, Parquet, and the text format of Extra-P."""
 
 import csv
 import importlib.util
@@ -15,59 +12,67 @@ from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.files import replacing
-from scaling.report.rows import ExportTable, Kind, tables
+from scaling.report.rows import ColumnType, ExportTable, export_tables
 
-FOLDER = "export"  # within a results folder, unless another is named
-UNENCODABLE = "backslashreplace"  # half a character, as a damaged message may hold, comes as its number
+FOLDER = "export"  # within the results folder by default
+UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
 _BATCH = 50_000  # rows that are held in memory at once
 _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
-def write(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
-    """Write a results folder in these formats; what was written. Bad input is refused before anything is."""
+def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
+    """Write a results folder in these formats and return the files. Bad input is refused before anything
+    is written.
+    """
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET}")
-    found, target = read(folder), folder / FOLDER if output is None else output
-    if not found.records and not found.forecasts:
+    findings, target = read(folder), folder / FOLDER if output is None else output
+    if not findings.records and not findings.forecasts:
         raise Refusal(f"no record to export in {str(folder)!r}; `scaling run` makes some")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(f"cannot write to {target}: {error.strerror}; give another folder with --output PATH") from None
-    return [path for name in dict.fromkeys(formats) for path in FORMATS[name](found, target)]
+    return [path for name in dict.fromkeys(formats) for path in FORMATS[name](findings, target)]
 
 
-def _csv(found: Findings, output: Path) -> list[Path]:
+def _write_csv(findings: Findings, output: Path) -> list[Path]:
     written = []
-    for table in tables(found):
+    for table in export_tables(findings):
         path = output / f"{table.name}.csv"
-        with replacing(path) as fresh, fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file:
-            csv_table(table, file)
+        with (
+            replacing(path) as fresh,
+            fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file,
+        ):
+            write_csv_table(table, file)
         written.append(path)
     return written
 
 
-def csv_table(table: ExportTable, file: TextIO) -> None:
-    """Write a table as CSV, less the columns whose values are lists: a cell holds one value."""
-    plain = [name for name, kind in table.kinds.items() if not typing.get_args(kind)]
+def write_csv_table(table: ExportTable, file: TextIO) -> None:
+    """Write a table as CSV, without the columns of lists."""
+    plain = [name for name, type_ in table.column_types.items() if not typing.get_args(type_)]
     writer = csv.DictWriter(file, plain, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(table.rows)
 
 
-def _parquet(found: Findings, output: Path) -> list[Path]:
+def _write_parquet(findings: Findings, output: Path) -> list[Path]:
     import pyarrow
     from pyarrow import parquet
 
     plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     written = []
-    for table in tables(found):
+    for table in export_tables(findings):
         columns = [
-            (_encodable(name), pyarrow.list_(plain[typing.get_args(kind)[0]]) if typing.get_args(kind) else plain[kind])
-            for name, kind in table.kinds.items()
+            (
+                _to_encodable(name),
+                pyarrow.list_(plain[typing.get_args(type_)[0]]) if typing.get_args(type_) else plain[type_],
+            )
+            for name, type_ in table.column_types.items()
         ]
         schema = pyarrow.schema(columns)
         with (
@@ -76,33 +81,39 @@ def _parquet(found: Findings, output: Path) -> list[Path]:
         ):
             rows = iter(table.rows)
             while batch := list(itertools.islice(rows, _BATCH)):
-                writer.write_table(pyarrow.Table.from_pylist([_exact(row, table.kinds) for row in batch], schema=schema))
+                writer.write_table(
+                    pyarrow.Table.from_pylist([_convert_row(row, table.column_types) for row in batch], schema=schema)
+                )
         written.append(output / f"{table.name}.parquet")
     return written
 
 
-def _encodable(value: Any) -> str:
+def _to_encodable(value: Any) -> str:
     return str(value).encode(errors=UNENCODABLE).decode()
 
 
-def _exact(row: Any, kinds: dict[str, Kind]) -> dict[str, Any]:
-    """A row with every value of the kind of its column: JSON tells 3.0 as 3."""
+def _convert_row(row: Any, column_types: dict[str, ColumnType]) -> dict[str, Any]:
+    """Return a row with every value converted to the type of its column: JSON may have 3 for 3.0."""
     return {
-        _encodable(name): value if value is None or typing.get_args(kind) else _encodable(value) if kind is str else kind(value)
-        for name, kind in kinds.items()
+        _to_encodable(name): value
+        if value is None or typing.get_args(type_)
+        else _to_encodable(value)
+        if type_ is str
+        else type_(value)
+        for name, type_ in column_types.items()
         for value in (row.get(name),)
     }
 
 
-def _extrap(found: Findings, output: Path) -> list[Path]:
-    """A file for each experiment, in a folder of their own; those of an earlier export that are no longer due go away."""
+def _write_extrap(findings: Findings, output: Path) -> list[Path]:
+    """Write a file for each experiment into a folder of its own, and remove those of an earlier export."""
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []
-    for experiment in extrap.experiments(found):
+    for experiment in extrap.find_experiments(findings):
         path = folder / f"{experiment.name}.txt"
         with replacing(path) as fresh:
-            fresh.write_text(extrap.text(experiment), encoding="ascii")
+            fresh.write_text(extrap.format_experiment(experiment), encoding="ascii")
         written.append(path)
     for stale in set(folder.glob("*.txt")) - set(written):
         if stale.read_bytes().startswith(extrap.MARK.encode()):
@@ -110,11 +121,15 @@ def _extrap(found: Findings, output: Path) -> list[Path]:
     return written
 
 
-FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {"csv": _csv, "parquet": _parquet, "extrap": _extrap}
+FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "extrap": _write_extrap,
+}
 
 
 def formats(words: Iterable[str]) -> list[str]:
-    """The formats that were asked for, as several words or with commas between them; CSV if none was."""
+    """Return the requested formats, given as several words or separated by commas; CSV by default."""
     asked = [name for word in words for name in word.split(",") if name]
     if words and not asked:
         raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")

@@ -1,39 +1,52 @@
-"""Figures: every drawing that a results folder can fill, in the order in which a page shows them.
+"""Figures: every figure that a results folder has data for, in the order of the page."""
 
-Knows which there are; each is drawn in a file of its own, in drawing/.
-"""
-
-from scaling.analysis.efficiency_breakdown import refused
+from scaling.analysis.efficiency_breakdown import count_refused
 from scaling.analysis.findings import Findings
 from scaling.analysis.roofline import rooflines
-from scaling.report.drawing import compiling, crossover, efficiency, front, memory, mesh, plans, roofline, scaling, scores, sizes
+from scaling.report.drawing import (
+    compiling,
+    crossover,
+    efficiency,
+    front,
+    memory,
+    mesh,
+    plans,
+    roofline,
+    scaling,
+    scores,
+    sizes,
+)
 from scaling.report.drawing.sheet import Drawing
-from scaling.report.labels import stems
+from scaling.report.labels import file_stems
 
 ENDINGS = ("svg", "png", "pdf")
-NAMES = (  # all that may be
-    "scaling-strong", "scaling-weak", "mesh", "crossover", "size", "losses", "roofline", "memory", "front", "compile",
+NAMES = (  # of all possible figures
+    "scaling-strong", "scaling-weak", "mesh", "crossover", "size", "losses", "roofline", "memory", "front",
+    "compile",
 )  # fmt: skip
-FOR_HARDWARE = ("plan-", "score-")  # how the names of further ones begin, which end as the hardware is called
+FOR_HARDWARE = ("plan-", "score-")  # prefixes of further names, which end with the hardware
 
 
-def draw(found: Findings) -> list[Drawing]:
-    """Every figure that the findings can fill."""
-    several = found.mixed
-    timings = [timing for timing in found.timings if timing.case.kind == "case"]
-    planned, scored = stems(each.hardware for each in found.forecasts), stems(each.hardware for each in found.scores)
+def draw_figures(findings: Findings) -> list[Drawing]:
+    """Return every figure that the findings have data for."""
+    several = findings.has_mixed_environments
+    timings = [timing for timing in findings.timings if timing.case.kind == "case"]
+    planned, describe_score = (
+        file_stems(each.hardware for each in findings.forecasts),
+        file_stems(each.hardware for each in findings.plan_scores),
+    )
     drawings = [
-        *(plans.draw(each, planned[each.hardware], found.curves) for each in found.forecasts),
-        *(scores.draw(each, scored[each.hardware]) for each in found.scores),
-        scaling.draw("strong", found.curves, found.laws, several),
-        scaling.draw("weak", found.curves, found.laws, several),
-        mesh.draw(found.meshes, several),
-        crossover.draw(found.maps, several),
-        sizes.draw(found.panels, found.growths, several),
-        efficiency.draw(found.losses, several, sum(map(refused, found.curves))),
-        roofline.draw(rooflines(found.timings), several),
+        *(plans.draw(each, planned[each.hardware], findings.curves) for each in findings.forecasts),
+        *(scores.draw(each, describe_score[each.hardware]) for each in findings.plan_scores),
+        scaling.draw("strong", findings.curves, findings.scaling_fits, several),
+        scaling.draw("weak", findings.curves, findings.scaling_fits, several),
+        mesh.draw(findings.mesh_comparisons, several),
+        crossover.draw(findings.fastest_mode_maps, several),
+        sizes.draw(findings.size_sweeps, findings.size_exponents, several),
+        efficiency.draw(findings.efficiency_breakdowns, several, sum(map(count_refused, findings.curves))),
+        roofline.draw(rooflines(findings.timings), several),
         memory.draw(timings, several),
-        front.draw(found.fronts, several),
+        front.draw(findings.pareto_fronts, several),
         compiling.draw(timings, several),
     ]
     return [drawing for drawing in drawings if drawing]

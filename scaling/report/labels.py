@@ -1,4 +1,4 @@
-"""Wording: what figures and tables alike say of a case, and how text that stands in a record is made fit to be shown."""
+"""Labels: how figures and tables describe a case, and how text from records is cleaned."""
 
 import re
 from collections.abc import Iterable
@@ -7,25 +7,25 @@ from scaling.analysis.methods import describe_call
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # but for the end of a line
-_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # what no file of text and no XML may hold
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # except the end of a line
+_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # not allowed in text files and XML
 _NO_STEM = re.compile("[^a-z0-9]+")
 
 
-def place(case: Case, held: str, honest: bool) -> str:
-    """What is the same for all of a panel, in words."""
-    how = [held, count_of(case.devices, "device"), describe_call(case)]
+def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
+    """Return in words what is the same for all of a panel."""
+    how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
 
 
-def legible(text: str) -> str:
-    """Text without what would steer a terminal or break a file: control characters become spaces, half of one a mark."""
+def clean_text(text: str) -> str:
+    """Return text without control characters, which become spaces, and without lone surrogates."""
     return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def stems(names: Iterable[str]) -> dict[str, str]:
-    """A part of a file's name and of an anchor for each of these, in small letters and digits, no two alike."""
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name a unique part of a file name and anchor, in lower-case letters and digits."""
     made: dict[str, str] = {}
     for name in names:
         stem = _NO_STEM.sub("-", name.lower()).strip("-")[:40] or "other"

@@ -1,6 +1,6 @@
-"""The summary that `scaling run` ends with: the answer, the warnings that gate it, and what to do next, on one screen.
+"""The summary at the end of `scaling run`: the answer, the warnings, and the next steps, on one screen.
 
-Knows findings and lint; the long table is that of `scaling report` (terminal.py).
+The long table is printed by `scaling report` (terminal.py).
 """
 
 import re
@@ -9,94 +9,100 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis import answer, lint
-from scaling.analysis.curves import Fastest, family_name, size_name
-from scaling.analysis.findings import Findings, marks
+from scaling.analysis.curves import FastestMethod, family_name, size_name
+from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.methods import method_of
 from scaling.core.formatting import count_of, format_seconds
-from scaling.report.labels import legible
+from scaling.report.labels import clean_text
 
 LINES, WIDTH = 25, 80
-_KEPT = 4  # lines for what stands below: other environments, counts and the path of the report, which may take two
+_RESERVED_LINES = 4  # for the lines below: other environments, counts and the path of the report
 _MOST_WARNINGS = 4
-_TOGETHER = re.compile(  # what no line is broken in: a number with its unit or its noun, an interval
-    r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) (?=to )|(?<=to) (?=[-\d])"
+_UNBREAKABLE = re.compile(  # spaces within a number and its unit or noun, and within an interval
+    r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
+    r"(?=to )|(?<=to) (?=[-\d])"
 )
 _JOINED = "\N{NO-BREAK SPACE}"
 
 
-def fold(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return text in lines of at most this width; a number stays together with its unit and its interval.
+def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
+    """Return text in lines of at most this width, without breaking between a number and its unit or interval.
 
-    A word that is longer than a line stays whole, on a line of its own.
+    A word longer than a line stays whole, on a line of its own.
     """
-    joined = _TOGETHER.sub(_JOINED, " ".join(legible(text).split()))
+    joined = _UNBREAKABLE.sub(_JOINED, " ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_JOINED, " ") for line in wrapper.wrap(joined)]
 
 
-def lines(found: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the summary in lines; with what stands below it they are no more than a screen."""
+def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
+    """Return the lines of the summary, at most a screen with what is printed below them."""
     width = min(width, WIDTH)
-    below = [*_warnings(found, folder, width), *_next(folder, width)]
-    heads = [fold(each, width, "  ") for each in _answer(found)]
-    return [*_fitting(heads, LINES - _KEPT - len(below), f"scaling report {folder}"), *below]
+    below = [*_list_warnings(findings, folder, width), *_next_steps(folder, width)]
+    paragraphs = [wrap_text(each, width, "  ") for each in _answer_sentences(findings)]
+    return [
+        *_take_fitting(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
+        *below,
+    ]
 
 
-def _fitting(parts: Sequence[Sequence[str]], most: int, where: str) -> list[str]:
-    """Return the lines of the first parts that fit, and how many more there are."""
-    told: list[str] = []
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if len(told) + len(part) + (not last) > most:
-            return [*told, f"{len(parts) - index} more: {where}"]
-        told += part
-    return told
+def _take_fitting(paragraphs: Sequence[Sequence[str]], most: int, where: str) -> list[str]:
+    """Return the lines of the first paragraphs that fit, and the number of the others."""
+    lines: list[str] = []
+    for index, part in enumerate(paragraphs):
+        last = index == len(paragraphs) - 1
+        if len(lines) + len(part) + (not last) > most:
+            return [*lines, f"{len(paragraphs) - index} more: {where}"]
+        lines += part
+    return lines
 
 
-def _answer(found: Findings) -> list[str]:
+def _answer_sentences(findings: Findings) -> list[str]:
     """Return a sentence for each family."""
-    rows = [row for _, (row, *_) in answer.heads(found)]
-    return [_headline(found, row) for row in rows] if rows else answer.brief(found)[1]
+    rows = [row for _, (row, *_) in answer.largest_problems(findings)]
+    return [_describe_fastest(findings, row) for row in rows] if rows else answer.summarize(findings)[1]
 
 
-def _headline(found: Findings, row: Fastest) -> str:
-    """Return the fastest way to the largest problem, where, how long it takes and how sure that is."""
-    case, where = row.first.case, marks(found, row.first.environment, row.first.honest)
+def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
+    """Return the fastest method for the largest problem, its time, and how sure that is."""
+    case, where = row.first.case, describe_environment(findings, row.first.environment, row.first.honest)
     what = f"{family_name(case)} ({size_name(case)}){where}"
-    time = f"{answer.time_of(row.first)} on {count_of(case.devices, 'device')}"
+    time = f"{answer.format_time(row.first)} on {count_of(case.devices, 'device')}"
     if row.empty:
-        return f"{what}: {answer.named(row.first)} {time} is not distinguishable from an empty call: none is the fastest."
+        return (
+            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: none is the fastest."
+        )
     if row.second is None:
-        return f"{what}: {answer.measured_alone(row)}, {time}."
+        return f"{what}: {answer.list_measured(row)}, {time}."
     second = format_seconds(method_of(row.second.case).name, row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.doubts else ""
     if not row.distinguished:
-        return f"{what}: {answer.named(row.first)} {time} is not distinguished from the next; {second}."
-    return f"{what}: {answer.named(row.first)} is fastest, {time}; {second}{doubts}."
+        return f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguished from the next; {second}."
+    return f"{what}: {answer.name_with_blocks(row.first)} is fastest, {time}; {second}{doubts}."
 
 
-def _warnings(found: Findings, folder: Path, width: int) -> list[str]:
-    """Return what gates the answer: the first errors and warnings of lint, and how many more there are."""
-    told = [remark for remark in lint.lint_findings(found) if remark.severity != lint.NOTE]
-    shown = [_clipped(f"{each.severity}: {each.rule} ({each.count}); {each.mend}", width) for each in told[:_MOST_WARNINGS]]
-    more = len(told) - len(shown)
-    return shown + ([_clipped(f"{count_of(more, 'more remark')}: scaling lint {folder}", width)] if more else [])
+def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
+    """Return the first errors and warnings of lint, and the number of the others."""
+    lines = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
+    shown = [_clip_line(f"{each.severity}: {each.rule} ({each.count}); {each.fix}", width) for each in lines[:_MOST_WARNINGS]]
+    more = len(lines) - len(shown)
+    return shown + ([_clip_line(f"{count_of(more, 'more remark')}: scaling lint {folder}", width)] if more else [])
 
 
-def _clipped(text: str, width: int) -> str:
-    """Return one line; what is cut off ends with a mark."""
-    first, *rest = fold(text, width - 4) or [""]
+def _clip_line(text: str, width: int) -> str:
+    """Return one line; a cut line ends with a mark."""
+    first, *rest = wrap_text(text, width - 4) or [""]
     return f"{first} ..." if rest else first
 
 
-def _next(folder: Path, width: int) -> list[str]:
+def _next_steps(folder: Path, width: int) -> list[str]:
     """Return what to do next."""
     steps = (f"scaling report {folder}", f"scaling lint {folder}")
-    whats = ("every problem, curves and figures", "all warnings, and what mends them")
-    return list(_aligned(steps, whats, width))
+    whats = ("every problem, curves and figures", "all warnings, and how to fix them")
+    return list(_align_columns(steps, whats, width))
 
 
-def _aligned(steps: Sequence[str], whats: Sequence[str], width: int) -> Iterable[str]:
+def _align_columns(steps: Sequence[str], whats: Sequence[str], width: int) -> Iterable[str]:
     space = max(map(len, steps)) + 2
     for step, what in zip(steps, whats, strict=True):
         yield f"{step:{space}}{what}" if space + len(what) <= width else step

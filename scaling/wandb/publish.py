@@ -186,4 +186,4 @@ def _dashboard(folder: Path, found: Findings) -> dict[str, Any]:
     kinds = sorted({curve.kind for curve in found.curves})
     figures = sorted(path.stem for path in folder.glob("report/*.png"))
     told = {"study": found.name, "digest": study_series(found.name), "kinds": kinds, "figures": figures}
-    return told | {"sentences": answer.sentences(found)}
+    return told | {"sentences": answer.answer_sentences(found)}

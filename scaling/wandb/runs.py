@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import findings
-from scaling.analysis.curves import Curve, CurvePoint, Fastest, curves, method_of, size_name
+from scaling.analysis.curves import Curve, CurvePoint, FastestMethod, method_of, scaling_curves, size_name
 from scaling.analysis.findings import Findings
-from scaling.analysis.scaling_fits import ScalingFit, fits
+from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.core import store
 from scaling.core.case import PROBLEM, Case, from_dict, non_default_fields, to_dict
 from scaling.core.record import STATUSES, Record, to_line
@@ -61,7 +61,7 @@ def plan(folder: Path, found: Findings | None = None, loaded: store.Loaded | Non
     if not everything:
         return []
     found = found or findings.read(folder, loaded=loaded)
-    laws = {id(curve): fitted for curve, fitted in found.laws}
+    laws = {id(curve): fitted for curve, fitted in found.scaling_fits}
     told = {record.setting: record.environment for record in found.records}
     made = [_curve_run(found.name, curve, told.get(curve.environment, {}), laws.get(id(curve), ())) for curve in found.curves]
     return [*made, _study_run(found, folder, everything)]
@@ -77,10 +77,10 @@ def early(folder: Path, replicates: int, sent: Collection[str], most: int) -> li
     unfinished = _unfinished(study, records, replicates)
     done = [record for record in records if _problem(record.case) not in unfinished]
     made = []
-    for curve in curves(done, study.get("scaling") or ("strong",)):
+    for curve in scaling_curves(done, study.get("scaling") or ("strong",)):
         run = _curve_run(str(study.get("study")), curve, told.get(curve.environment, {}), ())
         if run.id not in sent:
-            made.append(dataclasses.replace(run, summary=_laws(fits(curve))))
+            made.append(dataclasses.replace(run, summary=_laws(fit_laws(curve))))
         if len(made) == most:
             break
     return made
@@ -203,7 +203,7 @@ def _records(records: Sequence[Record]) -> Table:
     return _table(rows)
 
 
-def _fastest(found: Sequence[Fastest]) -> Table:
+def _fastest(found: Sequence[FastestMethod]) -> Table:
     """The fastest mode of each problem on each number of devices, beside the best of the others."""
     rows = []
     for each in found:

@@ -46,7 +46,7 @@ def found_again() -> bool:
             for parts in several:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
-                    fitted = scaling_fits.fits(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
+                    fitted = scaling_fits.fit_laws(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
                     one = next(each for each in fitted if each.name == law)
                     held += [e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)]
                     halves.append([(e.high - e.low) / 2 for e in one.parts.values()])
@@ -73,7 +73,7 @@ def ratios_held() -> None:
     """Print a line for each number of processes, jobs and samples: how often both kinds of interval hold the ratio."""
     for count, jobs, samples in ((1, 0, 7), (1, 0, 30), (2, 0, 15), (3, 0, 15), (5, 0, 15), (10, 0, 15), (6, 2, 15), (6, 3, 15)):
         between = 0.03 if count > 1 else 0.0
-        generator, told = np.random.default_rng(0), {resampling.ratio: [], ratios.ratio: []}
+        generator, told = np.random.default_rng(0), {resampling.bootstrap_ratio: [], ratios.student_ratio: []}
         for _ in range(RATIOS):
             sides = [processes(generator, count, between, samples, jobs) for _ in range(2)]
             for estimate, rows in told.items():

@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.analysis.answer import time_of
-from scaling.analysis.baselines import Baseline, baselines
-from scaling.analysis.curves import Timing, family_name, method_of, pooled, size_name
+from scaling.analysis.answer import format_time
+from scaling.analysis.baselines import Baseline, find_baselines
+from scaling.analysis.curves import Timing, family_name, method_of, pool_processes, size_name
 from scaling.core.formatting import format_ratio
 from scaling.core.store import load
 
@@ -27,21 +27,23 @@ def timings() -> list[Timing]:
             command = [str(Path(sys.executable).parent / "scaling"), *words, *sys.argv[1:]]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             records += [dataclasses.replace(record, replicate=turn) for record in load(Path(folder)).records]
-    return pooled(records)
+    return pool_processes(records)
 
 
 def main() -> None:
     """Print a line for each problem and system."""
     best: dict[tuple[str, str, str], Baseline] = {}
-    for standing in baselines(timings()):
+    for standing in find_baselines(timings()):
         case = standing.timing.case
-        if standing.by_jax and standing.rival:
+        if standing.over_jax and standing.jax:
             of = (family_name(case), size_name(case), case.engine)
             best[of] = min(best.get(of, standing), standing, key=lambda s: s.timing.median)
     for (family, size, _), standing in sorted(best.items()):
-        assert standing.rival and standing.by_jax
-        ours = f"{method_of(standing.rival.case).name} in JAX: {time_of(standing.rival)}"
-        print(f"{family} {size}: {method_of(standing.timing.case).name} takes {format_ratio(*standing.by_jax)} as long as {ours}")
+        assert standing.jax and standing.over_jax
+        ours = f"{method_of(standing.jax.case).name} in JAX: {format_time(standing.jax)}"
+        print(
+            f"{family} {size}: {method_of(standing.timing.case).name} takes {format_ratio(*standing.over_jax)} as long as {ours}"
+        )
 
 
 if __name__ == "__main__":

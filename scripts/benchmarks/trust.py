@@ -84,7 +84,7 @@ def run(folder: Path, name: str, *words: str) -> Path:
 
 def told(results: Path) -> tuple[Counter, int]:
     """How many cases got which verdict, and how many there are."""
-    found = compare.compare(*compare.load_folders(str(results), None))
+    found = compare.compare(*compare.find_folders(str(results), None))
     return Counter(row.verdict for row in found.rows), len(found.rows)
 
 

@@ -16,7 +16,7 @@ def said(tmp_path, make_record):
                         seconds=[ms * 1e-3 * (1 + spread * i) for i in range(-6, 7)], **fields)
             for mode, devices, points, ms in rows
         ]  # fmt: skip
-        return answer.sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
+        return answer.answer_sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
 
     return say
 
@@ -52,7 +52,7 @@ def test_where_the_fastest_mode_changes_is_said_with_the_size(said):
     assert (
         "jacfwd (vmap) is fastest up to points = 32, jacrev (vmap) from 128 on 1 device (their times meet at about 64" in crossing
     )
-    assert "not told apart" not in crossing
+    assert "not distinguished" not in crossing
 
 
 def test_growth_is_said_with_its_exponent_for_each_mode(said):
@@ -84,9 +84,9 @@ def test_what_grows_with_its_devices_without_constant_work_is_never_called_weak(
 
 def test_at_a_glance_there_is_a_row_for_each_family_and_device_count_and_the_headlines(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
-    rows, said = answer.brief(found)
+    rows, said = answer.summarize(found)
     assert len(rows) == len({(row[0].split(" ")[0], row[1]) for row in rows}) and len(rows) < len(found.fastest)
-    assert said[: len(answer.headlines(found))] == answer.headlines(found)
+    assert said[: len(answer.describe_fastest(found))] == answer.describe_fastest(found)
     assert [line for line in said if "failed" in line] and not [line for line in said if line.startswith("Crossover")]
 
 
@@ -115,7 +115,7 @@ def test_a_law_that_is_far_off_is_said_to_be_and_that_of_a_weak_curve_is_of_each
 
 
 def test_what_ended_without_a_reason_is_counted_without_one(tmp_path, make_record):
-    told = answer.sentences(made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)]))
+    told = answer.answer_sentences(made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)]))
     assert told[1:] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
 
 
@@ -124,7 +124,7 @@ def test_what_ended_without_a_reason_is_counted_without_one(tmp_path, make_recor
 def test_where_no_mode_of_jax_was_measured_that_is_said(tmp_path, make_record, fields, what):
     found = findings.read(made_up.write(tmp_path / "made", [make_record(**fields)]))
     expected = f"No mode of JAX was measured, so that none is called the fastest; what was measured: {what}."
-    assert answer.sentences(found)[0] == answer.brief(found)[1][0] == expected
+    assert answer.answer_sentences(found)[0] == answer.summarize(found)[1][0] == expected
 
 
 def test_a_derivative_by_hand_is_not_left_out_where_one_mode_was_measured(said):

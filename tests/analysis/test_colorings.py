@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.analysis import answer, colorings, curves, findings, overlaps, stages
-from scaling.analysis.baselines import baselines
+from scaling.analysis.baselines import find_baselines
 from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import only, record
@@ -16,55 +16,59 @@ SENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 
 def colored(*records):
-    return only(colorings.coloring_gains(curves.pooled(records)))
+    return only(colorings.coloring_gains(curves.pool_processes(records)))
 
 
 def told(folder, records, head):
     """What is said of a folder with these records that begins so."""
     found = findings.read(made_up.write(folder / "made", records, scaling=["strong"]))
-    of = {table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables.every(found)}
-    return [line for line in answer.sentences(found) if line.startswith(head)], of
+    of = {table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables.page_tables(found)}
+    return [line for line in answer.answer_sentences(found) if line.startswith(head)], of
 
 
 def test_finding_seeds_is_part_of_the_first_call():
-    timing = only(curves.pooled([record(**FEW, **FIRST)]))
-    assert (stages.found(timing), stages.made(timing), stages.first_call(timing)) == (4.0, 2.0, 7.0)
-    assert stages.found(only(curves.pooled([record(**FIRST)]))) is None
+    timing = only(curves.pool_processes([record(**FEW, **FIRST)]))
+    assert (stages.sparsity_seconds(timing), stages.compiling_seconds(timing), stages.first_call_seconds(timing)) == (
+        4.0,
+        2.0,
+        7.0,
+    )
+    assert stages.sparsity_seconds(only(curves.pool_processes([record(**FIRST)]))) is None
 
 
 def test_few_seeds_stand_beside_the_fastest_way_with_all_of_them():
     found = colored(
         record(seconds=0.5, **FEW), record(seconds=6.0), record(seconds=2.0, mode="jacrev"), record(seconds=1.0, mode="analytic")
     )
-    assert (found.rival.case.mode, found.ratio[0], found.seeds) == ("jacrev", 4.0, 9)
+    assert (found.dense.case.mode, found.ratio[0], found.seeds) == ("jacrev", 4.0, 9)
 
 
 @pytest.mark.parametrize("elsewhere", [{"points": 24}, {"devices": 2}, {"digest": "two"}, {"dtype": "float64"}], ids=str)
 def test_what_was_measured_elsewhere_is_no_rival(elsewhere):
-    assert colored(record(seconds=0.5, **FEW), record(seconds=6.0, **elsewhere)).rival is None
+    assert colored(record(seconds=0.5, **FEW), record(seconds=6.0, **elsewhere)).dense is None
 
 
 def test_it_pays_from_the_evaluation_on_that_makes_up_for_all_that_came_before():
     # 7 s and 0.5 s for each later evaluation, against 3 s and 2.5 s for each: level after two more.
     few, every = record(seconds=0.5, **FEW, **FIRST), record(seconds=2.5, **FIRST)
-    assert colored(few, every).pays == 3
-    assert colored(dataclasses.replace(few, detect_seconds=3.5), every).pays == 4
-    assert colored(dataclasses.replace(few, detect_seconds=0.0, color_seconds=0.0), every).pays == 1
-    assert colored(few, dataclasses.replace(every, compile_seconds=90.0)).pays == 1
-    assert colored(record(seconds=4.0, **FEW, **FIRST), every).pays is None
+    assert colored(few, every).break_even == 3
+    assert colored(dataclasses.replace(few, detect_seconds=3.5), every).break_even == 4
+    assert colored(dataclasses.replace(few, detect_seconds=0.0, color_seconds=0.0), every).break_even == 1
+    assert colored(few, dataclasses.replace(every, compile_seconds=90.0)).break_even == 1
+    assert colored(record(seconds=4.0, **FEW, **FIRST), every).break_even is None
 
 
 def test_what_is_written_by_hand_needs_no_seeds():
-    assert colorings.coloring_gains(curves.pooled([record(mode="analytic", seeds="colored")])) == []
+    assert colorings.coloring_gains(curves.pool_processes([record(mode="analytic", seeds="colored")])) == []
 
 
 def test_entries_written_by_hand_are_no_measure_for_the_whole_derivative_nor_the_other_way_round():
     by_hand = [record(seconds=1.0, mode="analytic"), record(seconds=4.0, mode="analytic", seeds="colored")]
-    timings = curves.pooled([record(seconds=2.0, **FEW), record(seconds=8.0), *by_hand])
-    assert {s.timing.case.seeds: s.by_hand[0] for s in baselines(timings) if s.timing.case.mode == "jacfwd"} == {
+    timings = curves.pool_processes([record(seconds=2.0, **FEW), record(seconds=8.0), *by_hand])
+    assert {s.timing.case.seeds: s.by_hand[0] for s in find_baselines(timings) if s.timing.case.mode == "jacfwd"} == {
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
-    (row,) = curves.fastest([record for timing in timings for record in timing.records])
+    (row,) = curves.fastest_methods([record for timing in timings for record in timing.records])
     assert row.first.case.seeds == "colored" and row.by_hand == 0.5
 
 
@@ -96,9 +100,11 @@ def sending(seconds, overlap, devices=2, **fields):
 
 
 def test_overlapped_sending_stands_beside_the_same_that_sends_at_the_end():
-    found = only(overlaps.overlaps(curves.pooled([sending(3.0, True), sending(4.0, False), sending(9.0, False, points=24)])))
+    found = only(
+        overlaps.find_overlaps(curves.pool_processes([sending(3.0, True), sending(4.0, False), sending(9.0, False, points=24)]))
+    )
     assert found.ratio == (0.75, 0.75, 0.75) and found.without.median == 4.0
-    assert overlaps.overlaps(curves.pooled([sending(3.0, True), sending(4.0, False, digest="two")])) == []
+    assert overlaps.find_overlaps(curves.pool_processes([sending(3.0, True), sending(4.0, False, digest="two")])) == []
 
 
 def test_what_is_sent_and_what_overlapping_brings_are_said(tmp_path):
@@ -116,4 +122,4 @@ def test_what_is_sent_and_what_overlapping_brings_are_said(tmp_path):
 def test_what_cannot_be_told_apart_is_said_not_to_be(tmp_path):
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     (line,) = told(tmp_path, [sending(noisy, True), sending(1.0, False)], "Overlapped sending")[0]
-    assert line.endswith("not told apart.")
+    assert line.endswith("not distinguished.")

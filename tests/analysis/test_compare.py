@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from scaling.analysis.compare import SAME, SLOWER, UNDECIDED, compare, comparison_lines, comparison_rows, load_folders, markdown
+from scaling.analysis.compare import (
+    SAME,
+    SLOWER,
+    UNDECIDED,
+    compare,
+    comparison_lines,
+    comparison_rows,
+    find_folders,
+    format_markdown,
+)
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.core.statistics import ratio_interval
@@ -150,7 +159,7 @@ def test_blocks_that_are_not_the_same_on_both_sides_are_told(make_record, tmp_pa
 
 def test_markdown_holds_a_table_whatever_stands_in_the_records(make_record, tmp_path):
     bad = make_record(status="failed", reason="error", text="a|b <script>\n| x \\| y", workload="mine|<b>")
-    text = markdown(compared(tmp_path, steady(make_record, 1.0, workload="mine|<b>"), [bad]))
+    text = format_markdown(compared(tmp_path, steady(make_record, 1.0, workload="mine|<b>"), [bad]))
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 3 and all(line.replace("\\\\", "").replace("\\|", "").count("|") == 8 for line in table)
     assert "<" not in text and text.startswith("**0 slower, 1 failed in B, 0 faster")
@@ -177,8 +186,8 @@ def test_what_cannot_be_compared_is_refused(make_record, tmp_path):
         compare(old, other)
     with pytest.raises(Refusal, match="with itself"):
         compare(old, tmp_path / "other" / ".." / "old")
-    with pytest.raises(Refusal, match="nothing was measured beside"):
-        load_folders(str(old), None)
+    with pytest.raises(Refusal, match="there is no variant of"):
+        find_folders(str(old), None)
 
 
 def test_a_folder_alone_is_compared_with_what_was_measured_beside_it(scaling_command, make_record, tmp_path):

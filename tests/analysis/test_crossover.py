@@ -3,11 +3,11 @@
 import pytest
 
 from scaling.analysis.crossover import fastest_mode_maps
-from scaling.analysis.curves import fastest, method_of, pooled
+from scaling.analysis.curves import fastest_methods, method_of, pool_processes
 
 
 def mapped(records):
-    return fastest_mode_maps(fastest(records), pooled(records))
+    return fastest_mode_maps(fastest_methods(records), pool_processes(records))
 
 
 @pytest.fixture
@@ -37,32 +37,32 @@ def test_every_size_and_device_count_has_the_fastest_mode_of_its_own(timed):
 
 def test_the_line_flips_where_straight_lines_through_both_times_cross(timed):
     (found,) = mapped(timed())
-    assert [(flip.devices, flip.below, flip.above) for flip in found.flips] == [(1, 32, 128), (2, 32, 128)]
-    for flip in found.flips:
+    assert [(flip.devices, flip.below, flip.above) for flip in found.crossovers] == [(1, 32, 128), (2, 32, 128)]
+    for flip in found.crossovers:
         assert (flip.before.mode, flip.after.mode) == ("jacfwd", "jacrev")
         assert flip.at == pytest.approx(64) and flip.sure
 
 
 def test_no_crossover_is_claimed_between_times_that_cannot_be_told_apart(timed):
     (found,) = mapped(timed(spread=0.1, points=(60, 68), processes=1))
-    assert found.flips == () and not any(cell.distinguished for cell in found.cells.values())
+    assert found.crossovers == () and not any(cell.distinguished for cell in found.cells.values())
 
 
 def test_what_cannot_be_told_apart_lies_within_the_crossover_around_it(timed):
     (found,) = mapped(timed(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
-    assert [(flip.below, flip.above, flip.doubts) for flip in found.flips] == [(16, 256, ("one process",))]
+    assert [(flip.below, flip.above, flip.doubts) for flip in found.crossovers] == [(16, 256, ("one process",))]
 
 
 def test_both_modes_were_measured_on_both_sides_of_a_crossover(timed):
     records = [r for r in timed(devices=(1,)) if (r.case.mode, r.case.points) != ("jacrev", 32)]
-    (flip,) = mapped(records)[0].flips
+    (flip,) = mapped(records)[0].crossovers
     assert (flip.below, flip.above, flip.at) == (16, 128, pytest.approx(64))
     alone = [r for r in timed(devices=(1,)) if (r.case.mode == "jacfwd") is (r.case.points < 64)]
-    assert mapped(alone)[0].flips == ()
+    assert mapped(alone)[0].crossovers == ()
 
 
 def test_times_under_that_of_an_empty_call_cross_nowhere(timed):
-    assert mapped(timed(devices=(1,), points=(16, 128), floor_seconds=0.07))[0].flips == ()
+    assert mapped(timed(devices=(1,), points=(16, 128), floor_seconds=0.07))[0].crossovers == ()
 
 
 def test_maps_never_mix_environments_families_or_held_sizes(timed):
@@ -71,7 +71,7 @@ def test_maps_never_mix_environments_families_or_held_sizes(timed):
     assert sorted((m.environment[:1], m.case.dtype, m.held) for m in found) == [
         ("e", "float32", "o=3 p=5"), ("e", "float32", "o=3 p=9"), ("e", "float64", "o=3 p=5"), ("f", "float32", "o=3 p=5"),
     ]  # fmt: skip
-    assert all(len(m.cells) == 8 and len(m.flips) == 2 for m in found)
+    assert all(len(m.cells) == 8 and len(m.crossovers) == 2 for m in found)
 
 
 def test_what_was_not_measured_leaves_its_cell_empty_and_one_size_makes_no_map(timed):
@@ -94,7 +94,7 @@ def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
         "jacrev",
         "jacrev",
     ]
-    assert len(found.flips) == 1
+    assert len(found.crossovers) == 1
 
 
 def test_points_that_grow_with_their_devices_are_not_the_size_that_is_swept(timed, make_record):

@@ -6,15 +6,19 @@ import itertools
 import pytest
 
 from scaling.analysis import forecast
-from scaling.analysis.forecast import answers, forecasts
+from scaling.analysis.forecast import forecasts, plan_answers, read_plan_file
 from tests.support.planned import plan, too_large
 
 TOLD = {"mine": {"scaling": ["strong"], "hardware": {"title": "A machine", "price": 3.6, "memory": 10**9}}}
 WEAK = {"mine": TOLD["mine"] | {"scaling": ["weak"]}}
 
 
+def read(files):
+    return {name: read_plan_file(content) for name, content in files.items()}
+
+
 def of(*plans, told=TOLD):
-    (found,) = forecasts(plans, told)
+    (found,) = forecasts(plans, read(told))
     return found
 
 
@@ -96,7 +100,7 @@ def test_workloads_of_ones_own_are_planned_beside_others():
 
 
 def test_every_hardware_has_a_forecast_of_its_own_and_may_have_no_file():
-    found = {each.hardware: each for each in forecasts([plan(1.0), plan(2.0, hardware="other")], TOLD)}
+    found = {each.hardware: each for each in forecasts([plan(1.0), plan(2.0, hardware="other")], read(TOLD))}
     assert set(found) == {"mine", "other"}
     assert (found["other"].title, found["other"].price, found["other"].memory) == ("other", None, None)
 
@@ -104,17 +108,17 @@ def test_every_hardware_has_a_forecast_of_its_own_and_may_have_no_file():
 def test_only_some_cases_can_be_asked_after():
     found = of(*strong(8.0, 4.0), *strong(1.0, mode="jacrev"))
     keys = {point.record.key for point in found.curves[0].points[1:]}
-    fewer = forecast.only(found, keys)
+    fewer = forecast.keep_cases(found, keys)
     assert [p.devices for p in only(fewer.curves).points] == [2] and len(fewer.records) == 1
 
 
 def said(*plans, told=TOLD, deadline=None):
-    return answers(of(*plans, told=told), deadline)
+    return plan_answers(of(*plans, told=told), deadline)
 
 
 def test_efficiency_falls_under_a_half_between_two_counts():
     first = said(*strong(8.0, 4.1, 2.2, 2.0, 1.9))[0]
-    assert "jacfwd (vmap)" in first and "1.90 s (0.95 to 3.80) on 16 devices, the fastest planned way" in first
+    assert "jacfwd (vmap)" in first and "1.90 s (0.95 to 3.80) on 16 devices, the fastest planned method" in first
     assert first.endswith("its efficiency falls under 50 % of 1 device between 8 and 16 devices (26 % there).")
 
 
@@ -131,14 +135,14 @@ def test_one_count_is_compared_with_nothing():
 def test_the_fastest_way_is_that_of_all_counts_and_the_one_on_the_most_devices_stands_beside_it():
     slow_then_fast = [*strong(8.0, 4.0, 2.0), *strong(1.0, 2.5, 3.0, mode="jacrev"), *strong(0.1, mode="analytic")]
     first, cheap = said(*slow_then_fast)[:2]
-    assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned way;" in first
-    assert "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on so many;" in first
+    assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned method;" in first
+    assert "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on as many devices;" in first
     assert "the cheapest is jacrev (vmap) on 1 device" in cheap
 
 
 def test_no_count_is_called_the_fastest_where_another_one_is_cheaper_and_faster():
     first, cheap = said(*strong(5.0, 6.0))[:2]
-    assert "5.00 s (2.50 to 10.0) on 1 device, the fastest planned way" in first
+    assert "5.00 s (2.50 to 10.0) on 1 device, the fastest planned method" in first
     assert "the cheapest is jacfwd (vmap) on 1 device" in cheap
 
 
@@ -148,7 +152,7 @@ def test_counts_that_the_same_machines_do_not_tell_apart_are_a_tie():
         return dataclasses.replace(record, predicted=record.predicted | {"draws": draws})
 
     tied = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [1.1, 1.9, 2.8])]
-    assert "on 2 devices, the fastest planned way, not distinguished from jacfwd (vmap) 2.00 s" in said(*tied)[0]
+    assert "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s" in said(*tied)[0]
     apart = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [0.9, 1.9, 2.8])]
     assert "not distinguished" not in said(*apart)[0]
 
@@ -179,12 +183,12 @@ def test_an_efficiency_has_the_interval_of_the_machines_that_both_were_drawn_on(
         for record, scales in ((one, (1.0, 2.0, 3.0)), (two, (1.0, 2.0, 3.0)))
     ]
     (curve,) = of(*drawn).curves
-    assert curve.points[1].around == pytest.approx((0.8, 0.8)), "what is slow for both changes nothing"
+    assert curve.points[1].efficiency_interval == pytest.approx((0.8, 0.8)), "what is slow for both changes nothing"
     assert "80 %, 80 % to 80 %" in said(*drawn)[0]
     apart = [drawn[0], dataclasses.replace(two, predicted=two.predicted | {"draws": [5.0, 20.0, 15.0]})]
-    low, high = of(*apart).curves[0].points[1].around
+    low, high = of(*apart).curves[0].points[1].efficiency_interval
     assert 0.39 < low < 0.45 and high == pytest.approx(0.8)
-    assert of(one, two).curves[0].points[1].around is None
+    assert of(one, two).curves[0].points[1].efficiency_interval is None
 
 
 def test_every_problem_is_answered_for_itself():
@@ -223,7 +227,7 @@ def test_where_formula_begins_is_said():
     assert said(*plans)[-1] == (
         "Up to 2 devices programs were compiled; beyond, from 1,000 devices on, communication and waiting are formula alone."
     )
-    assert [point.formula for point in only(of(*plans).curves).points] == [False, False, True]
+    assert [point.by_formula for point in only(of(*plans).curves).points] == [False, False, True]
     assert not any("formula" in line for line in said(*strong(8.0, 4.0)))
 
 

@@ -34,7 +34,11 @@ def test_the_front_is_what_no_setting_beats_in_both_memory_and_time():
         (10, 6.0, True), (50, 2.0, True), (90, 3.0, False), (100, 1.0, True)
     ]  # fmt: skip
     assert (found.smallest.name, found.fastest.name) == ("6 seeds at a time", "all at once")
-    assert found.within(2.0).memory == 50 and found.within(1.5) is found.fastest and found.within(10).memory == 10
+    assert (
+        found.smallest_within(2.0).memory == 50
+        and found.smallest_within(1.5) is found.fastest
+        and found.smallest_within(10).memory == 10
+    )
 
 
 SETTINGS = [
@@ -81,12 +85,12 @@ def test_processes_of_one_setting_are_one_setting():
 def test_settings_that_memory_is_too_small_for_are_told_once_each():
     unfit = [setting(status="skipped", reason="too_large", block=8, replicate=replicate) for replicate in range(2)]
     other = [setting(status="failed", reason="error", block=9), setting(status="skipped", reason="too_large", points=24)]
-    assert [each.case.block for each in front(*several(), *unfit, *other).unfit] == [8]
+    assert [each.case.block for each in front(*several(), *unfit, *other).not_fitting] == [8]
 
 
 def test_a_memory_limit_keeps_curves_over_devices_apart():
     limits = [record(devices, 8.0 / devices, memory_limit=limit) for devices in (1, 2) for limit in (None, 10**9, 2 * 10**9)]
-    found = curves.curves(limits)
+    found = curves.scaling_curves(limits)
     assert [len(curve.points) for curve in found] == [2, 2, 2] and len({curve.name for curve in found}) == 3
 
 
@@ -96,7 +100,7 @@ def test_a_memory_limit_keeps_curves_over_devices_apart():
     ({"block": 4, "chunk": None, "storage": "host"}, "all seeds and 4 points at a time, kept on the host"),
 ])  # fmt: skip
 def test_what_chunk_auto_came_to_is_told_in_words(blocks, words):
-    assert pareto.chosen(record(blocks=blocks)) == words
+    assert pareto.automatic_blocks(record(blocks=blocks)) == words
 
 
 @pytest.fixture
@@ -111,7 +115,9 @@ def test_the_answer_says_what_less_memory_costs(read):
     blocks = {"block": 3, "chunk": None, "storage": "device", "limit_bytes": 60, "probes": []}
     more = [setting(1.05, 80, block=6), setting(1.2, 60, chunk="auto", memory_limit=60, blocks=blocks)]
     unfit = setting(status="skipped", reason="too_large", block=8)
-    (told,) = [line for line in answer.sentences(read([*several(), *more, unfit])) if line.startswith("Memory against time")]
+    (told,) = [
+        line for line in answer.answer_sentences(read([*several(), *more, unfit])) if line.startswith("Memory against time")
+    ]
     assert told.startswith(
         "Memory against time of linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, points split"
     )
@@ -124,18 +130,20 @@ def test_the_answer_says_what_less_memory_costs(read):
 
 
 def test_where_the_fastest_is_the_smallest_that_is_said(read):
-    (told,) = [line for line in answer.brief(read([setting(), setting(2.0, 200, chunk=2)]))[1] if line.startswith("Memory")]
+    (told,) = [line for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))[1] if line.startswith("Memory")]
     assert told.endswith("all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device, and nothing is smaller.")
 
 
 def test_no_setting_is_told_twice(read):
-    (told,) = [line for line in answer.brief(read([setting(), setting(1.05, 50, chunk="auto")]))[1] if line.startswith("Memory")]
+    (told,) = [
+        line for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))[1] if line.startswith("Memory")
+    ]
     assert told.count("of the memory for") == 1
 
 
 def test_settings_have_a_table_with_those_that_did_not_fit(read):
     found = read([*several(), setting(status="skipped", reason="too_large", text="it needs 9 TB", chunk=9)])
-    (table,) = [table for table in tables.every(found) if table.anchor == "fronts"]
+    (table,) = [table for table in tables.page_tables(found) if table.anchor == "fronts"]
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [(row["setting"], row["of the fastest"], row["front"]) for row in rows] == [
         ("6 seeds at a time", "10 %", "on it"), ("2 seeds at a time", "50 %", "on it"), ("3 seeds at a time", "90 %", ""),
@@ -145,15 +153,15 @@ def test_settings_have_a_table_with_those_that_did_not_fit(read):
 
 
 def test_the_runner_up_is_another_mode_and_not_the_next_setting():
-    found = curves.fastest([*several(), setting(5.0, mode="jacrev")])
+    found = curves.fastest_methods([*several(), setting(5.0, mode="jacrev")])
     assert [(row.first.case.chunk, row.second.case.mode) for row in found] == [(None, "jacrev")]
-    (row,) = curves.fastest(several())
+    (row,) = curves.fastest_methods(several())
     assert row.second.case.chunk == 2
 
 
 def test_cases_that_are_known_by_a_number_and_by_auto_are_sorted_without_complaint():
     of = [setting(chunk=chunk, memory_limit=limit) for chunk in ("auto", 3, None) for limit in (5, None)]
-    assert [timing.case.chunk for timing in curves.pooled(of)] == [None, None, 3, 3, "auto", "auto"]
+    assert [timing.case.chunk for timing in curves.pool_processes(of)] == [None, None, 3, 3, "auto", "auto"]
 
 
 def test_a_case_of_its_own_block_does_not_take_turns_with_others_by_that_name():

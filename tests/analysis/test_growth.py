@@ -18,7 +18,7 @@ def grown(make_record):
 
     def made(times, **fields):
         records = [make_record(sizes={"p": p, "o": 3}, seconds=[s] * 9, **fields) for p, s in times.items()]
-        return size_exponents(curves.panels(records))
+        return size_exponents(curves.size_sweeps(records))
 
     return made
 
@@ -26,7 +26,7 @@ def grown(make_record):
 def test_an_exact_power_is_found_exactly(grown):
     (growth,) = grown({p: 1e-3 * p**1.7 for p in (4, 9, 50, 128)})
     assert growth.exponent == pytest.approx((1.7, 1.7, 1.7)) and not growth.bent
-    assert (growth.sizes, growth.left_out, growth.panel.swept, growth.way.mode) == (4, 0, "p", "jacfwd")
+    assert (growth.sizes, growth.left_out, growth.sweep.swept, growth.method.mode) == (4, 0, "p", "jacfwd")
 
 
 @pytest.mark.parametrize("sizes", [(4, 8, 16), (4, 8, 16, 64), (4, 6, 9, 20, 80, 300)])
@@ -65,8 +65,8 @@ def test_each_mode_has_an_exponent_of_its_own(make_record):
     powers = {"jacfwd": 2, "jacrev": 1}
     records = [make_record(sizes={"p": p, "o": 3}, mode=mode, seconds=[p**power] * 9) for p in (4, 8, 16)
                for mode, power in powers.items()]  # fmt: skip
-    found = size_exponents(curves.panels(records))
-    assert {growth.way.mode: growth.exponent.value for growth in found} == pytest.approx(powers)
+    found = size_exponents(curves.size_sweeps(records))
+    assert {growth.method.mode: growth.exponent.value for growth in found} == pytest.approx(powers)
 
 
 def test_what_does_not_grow_has_the_exponent_0_without_a_rounding_error(grown):
@@ -86,9 +86,9 @@ def test_an_exponent_whose_interval_says_nothing_is_not_determined(make_record, 
         for n, ms in zip((16, 32, 64), times, strict=True)
     ]
     found = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
-    (told,) = trends.growth(found)
+    (told,) = trends.describe_growth(found)
     assert "to the power of 1 (" in told and re.search(r"; not determined in jacrev \(vmap\) \(-[\d.]+ to [\d.]+\)", told)
-    rows = next(table for table in tables.every(found) if table.anchor == "growth").rows
+    rows = next(table for table in tables.page_tables(found) if table.anchor == "growth").rows
     assert [row[3].startswith("not determined (") for row in rows] == [False, True]
-    drawn = sizes.draw(found.panels, found.growths, False)
+    drawn = sizes.draw(found.size_sweeps, found.size_exponents, False)
     assert drawn.svg.count(">1.00<") == 1 and len(re.findall(r">-?\d\.\d\d<", drawn.svg)) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import curves, scaling_fits
-from scaling.analysis.resampling import ResampledEstimate
+from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 
 pytestmark = pytest.mark.thin(8, "contract")
@@ -37,14 +37,14 @@ def curve_of(make_record):
             times = level * np.exp(off)
             points = 840 * 128 * (count if weak else 1)
             records.append(make_record(devices=count, points=points, seconds=times.tolist(), flops=1e6, compulsory_bytes=1000))
-        (curve,) = curves.curves(records, ["weak" if weak else "strong"])
+        (curve,) = curves.scaling_curves(records, ["weak" if weak else "strong"])
         return curve
 
     return make
 
 
 def law_of(curve, name):
-    return next(law for law in scaling_fits.fits(curve) if law.name == name)
+    return next(law for law in scaling_fits.fit_laws(curve) if law.name == name)
 
 
 SETTINGS = [
@@ -109,19 +109,19 @@ def test_the_law_that_a_curve_follows_is_mostly_called_the_best(curve_of, law, p
 
 def test_exactly_one_of_the_laws_of_a_curve_is_the_best(curve_of):
     for devices in ((1, 2, 4), (1, 2, 3, 4), EIGHT):
-        assert sum(law.best for law in scaling_fits.fits(curve_of(UNIVERSAL, (0.1, 0.0), devices))) == 1
+        assert sum(law.best for law in scaling_fits.fit_laws(curve_of(UNIVERSAL, (0.1, 0.0), devices))) == 1
 
 
 @pytest.mark.parametrize(
     "devices, names", [((1, 2), []), ((1, 2, 4), [AMDAHL]), ((2, 4, 8), [AMDAHL]), ((1, 2, 4, 8), [AMDAHL, UNIVERSAL])]
 )
 def test_a_law_takes_one_device_count_more_than_it_has_parameters(curve_of, devices, names):
-    assert [law.name for law in scaling_fits.fits(curve_of(AMDAHL, (0.1,), devices))] == names
+    assert [law.name for law in scaling_fits.fit_laws(curve_of(AMDAHL, (0.1,), devices))] == names
 
 
 def test_a_strong_curve_is_no_business_of_gustafsons_nor_a_weak_one_of_amdahls(curve_of):
-    assert {law.name for law in scaling_fits.fits(curve_of(AMDAHL, (0.1,), EIGHT))} == {AMDAHL, UNIVERSAL}
-    assert {law.name for law in scaling_fits.fits(curve_of(GUSTAFSON, (0.1,), EIGHT))} == {GUSTAFSON, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fit_laws(curve_of(AMDAHL, (0.1,), EIGHT))} == {AMDAHL, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fit_laws(curve_of(GUSTAFSON, (0.1,), EIGHT))} == {GUSTAFSON, UNIVERSAL}
 
 
 def test_more_than_ideal_speedup_has_no_serial_part_and_an_interval_all_the_same(curve_of):
@@ -155,7 +155,7 @@ def test_the_serial_fraction_of_karp_and_flatt_is_that_of_amdahl(curve_of):
 def test_on_too_few_device_counts_for_aicc_the_simpler_law_stands_unless_it_is_plainly_wrong(curve_of, devices):
     noise = 0.002 * np.random.default_rng(2).normal(size=len(devices))
     slower = curve_of(UNIVERSAL, (0.1, 0.4), devices, noise)  # more devices take longer, which Amdahl's law cannot say
-    assert [(law.name, law.best) for law in scaling_fits.fits(slower)] == [(AMDAHL, False), (UNIVERSAL, True)]
+    assert [(law.name, law.best) for law in scaling_fits.fit_laws(slower)] == [(AMDAHL, False), (UNIVERSAL, True)]
     assert law_of(curve_of(AMDAHL, (0.1,), devices, noise), AMDAHL).best
 
 
@@ -167,15 +167,15 @@ def test_a_coherency_that_is_none_has_no_peak_beyond_every_machine(curve_of):
 @pytest.mark.parametrize(
     "name, parts, doubt",
     [
-        (AMDAHL, {"serial": ResampledEstimate(0.1, 0.05, 0.2)}, ""),
-        (AMDAHL, {"serial": ResampledEstimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
-        (AMDAHL, {"serial": ResampledEstimate(0.0, 0.0, 0.2)}, ""),
+        (AMDAHL, {"serial": Estimate(0.1, 0.05, 0.2)}, ""),
+        (AMDAHL, {"serial": Estimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
+        (AMDAHL, {"serial": Estimate(0.0, 0.0, 0.2)}, ""),
         (
             UNIVERSAL,
-            {"contention": ResampledEstimate(0.1, 0.05, 0.2), "coherency": ResampledEstimate(1e-4, 0.0, 1e-3)},
+            {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(1e-4, 0.0, 1e-3)},
             ", if there is a peak at all",
         ),
-        (UNIVERSAL, {"contention": ResampledEstimate(0.1, 0.0, 0.2), "coherency": ResampledEstimate(1e-4, 1e-5, 1e-3)}, ""),
+        (UNIVERSAL, {"contention": Estimate(0.1, 0.0, 0.2), "coherency": Estimate(1e-4, 1e-5, 1e-3)}, ""),
     ],
 )
 def test_a_limit_whose_part_might_be_none_is_told_with_doubt(name, parts, doubt):

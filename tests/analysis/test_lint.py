@@ -105,7 +105,7 @@ def test_each_fault_breaks_its_rule_alone(study, good, told, rule, severity, fau
     found = told(faulty(study, good)).values()
     (remark,) = [one for one in found if one.severity != "note" or severity == "note"]
     assert remark.rule.startswith(rule) and remark.severity == severity and words in remark.text, remark
-    assert remark.count and remark.mend
+    assert remark.count and remark.fix
 
 
 A_LITTLE = [{"marked": {"throttled": [1]}, "turns": [25, 5]}, {"floor_seconds": 9e-5}, {"padding": 0.1}, {"blocks": {"chunk": 2}}]
@@ -184,7 +184,7 @@ def test_independent_samples_raise_hardly_any_remark(draw, count):
     generator = np.random.default_rng(count)
     runs = [DRAWS[draw](generator, count) for _ in range(1000)]
     assert sum(autocorrelation.trend(run) is not None for run in runs) <= 8
-    assert sum(autocorrelation.widening(run) is not None for run in runs) <= 6
+    assert sum(autocorrelation.interval_widening(run) is not None for run in runs) <= 6
 
 
 def test_a_drift_is_told_with_its_size_and_sign():
@@ -201,13 +201,13 @@ def test_samples_that_resemble_the_one_before_widen_as_a_first_order_process_doe
         steps = [0.0]
         for _ in range(199):
             steps.append(0.8 * steps[-1] + 0.6 * generator.normal())
-        found.append(autocorrelation.widening(steps))
+        found.append(autocorrelation.interval_widening(steps))
     assert None not in found and np.median(found) == pytest.approx(3.0, rel=0.15)
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0] * 9, [1.0, 2.0]])
 def test_a_series_without_variation_or_length_shows_nothing(samples):
-    assert autocorrelation.trend(samples) is None and autocorrelation.widening(samples) is None
+    assert autocorrelation.trend(samples) is None and autocorrelation.interval_widening(samples) is None
 
 
 def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_command, study, told, tmp_path):
@@ -228,13 +228,15 @@ def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_co
 def test_markup_in_a_name_is_shown_as_text(scaling_command, study, told, tmp_path):
     told(study(workload="[red]<b>mine</b>", tolerance=None))
     assert "[red]<b>mine</b>" in scaling_command(["lint", str(tmp_path)]).stdout
-    page = write_report.write(tmp_path).read_text()
+    page = write_report.write_report(tmp_path).read_text()
     assert "&lt;b&gt;mine" in page and "<b>mine" not in page
 
 
 def test_the_report_carries_the_verdict_and_what_mends_it(study, told, tmp_path):
     (remark,) = told(study(tolerance=None)).values()
-    section = re.search(r"<h2>Would a reviewer accept it\?</h2>.*?</table>", write_report.write(tmp_path).read_text(), re.DOTALL)
-    assert section and all(word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.mend, "tolerance None"))
+    section = re.search(
+        r"<h2>Would a reviewer accept it\?</h2>.*?</table>", write_report.write_report(tmp_path).read_text(), re.DOTALL
+    )
+    assert section and all(word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None"))
     told(study())
-    assert "publishable as it is" in write_report.write(tmp_path).read_text()
+    assert "publishable as it is" in write_report.write_report(tmp_path).read_text()

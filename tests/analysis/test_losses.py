@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, efficiency_breakdowns, refused
+from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused, efficiency_breakdowns
 
 STEADY = 9  # samples
 
@@ -19,8 +19,8 @@ def lost(make_record):
             least = fields.pop("least", seconds)
             made.append(make_record(devices=devices, points=share, seconds=[seconds] * STEADY, seconds_min=[least] * STEADY,
                                     **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
-        (curve,) = curves.curves(made, [kind])
-        return efficiency_breakdowns(curve, curves.pooled([*made, *ceilings]))
+        (curve,) = curves.scaling_curves(made, [kind])
+        return efficiency_breakdowns(curve, curves.pool_processes([*made, *ceilings]))
 
     return lost_by
 
@@ -84,7 +84,7 @@ def test_a_breakdown_is_refused_where_an_empty_call_takes_longer_than_the_case(l
     times = [(1, 1.0, {"floor_seconds": 0.1}), (2, 0.75, {"floor_seconds": 0.2}), (4, 0.1, {"floor_seconds": 0.2})]
     assert [loss.devices for loss in lost(times)] == [2]
     made = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
-    assert [refused(curve) for curve in curves.curves(made)] == [1]
+    assert [count_refused(curve) for curve in curves.scaling_curves(made)] == [1]
 
 
 def test_without_the_same_program_on_one_device_nothing_is_told(lost):

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import baselines, curves, published
+from scaling.analysis import baselines, certainty, curves, published
 from scaling.analysis.findings import read
-from scaling.analysis.stages import first_call
+from scaling.analysis.stages import first_call_seconds
 from scaling.core.case import FIELDS, MODES, to_dict
 from scaling.core.store import Writer
 from scaling.report import tables
@@ -16,7 +16,7 @@ from tests.support.records import record
 
 
 def standings(*records):
-    found = baselines.baselines(curves.pooled(records))
+    found = baselines.find_baselines(curves.pool_processes(records))
     return {(s.timing.case.engine, s.timing.case.mode, s.timing.case.devices): s for s in found}
 
 
@@ -41,45 +41,45 @@ def test_the_roof_that_binds_is_the_one_that_takes_longest_of_those_that_were_me
     slow = [ceiling("copy"), ceiling("matmul"), ceiling("transcendental", terms=2), ceiling("all_reduce")]
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1000, 1e3), "transcendentals": 5, "collective_bytes": 8}
     (found,) = standings(record(seconds=4.0, **counted)).values()
-    assert found.roof is None
+    assert found.bound is None
     # Seconds, at 80 bytes, 2000 operations, 20 exponentials and 40 bytes a second.
     least = {"memory": 1.0, "arithmetic": 0.5, "transcendentals": 0.25, "communication": 0.2}
     for at, name in enumerate(least):
         found = standings(*slow[at:], record(seconds=4.0, **counted))["jax", "jacfwd", 1]
-        assert found.roof == (name, least[name] / 4)
+        assert found.bound == (name, least[name] / 4)
 
 
 def test_what_is_not_counted_has_no_roof_and_what_is_faster_than_its_roof_says_so():
     unknown = {"argument_bytes": None, "work": (None, None)}
-    assert standings(ceiling("copy"), ceiling("matmul"), record(**unknown))["jax", "jacfwd", 1].roof is None
-    assert standings(ceiling("matmul"), record(work=(0, 0)))["jax", "jacfwd", 1].roof is None
+    assert standings(ceiling("copy"), ceiling("matmul"), record(**unknown))["jax", "jacfwd", 1].bound is None
+    assert standings(ceiling("matmul"), record(work=(0, 0)))["jax", "jacfwd", 1].bound is None
     fast = record(seconds=0.5, argument_bytes=40, output_bytes=40, work=(None, None))
-    assert standings(ceiling("copy"), fast)["jax", "jacfwd", 1].roof == ("memory", 2.0)
+    assert standings(ceiling("copy"), fast)["jax", "jacfwd", 1].bound == ("memory", 2.0)
 
 
 def test_of_copies_of_several_sizes_the_largest_that_moves_no_more_is_the_roof():
     copies = [ceiling("copy", 1.0, k=10), ceiling("copy", 20.0, k=100), ceiling("copy", 800.0, k=1000)]  # 80, 40 and 10 a second
     for moved, speed in ((40, 80), (80, 80), (799, 80), (800, 40), (7999, 40), (80000, 10)):
         found = standings(*copies, record(argument_bytes=moved, output_bytes=0, work=(None, None)))
-        assert found["jax", "jacfwd", 1].roof == ("memory", moved / speed)
+        assert found["jax", "jacfwd", 1].bound == ("memory", moved / speed)
 
 
 @pytest.mark.parametrize("other", [{"devices": 2}, {"dtype": "float64"}, {"precision": "default"}, {"cores": [0, 1]}])
 def test_products_elsewhere_or_of_other_numbers_are_no_roof(other):
-    assert standings(ceiling("matmul", **other), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].roof is None
-    assert standings(ceiling("matmul"), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].roof is not None
+    assert standings(ceiling("matmul", **other), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].bound is None
+    assert standings(ceiling("matmul"), record(work=(1e3, 1e3)))["jax", "jacfwd", 1].bound is not None
 
 
 def test_bytes_are_bytes_at_every_dtype_and_a_ceiling_stands_nowhere_itself():
     found = standings(ceiling("copy"), record(argument_bytes=20, output_bytes=60, dtype="float64", precision="default"))
-    assert found["jax", "jacfwd", 1].roof == ("memory", 1.0)
+    assert found["jax", "jacfwd", 1].bound == ("memory", 1.0)
     assert ("jax", "value", 1) not in found
 
 
 @pytest.mark.parametrize(("floors", "near"), [([0.1], 0.1), ([0.09, 0.11], 0.11), ([0.09], None), ([None], None)])
 def test_a_time_under_ten_floors_is_near_its_floor(floors, near):
-    (timing,) = curves.pooled([record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)])
-    assert baselines.near_floor(timing) == near
+    (timing,) = curves.pool_processes([record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)])
+    assert certainty.near_floor(timing) == near
 
 
 def test_the_report_says_what_the_machine_can_do_and_which_roof_binds_each_case(tmp_path):
@@ -87,7 +87,7 @@ def test_the_report_says_what_the_machine_can_do_and_which_roof_binds_each_case(
     tables = {title: [dict(zip(columns, row, strict=True)) for row in rows] for title, columns, rows in told(
         tmp_path, case, ceiling("copy", k=10**9, seconds=[4.0, 5.0] * 10), ceiling("call"))}  # fmt: skip
     found = read(tmp_path)
-    assert {curve.case.workload for curve in found.curves} == {"linear"} and not found.panels, "ceilings are no curves"
+    assert {curve.case.workload for curve in found.curves} == {"linear"} and not found.size_sweeps, "ceilings are no curves"
     call, copy = tables["What the machine can do"]
     assert (call["what"], call["time"], call["a device"]) == ("call", "1.00 s (1.00 to 1.00)", "")
     assert (copy["what"], copy["a device"], copy["a device, a call"]) == ("copy", "1.78 GB/s (1.60 to 2.00)", "8000 MB")
@@ -102,14 +102,14 @@ def test_a_roof_that_another_job_measured_binds_all_the_same():
     case = record(seconds=4.0, argument_bytes=20, output_bytes=60, work=(None, None))
     there = dataclasses.replace(case, environment=case.environment | job)
     (found,) = standings(there, ceiling("copy", k=10**9, seconds=[4.0] * 20)).values()
-    assert found.roof is not None and found.roof.name == "memory"
+    assert found.bound is not None and found.bound.name == "memory"
 
 
 def test_an_environment_of_many_jobs_is_told_in_a_line(tmp_path):
     base = record(seconds=4.0)
     jobs = [dataclasses.replace(base, replicate=n, environment=base.environment | {"job": f"12_{n}"}) for n in range(100)]
     told(tmp_path, *jobs)
-    (environment,) = tables.environments(read(tmp_path))
+    (environment,) = tables.describe_environments(read(tmp_path))
     assert dict(environment["rows"])["job"] == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
 
 
@@ -117,39 +117,39 @@ def told(tmp_path, *records):
     writer = Writer(tmp_path)
     for each in records:
         writer.append(each)
-    return [(table.title, table.columns, table.rows) for table in tables.every(read(tmp_path))]
+    return [(table.title, table.columns, table.rows) for table in tables.page_tables(read(tmp_path))]
 
 
 def test_a_peer_is_compared_with_the_fastest_of_jax_that_is_not_written_by_hand():
     jax = [record(seconds=4.0), record(seconds=2.0, mode="jacrev"), record(seconds=0.1, mode="analytic")]
     found = standings(*jax, record(seconds=10.0, mode="jacrev", engine="torch"), record(2, 5.0, engine="torch"))
-    assert found["torch", "jacrev", 1].by_jax[0] == 5 and found["torch", "jacrev", 1].rival.case.mode == "jacrev"
-    assert found["torch", "jacfwd", 2].by_jax is None
-    assert all(s.by_jax is None for (engine, *_), s in found.items() if engine == "jax")
+    assert found["torch", "jacrev", 1].over_jax[0] == 5 and found["torch", "jacrev", 1].jax.case.mode == "jacrev"
+    assert found["torch", "jacfwd", 2].over_jax is None
+    assert all(s.over_jax is None for (engine, *_), s in found.items() if engine == "jax")
 
 
 def test_peers_do_not_compete_for_jaxs_fastest_mode_nor_are_they_its_baseline():
     records = [record(seconds=4.0, api="jit"), record(seconds=1.0, api="jit", engine="torch", mode="jacrev"), record(2, 2.0)]
-    (one, two) = curves.fastest(records)
+    (one, two) = curves.fastest_methods(records)
     assert {one.first.case.engine, two.first.case.engine} == {"jax"}
-    on_two = next(c for c in curves.curves(records) if c.points[-1].devices == 2)
+    on_two = next(c for c in curves.scaling_curves(records) if c.points[-1].devices == 2)
     assert on_two.points[-1].against_jit == 2
 
 
 def test_two_formulations_are_two_ways_to_one_problem():
-    (found,) = curves.fastest([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
+    (found,) = curves.fastest_methods([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
     assert found.first.case.formulation == "rowwise" and found.ratio == 2
     rows = [record(seconds=1.0, points=n, formulation=f) for n in (4, 8) for f in (None, "rowwise")]
-    (panel,) = curves.panels(rows)
+    (panel,) = curves.size_sweeps(rows)
     assert {way.name for way in panel.lines} == {"jacfwd (vmap)", "jacfwd (vmap), rowwise"}
 
 
 def test_the_first_call_counts_every_stage_before_it():
-    (timing,) = curves.pooled([record(trace_seconds=1.0, lower_seconds=2.0, compile_seconds=3.0, first_seconds=0.5)])
-    assert first_call(timing) == 6.5
-    (pmapped,) = curves.pooled([record(lower_seconds=2.0, first_seconds=0.5)])
-    assert first_call(pmapped) == 2.5
-    assert first_call(curves.pooled([record()])[0]) is None
+    (timing,) = curves.pool_processes([record(trace_seconds=1.0, lower_seconds=2.0, compile_seconds=3.0, first_seconds=0.5)])
+    assert first_call_seconds(timing) == 6.5
+    (pmapped,) = curves.pool_processes([record(lower_seconds=2.0, first_seconds=0.5)])
+    assert first_call_seconds(pmapped) == 2.5
+    assert first_call_seconds(curves.pool_processes([record()])[0]) is None
 
 
 # What was published.
@@ -172,7 +172,7 @@ def table(tmp_path, *records):
     writer = Writer(tmp_path)
     for each in records:
         writer.append(each)
-    return {(row[0], row[1], row[2]): row[3:] for row in published.rows(read(tmp_path))}
+    return {(row[0], row[1], row[2]): row[3:] for row in published.published_rows(read(tmp_path))}
 
 
 def test_a_published_figure_stands_beside_what_was_measured(tmp_path):
@@ -219,7 +219,7 @@ def test_a_published_ratio_never_mixes_environments_nor_oversubscribed_runs_nor_
 def test_the_speed_of_memory_counts_for_a_function_of_ones_own_too():
     mine = record(argument_bytes=20, output_bytes=20, digest="other", work=(None, None))
     mine.environment["workload_digest"] = "m" * 16
-    assert standings(ceiling("copy"), mine)["jax", "jacfwd", 1].roof == ("memory", 0.5)
+    assert standings(ceiling("copy"), mine)["jax", "jacfwd", 1].bound == ("memory", 0.5)
 
 
 def test_a_study_of_something_else_has_no_such_table(tmp_path):
@@ -227,7 +227,7 @@ def test_a_study_of_something_else_has_no_such_table(tmp_path):
 
 
 def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
-    for group in published._groups():
+    for group in published._load_groups():
         for row in group["rows"]:
             for fields in (group["case"] | row["case"], group["case"] | row.get("over", {})):
                 assert set(fields) <= set(FIELDS)
@@ -239,7 +239,7 @@ def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
 @pytest.mark.contract
 def test_every_published_row_has_a_case_in_the_study_of_the_sources():
     cases = [to_dict(answer.case) for answer in preflight.examine_cells(compose("study=sources"))]
-    for group in published._groups():
+    for group in published._load_groups():
         for row in group["rows"]:
             for fields in (group["case"] | row["case"], group["case"] | row.get("over", row["case"])):
-                assert any(published._fits(case, fields) for case in cases), (group["problem"], row)
+                assert any(published._matches(case, fields) for case in cases), (group["problem"], row)

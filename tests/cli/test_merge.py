@@ -87,7 +87,7 @@ def test_the_report_of_what_was_merged_keeps_environments_apart(two, tmp_path, s
     assert "3 environments, kept apart" in done.stdout
     assert scaling_command(["report", "c"]).returncode == 0
     found = findings.read(tmp_path / "c")
-    assert found.mixed and len(found.environments) == 3 and found.missing == []
+    assert found.has_mixed_environments and len(found.environments) == 3 and found.missing == []
 
 
 def test_studies_are_united_and_what_differs_is_told(two, tmp_path):

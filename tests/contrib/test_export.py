@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 def exported(folder, tmp_path_factory):
     """All formats of it."""
     output = tmp_path_factory.mktemp("export")
-    export.write(folder, ["csv", "parquet", "extrap"], output)
+    export.write_exports(folder, ["csv", "parquet", "extrap"], output)
     return output
 
 
@@ -102,7 +102,7 @@ def test_parquet_has_real_types_even_of_columns_that_are_empty(exported):
 
 def test_a_seed_of_any_length_is_kept(tmp_path, make_record):
     made_up.write(tmp_path, [make_record(data_seed=2**70), make_record()])
-    export.write(tmp_path, ["csv", "parquet"])
+    export.write_exports(tmp_path, ["csv", "parquet"])
     assert set(pandas.read_parquet(tmp_path / "export" / "records.parquet")["data_seed"]) == {"0", str(2**70)}
     assert str(2**70) in (tmp_path / "export" / "records.csv").read_text()
 
@@ -112,7 +112,7 @@ def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_p
     blocks = {"block": 2, "chunk": None, "storage": "host", "limit_bytes": 10**9, "probes": probes}
     auto = make_record(chunk="auto", blocks=blocks, colors={"columns": 9, "rows": 4}, nonzeros=1280, padding=0.125)
     made_up.write(tmp_path, [auto, dataclasses.replace(make_record(chunk=8, block=3), block="turns"), make_record()])
-    export.write(tmp_path, ["csv", "parquet"])
+    export.write_exports(tmp_path, ["csv", "parquet"])
     typed = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
     row = typed.loc["auto"]
     assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (2, "host", 10**9, 3)
@@ -125,7 +125,7 @@ def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_p
 
 def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_record):
     made_up.write(tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})])
-    export.write(tmp_path, ["parquet"])
+    export.write_exports(tmp_path, ["parquet"])
     (row,) = pandas.read_parquet(tmp_path / "export" / "records.parquet").to_dict("records")
     assert all(pandas.isna(row[name]) for name in ("blocks.block", "blocks.storage", "colors.columns"))
     assert row["blocks.probes"] == 7
@@ -146,7 +146,7 @@ def test_without_pyarrow_parquet_is_refused_with_the_command_and_nothing_is_writ
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find(name, *rest))
     with pytest.raises(Refusal, match="pip install"):
-        export.write(folder, ["csv", "parquet"], tmp_path / "out")
+        export.write_exports(folder, ["csv", "parquet"], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,11 +155,11 @@ def test_an_export_that_fails_leaves_the_files_of_the_one_before(folder, tmp_pat
         file.write("half a table")
         raise OSError(28, "No space left on device")
 
-    export.write(folder, ["csv"], tmp_path)
+    export.write_exports(folder, ["csv"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(export, "csv_table", torn)
+    monkeypatch.setattr(export, "write_csv_table", torn)
     with pytest.raises(OSError, match="No space left"):
-        export.write(folder, ["csv"], tmp_path)
+        export.write_exports(folder, ["csv"], tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -184,7 +184,7 @@ def test_extrap_finds_the_law_behind_devices_and_size(tmp_path):
         *timed(ways=("jacfwd",), seconds=lambda m, d: 1e-9 * m**2 / d),
         *timed(ways=("jacrev",), seconds=lambda m, d: 1e-6 * m / d),
     ]
-    (path,) = export.write(made_up.write(tmp_path, made), ["extrap"])
+    (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
     models = modelled(path, several=True)
     assert re.search(r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"])
     assert re.search(r"devices\^\(-1\) \* m\^\(1\)$", models["jacrev (vmap), shard_map, points split", "time"])
@@ -208,30 +208,30 @@ def test_ways_that_were_measured_elsewhere_have_a_file_of_their_own(tmp_path):
         *timed(ways=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
     ]
     found = findings.read(made_up.write(tmp_path, made))
-    assert [len(each.places) for each in extrap.experiments(found)] == [25, 20]
-    assert len({each.name for each in extrap.experiments(found)}) == 2
+    assert [len(each.coordinates) for each in extrap.find_experiments(found)] == [25, 20]
+    assert len({each.name for each in extrap.find_experiments(found)}) == 2
 
 
 def test_weak_scaling_is_an_experiment_over_devices_apart_from_the_grid(tmp_path):
     draw = np.random.default_rng(0)
     strong = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)]
     weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (2, 4)]
-    grid, series = extrap.experiments(findings.read(made_up.write(tmp_path, strong + weak)))
-    assert list(grid.parameters) == ["devices", "m"] and len(grid.places) == 6
-    assert list(series.parameters) == ["devices"] and "weak scaling" in series.title and series.places == ((1,), (2,), (4,))
+    grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak)))
+    assert list(grid.parameters) == ["devices", "m"] and len(grid.coordinates) == 6
+    assert list(series.parameters) == ["devices"] and "weak scaling" in series.title and series.coordinates == ((1,), (2,), (4,))
 
 
 def test_environments_never_share_a_file_and_what_was_oversubscribed_has_none(tmp_path, make_record):
     here = [make_record(devices=d, digest=digest) for d in (1, 2) for digest in ("one", "two")]
     shared = [make_record(devices=4, digest="one", environment={"cores": [0]})]
-    first, second = extrap.experiments(findings.read(made_up.write(tmp_path, here + shared, scaling=["strong"])))
-    assert {first.title[-3:], second.title[-3:]} == {"one", "two"} and first.places == second.places == ((1,), (2,))
+    first, second = extrap.find_experiments(findings.read(made_up.write(tmp_path, here + shared, scaling=["strong"])))
+    assert {first.title[-3:], second.title[-3:]} == {"one", "two"} and first.coordinates == second.coordinates == ((1,), (2,))
 
 
 def test_no_name_can_leave_its_line_or_make_a_call_path(tmp_path, make_record):
     nasty = "a->b\nDATA 1 2\tµ"
     made = [make_record(devices=d, formulation=nasty, workload=nasty, sizes={nasty: size}) for d in (1, 2) for size in (3, 4)]
-    (path,) = export.write(made_up.write(tmp_path, made), ["extrap"])
+    (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
     lines = path.read_text("ascii").splitlines()
     assert [line.split()[0] for line in lines if line and line[0] != "#"] == ["PARAMETER"] * 2 + [
         "POINTS",
@@ -242,11 +242,11 @@ def test_no_name_can_leave_its_line_or_make_a_call_path(tmp_path, make_record):
 
 
 def test_an_experiment_that_is_gone_is_gone_from_the_folder_and_a_file_of_ones_own_stays(tmp_path, folder):
-    export.write(folder, ["extrap"], tmp_path)
+    export.write_exports(folder, ["extrap"], tmp_path)
     first, *_ = (tmp_path / "extrap").iterdir()
     first.rename(first.with_name("old.txt"))
     (tmp_path / "extrap" / "mine.txt").write_text("mine")
-    export.write(folder, ["extrap"], tmp_path)
+    export.write_exports(folder, ["extrap"], tmp_path)
     names = {path.name for path in (tmp_path / "extrap").iterdir()}
     assert "mine.txt" in names and "old.txt" not in names and first.name in names
 
@@ -271,7 +271,7 @@ def test_bad_input_is_one_line_with_status_2_and_writes_nothing(name, folder, sc
 
 def test_a_folder_without_records_has_nothing_to_export(tmp_path):
     with pytest.raises(Refusal, match="no record to export"):
-        export.write(made_up.write(tmp_path, []), ["csv"])
+        export.write_exports(made_up.write(tmp_path, []), ["csv"])
 
 
 def test_the_command_writes_several_formats_and_names_the_files(folder, scaling_command, tmp_path):

@@ -29,24 +29,24 @@ def processes(medians, block=None):
 
 
 def test_a_case_takes_the_median_of_its_processes_however_many_samples_each_gave():
-    assert ratios.median([process([1.0] * 50), process([2.0] * 7, 1), process([3.0] * 7, 2)]) == 2.0
+    assert ratios.case_median([process([1.0] * 50), process([2.0] * 7, 1), process([3.0] * 7, 2)]) == 2.0
 
 
 def test_a_process_that_compiled_several_times_takes_the_median_of_its_compilations():
     record = process([1.0] * 30 + [2.0] * 7 + [4.0] * 7, further=(7, 7))
     assert ratios.process_median(record) == 2.0
-    assert ratios.interval([record]) == (1.0, 4.0)
-    assert ratios.interval([process([1.0] * 30 + [2.0] * 3, further=(3,))]) is None
+    assert ratios.case_interval([record]) == (1.0, 4.0)
+    assert ratios.case_interval([process([1.0] * 30 + [2.0] * 3, further=(3,))]) is None
 
 
 def test_one_process_has_the_interval_of_its_samples_and_nothing_can_be_decided():
     one, other = process(np.linspace(1, 2, 9)), process(np.linspace(10, 20, 9), block="b")
-    assert ratios.interval([one]) == median_interval(one.seconds)
+    assert ratios.case_interval([one]) == median_interval(one.seconds)
     for top in ([other], [other, process([15.0] * 9, 1)]):
-        found = ratios.ratio(top, [one])
+        found = ratios.student_ratio(top, [one])
         assert found.value == pytest.approx(10) and found.low < 10 < found.high
         assert ratios.p_value(found) is None and found.count == 0
-    assert ratios.ratio([process([1.0] * 3)], [one]).low is None
+    assert ratios.student_ratio([process([1.0] * 3)], [one]).low is None
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 10])
@@ -55,7 +55,7 @@ def test_an_interval_between_processes_holds_the_truth_where_one_of_pooled_sampl
     for _ in range(runs):
         centres = np.exp(0.05 * generator.normal(size=count))
         records = [process(c * np.exp(0.005 * generator.normal(size=20)), i) for i, c in enumerate(centres)]
-        low, high = ratios.interval(records)
+        low, high = ratios.case_interval(records)
         held += low <= 1 <= high
         low, high = median_interval([s for record in records for s in record.seconds])
         pooled += low <= 1 <= high
@@ -64,7 +64,7 @@ def test_an_interval_between_processes_holds_the_truth_where_one_of_pooled_sampl
 
 def test_pairs_are_compared_as_a_paired_t_test_on_logarithms_does():
     top, bottom = [1.1, 2.3, 3.1, 4.6], [1.0, 2.0, 3.0, 4.0]
-    found = ratios.ratio(processes(top, "b"), processes(bottom, "b")[::-1])
+    found = ratios.student_ratio(processes(top, "b"), processes(bottom, "b")[::-1])
     wanted = stats.ttest_rel(np.log(top), np.log(bottom))
     assert ratios.p_value(found) == pytest.approx(wanted.pvalue) and found.pairs == 4
     assert np.log([found.low, found.high]) == pytest.approx(tuple(wanted.confidence_interval()))
@@ -74,7 +74,7 @@ def test_pairs_are_compared_as_a_paired_t_test_on_logarithms_does():
 @pytest.mark.parametrize("blocks", [(None, None), ("a", "b"), (None, "b")])
 def test_what_shares_no_block_is_compared_as_the_test_of_welch_does(blocks):
     top, bottom = [1.1, 1.3, 1.2, 1.9, 1.4], [1.0, 1.01, 1.02]
-    found = ratios.ratio(processes(top, blocks[0]), processes(bottom, blocks[1]))
+    found = ratios.student_ratio(processes(top, blocks[0]), processes(bottom, blocks[1]))
     wanted = stats.ttest_ind(np.log(top), np.log(bottom), equal_var=False)
     assert ratios.p_value(found) == pytest.approx(wanted.pvalue) and found.pairs == 0
     assert np.log([found.low, found.high]) == pytest.approx(tuple(wanted.confidence_interval()))
@@ -82,15 +82,15 @@ def test_what_shares_no_block_is_compared_as_the_test_of_welch_does(blocks):
 
 def test_what_slows_both_of_a_pair_down_cancels():
     drift, noise = np.array([1.0, 1.5, 0.8, 2.0, 1.2]), np.array([1.0, 1.002, 0.999, 1.001, 0.998])
-    paired = ratios.ratio(processes(1.05 * drift * noise, "b"), processes(drift, "b"))
-    apart = ratios.ratio(processes(1.05 * drift * noise, "a"), processes(drift, "b"))
+    paired = ratios.student_ratio(processes(1.05 * drift * noise, "b"), processes(drift, "b"))
+    apart = ratios.student_ratio(processes(1.05 * drift * noise, "a"), processes(drift, "b"))
     assert 1 < paired.low < 1.05 < paired.high and apart.low < 0.7
 
 
 def test_within_the_margin_nothing_is_ever_different():
-    found = ratios.ratio(processes([1.005, 1.0051, 1.0049], "b"), processes([1.0] * 3, "b"))
+    found = ratios.student_ratio(processes([1.005, 1.0051, 1.0049], "b"), processes([1.0] * 3, "b"))
     assert ratios.p_value(found) < 0.001 and ratios.p_value(found, 0.01) > 0.5
-    same = ratios.ratio(processes([1.0] * 3, "b"), processes([1.0] * 3, "b"))
+    same = ratios.student_ratio(processes([1.0] * 3, "b"), processes([1.0] * 3, "b"))
     assert same.value == 1 and ratios.p_value(same) == 1
 
 
@@ -109,7 +109,7 @@ def simulated(generator, noise, replicates, spread, together=0.0, slower=0, case
     scale = 0.03 * 10 ** generator.uniform(-0.5, 0.5, (cases, 1)) if spread else 0.03
     logs = scale * (math.sqrt(1 - together) * one(cases) + math.sqrt(together) * one(1))
     logs[:slower] += math.log(1.1)
-    return [ratios.ratio(processes(np.exp(row), "b"), processes([1.0] * replicates, "b")) for row in logs]
+    return [ratios.student_ratio(processes(np.exp(row), "b"), processes([1.0] * replicates, "b")) for row in logs]
 
 
 def p_values(found, margin=0.0):
@@ -122,7 +122,7 @@ def p_values(found, margin=0.0):
 def test_borrowed_variances_call_no_more_than_five_in_a_hundred_equal_cases_different(noise, spread, together):
     generator = np.random.default_rng(2)
     worlds = [simulated(generator, noise, 3 + i % 3, spread, together) for i in range(12)]
-    own, drawn = [p_values(found) for found in worlds], [p_values(ratios.moderated(found)) for found in worlds]
+    own, drawn = [p_values(found) for found in worlds], [p_values(ratios.moderate_variances(found)) for found in worlds]
     assert np.mean(np.array(drawn) < 0.05) <= max(0.06, np.mean(np.array(own) < 0.05) + 0.02)  # all have their luck in common
     assert np.mean([(stats.false_discovery_control(p) < 0.05).mean() for p in drawn]) <= 0.05
 
@@ -130,7 +130,7 @@ def test_borrowed_variances_call_no_more_than_five_in_a_hundred_equal_cases_diff
 @pytest.mark.parametrize("spread", [False, True])
 def test_cases_that_share_all_their_luck_know_no_more_than_one(spread):
     found = simulated(np.random.default_rng(3), "normal", 4, spread, together=1.0)
-    assert p_values(ratios.moderated(found)) == pytest.approx(p_values(found), abs=1e-6)
+    assert p_values(ratios.moderate_variances(found)) == pytest.approx(p_values(found), abs=1e-6)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -138,18 +138,18 @@ def test_cases_that_share_all_their_luck_know_no_more_than_one(spread):
 def test_borrowed_variances_find_more_with_few_replicates(noise, replicates, spread, least):
     generator, worlds = np.random.default_rng(5), range(6)
     found = [simulated(generator, noise, replicates, spread, slower=200) for _ in worlds]
-    own, drawn = (np.mean([p_values(draw(each), 0.01) < 0.01 for each in found]) for draw in (list, ratios.moderated))
+    own, drawn = (np.mean([p_values(draw(each), 0.01) < 0.01 for each in found]) for draw in (list, ratios.moderate_variances))
     assert drawn >= own + least
 
 
 def test_nothing_is_borrowed_from_few_cases_nor_by_what_cannot_be_decided():
     found = simulated(np.random.default_rng(1), "normal", 3, True, cases=19)
-    assert ratios.moderated(found) == found
-    single = ratios.ratio([process([1.0] * 9)], [process([2.0] * 9)])
-    drawn = ratios.moderated([single, *found, *found])
+    assert ratios.moderate_variances(found) == found
+    single = ratios.student_ratio([process([1.0] * 9)], [process([2.0] * 9)])
+    drawn = ratios.moderate_variances([single, *found, *found])
     assert drawn[0] == single and drawn[1].freedom > found[0].freedom and drawn[1].value == pytest.approx(found[0].value)
 
 
 def test_the_inverse_of_the_trigamma_function_is_its_inverse():
     for value in (1e-5, 0.01, 0.5, 3.0, 200.0):
-        assert polygamma(1, ratios._trigamma_inverse(value)) == pytest.approx(value)
+        assert polygamma(1, ratios._inverse_trigamma(value)) == pytest.approx(value)

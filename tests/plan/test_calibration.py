@@ -20,7 +20,7 @@ DEFAULT = from_config(yaml.safe_load(FILE.read_text()))
 
 
 def calibrated(*records):
-    return calibration.calibrated(DEFAULT, curves.pooled(records))
+    return calibration.calibrated(DEFAULT, curves.pool_processes(records))
 
 
 def test_rates_are_what_the_ceilings_did_in_a_second_less_what_asking_took():

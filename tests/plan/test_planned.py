@@ -124,7 +124,7 @@ def test_what_runs_uncompiled_is_no_plan(planned):
 def test_the_command_answers_in_words(planned):
     said = planned[2]
     assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in said
-    assert "the fastest planned way" in said and "First to run out of memory" in said and "device-hours" in said
+    assert "the fastest planned method" in said and "First to run out of memory" in said and "device-hours" in said
 
 
 def test_a_second_run_compiles_nothing(planned, loaded_command):

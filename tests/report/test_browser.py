@@ -14,7 +14,7 @@ WIDTHS = (390, 820, 1400)
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = made_up.write(tmp_path_factory.mktemp("browser") / "made", made_up.study(2000), name="<u>study</u>")
-    return write_report.write(folder)
+    return write_report.write_report(folder)
 
 
 @pytest.fixture(scope="module")

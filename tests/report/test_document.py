@@ -13,8 +13,8 @@ from scaling.report.document import (
     Heading,
     ItemList,
     Paragraph,
-    latex,
-    markdown,
+    escape_latex,
+    escape_markdown,
     to_latex,
     to_markdown,
 )
@@ -42,20 +42,20 @@ def bare(text):
 
 @pytest.mark.parametrize("text", NASTY)
 def test_no_sign_of_latex_is_left_unescaped(text):
-    plain = bare(latex(text))
+    plain = bare(escape_latex(text))
     assert plain.isascii() and not SPECIAL.search(plain)
     assert not re.search(r"\\(?![#$%&_{}])", plain)
     assert plain.count("{") == plain.count("}") and "\n" not in plain
 
 
 def test_signs_that_latex_would_join_or_drop_stay_apart():
-    assert (latex("--"), latex("''"), latex("a-b")) == ("-{}-", "'{}'", "a-b")
-    assert (latex("é"), latex("µs"), latex("漢")) == (r"\'{e}", r"\ensuremath{\mu}s", "{[}U+6F22{]}")
+    assert (escape_latex("--"), escape_latex("''"), escape_latex("a-b")) == ("-{}-", "'{}'", "a-b")
+    assert (escape_latex("é"), escape_latex("µs"), escape_latex("漢")) == (r"\'{e}", r"\ensuremath{\mu}s", "{[}U+6F22{]}")
 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_no_sign_of_markdown_or_html_is_left_unescaped(text):
-    plain = markdown(text)
+    plain = escape_markdown(text)
     assert not re.search(r"(?<!\\)[`*_\[\]#|~$]|<|&(?!amp;|lt;|gt;)", plain.replace("\\\\", ""))
     assert "\n" not in plain and not re.match(r"\d+[.)] |[-+] ", plain)
 

@@ -1,5 +1,6 @@
 """What the figures show of studies made up to have a known shape, and that they are legible, safe and always the same."""
 
+import itertools
 import re
 import warnings
 import xml.etree.ElementTree as ET
@@ -11,7 +12,18 @@ from matplotlib.figure import Figure
 from scaling.analysis import curves, findings, footprint, meshes, pareto, roofline
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
 from scaling.report import figures
-from scaling.report.drawing import crossover, efficiency, front, lines, memory, mesh, names, palette, scaling, sheet, sizes
+from scaling.report.drawing import (
+    crossover,
+    efficiency,
+    front,
+    lines,
+    memory,
+    mesh,
+    palette,
+    scaling,
+    sheet,
+    sizes,
+)
 from tests.support import made_up
 from tests.support.records import record
 
@@ -34,8 +46,8 @@ def drawn(found):
     """Every figure that may be: those of what there is to choose beside the mode are of another study."""
     draw = np.random.default_rng(0)
     records = [each for made in (made_up.settings, made_up.meshes) for replicate in range(3) for each in made(draw, 8, replicate)]
-    laid_out = meshes.meshes(curves.pooled(records))
-    several = [*figures.draw(found), mesh.draw(laid_out, False), front.draw(pareto.pareto_fronts(records), False)]
+    laid_out = meshes.compare_meshes(curves.pool_processes(records))
+    several = [*figures.draw_figures(found), mesh.draw(laid_out, False), front.draw(pareto.pareto_fronts(records), False)]
     return {drawing.name: drawing for drawing in sorted(several, key=lambda drawing: figures.NAMES.index(drawing.name))}
 
 
@@ -49,7 +61,7 @@ def test_every_figure_is_drawn_where_its_values_are_there(drawn):
 
 @pytest.mark.contract
 def test_the_same_values_give_the_same_bytes(found, drawn):
-    for drawing in figures.draw(found):
+    for drawing in figures.draw_figures(found):
         assert drawing == drawn[drawing.name]
     assert not any(b"CreationDate" in drawing.pdf for drawing in drawn.values())
 
@@ -65,8 +77,8 @@ def test_a_panel_stands_by_itself(drawn):
 
 
 def test_a_panel_takes_its_colours_from_the_page_and_a_file_has_its_own(drawn):
-    variables = set(re.findall(r"(--x[0-9a-f]{6}):", palette.sheet(dark=True)))
-    assert variables == set(re.findall(r"(--x[0-9a-f]{6}):", palette.sheet(dark=False)))
+    variables = set(re.findall(r"(--x[0-9a-f]{6}):", palette.style_sheet(dark=True)))
+    assert variables == set(re.findall(r"(--x[0-9a-f]{6}):", palette.style_sheet(dark=False)))
     for drawing in drawn.values():
         assert set(re.findall(r"var\((--x[0-9a-f]{6})\)", texts(drawing))) <= variables
         assert not HEX.findall(texts(drawing))
@@ -82,9 +94,9 @@ def luminance(colour):
 
 @pytest.mark.parametrize("dark, ground", [(False, "#ffffff"), (True, "#16181c")])
 def test_every_line_stands_out_from_its_ground(dark, ground):
-    written = dict(re.findall(r"--x(\w{6}): (#\w{6});", palette.sheet(dark)))
+    written = dict(re.findall(r"--x(\w{6}): (#\w{6});", palette.style_sheet(dark)))
     for name, colour in written.items():
-        if f"#{name}" not in (palette.GRID, palette.ON):
+        if f"#{name}" not in (palette.GRID, palette.ON_COLOUR):
             bright, dim = sorted((luminance(colour), luminance(ground)), reverse=True)
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
@@ -93,7 +105,7 @@ def test_every_line_stands_out_from_its_ground(dark, ground):
 def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
     records = [record(d, 8.0 / d, points=p, mode=m, **case) for d in (1, 2, 4) for p in (12, 24) for m in ("jacfwd", "jacrev")]
-    drawings = figures.draw(findings.read(made_up.write(tmp_path / "made", records)))
+    drawings = figures.draw_figures(findings.read(made_up.write(tmp_path / "made", records)))
     assert {"scaling-strong", "crossover", "size", "losses"} <= {drawing.name for drawing in drawings}
     for drawing in drawings:
         for svg in (*drawing.panels, drawing.svg):
@@ -105,7 +117,7 @@ def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
 def test_strong_and_weak_are_never_in_one_figure(drawn, found):
     assert "rbf" in texts(drawn["scaling-strong"]) and "linear" not in texts(drawn["scaling-strong"])
     assert "for each device" in texts(drawn["scaling-weak"]) and "rbf" not in texts(drawn["scaling-weak"])
-    assert scaling.draw("weak", [c for c in found.curves if c.kind == "strong"], found.laws, False) is None
+    assert scaling.draw("weak", [c for c in found.curves if c.kind == "strong"], found.scaling_fits, False) is None
 
 
 def test_a_point_of_a_weak_curve_is_no_strong_curve_that_is_not_drawn(drawn):
@@ -121,45 +133,54 @@ def test_speedup_efficiency_ideal_and_law_are_drawn(drawn):
 
 
 def test_the_crossover_map_has_a_time_in_each_cell(drawn, found):
-    of = next(each for each in found.maps if each.case.workload == "rbf")
+    of = next(each for each in found.fastest_mode_maps if each.case.workload == "rbf")
     assert len(of.cells) == 12
     assert len(re.findall(r">[\d.]+ (?:s|ms|µs)(?: \?)?</text>", drawn["crossover"].panels[0])) == 12
 
 
 def test_growth_stands_at_the_end_of_its_line(drawn, found):
-    exponents = {f"{growth.exponent.value:.2f}" for growth in found.growths}
+    exponents = {f"{growth.exponent.value:.2f}" for growth in found.size_exponents}
     assert exponents & set(re.findall(r">(\d\.\d\d)</text>", texts(drawn["size"])))
 
 
 def test_the_fuller_panels_come_first_and_two_sizes_make_no_curve():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
-    panels = curves.panels([*few, *many])
+    panels = curves.size_sweeps([*few, *many])
     assert [panel.case.devices for panel in sizes._varied(panels)] == [1]
 
 
-def test_every_setting_has_its_name_and_the_line_is_the_front(drawn):
+def test_settings_of_the_front_have_names_and_marks_have_a_legend(drawn):
     (panel,) = drawn["front"].panels
     written = re.findall(r"<text[^>]*>([^<]*)</text>", panel)
-    counts = [f"{count} seed{'s' if count > 1 else ''}" for count in made_up.CHUNKS]
-    assert {"all at once", "auto, 512 MB", "4 points", "16 points", "16 points, host", *counts} <= set(written)
+    assert {"16 points", f"{made_up.CHUNKS[0]} seed"} <= set(written)
     assert [entry.name for entry in drawn["front"].legend] == ["chunk=auto", "not on the front", "on the front"]
+
+
+def names_of_settings(found):
+    """The names in a figure of settings, with where each begins and its height."""
+    axis = Figure().add_subplot()
+    front._draw(axis, found, False)
+    at = axis.transAxes.inverted().transform([axis.transData.transform(text.xy) for text in axis.texts])
+    return {text.get_text(): (x, y) for text, (x, y) in zip(axis.texts, at, strict=True)}
 
 
 def test_intervals_lie_within_a_panel_of_settings():
     noisy = [1.0, 9.0, 0.1, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     records = [record(seconds=noisy, **asked(50)), record(seconds=2.0, chunk=2, **asked(90))]
     axis, (of,) = Figure().add_subplot(), pareto.pareto_fronts(records)
-    front._draw(axis, of, sheet.room(1), False)
+    front._draw(axis, of, False)
     low, high = of.fastest.timing.interval
     assert axis.get_ylim()[0] < low < 1 < high < axis.get_ylim()[1]
 
 
-def test_of_very_many_settings_those_on_the_front_are_named():
+def test_of_very_many_settings_the_smallest_and_the_fastest_are_named_and_no_name_covers_another():
     records = [record(seconds=float(at % 7 + 1), chunk=at, **asked(1000 - at)) for at in range(1, 60)]
     (found,) = pareto.pareto_fronts(records)
-    written = set(re.findall(r"<text[^>]*>(\d+ seeds?)</text>", front.draw([found], False).svg))
-    assert written == {f"{one.timing.case.chunk} seeds" for one in found.best}
+    named = names_of_settings(found)
+    assert {f"{one.timing.case.chunk} seeds" for one in (found.smallest, found.fastest)} <= set(named)
+    heights = sorted(y for x, y in named.values() if x > 0.7)
+    assert all(above - below >= 0.04 for below, above in itertools.pairwise(heights))
 
 
 def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_sure(drawn):
@@ -172,7 +193,7 @@ def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_
 def filled(records):
     """Where along a panel of these there are filled marks."""
     axis = Figure().add_subplot()
-    mesh._draw(axis, meshes.meshes(curves.pooled(records)), sheet.room(1), False)
+    mesh._draw(axis, meshes.compare_meshes(curves.pool_processes(records)), sheet.panel_size(1), False)
     single = (line for line in axis.lines if len(line.get_xdata()) == 1)
     return [float(line.get_xdata()[0]) for line in single if line.get_markerfacecolor() != "none"]
 
@@ -181,26 +202,12 @@ def asked(memory):
     return {"temp_bytes": memory, "argument_bytes": 0, "output_bytes": 0}
 
 
-@pytest.mark.parametrize("count, crowd", [(5, 300), (12, 200), (16, 266)])
-def test_names_cover_no_mark_and_no_other_name_and_stay_in_their_panel(count, crowd):
-    draw, hidden = np.random.default_rng(count), 0
-    for _ in range(20):
-        marks = [(float(x), float(y)) for x, y in draw.uniform(20, crowd, size=(count, 2)) * (1, 0.6)]
-        found = names.place_labels(marks, {at: f"{at} points" for at in range(count)}, [], (266.0, 190.0), 7.5)
-        boxes = [names.Box(x, y, x + 7.5 * 0.56 * len(f"{at} points"), y + 7.5) for at, ((x, y), _) in found.items()]
-        covered = sum(one.over(other) for at, one in enumerate(boxes) for other in boxes[:at])
-        outside = sum((box.right - box.left) * 7.5 - box.over(names.Box(0, 0, 266, 190)) for box in boxes)
-        assert covered + outside < 0.05 * sum((box.right - box.left) * 7.5 for box in boxes)
-        hidden += sum(box.left < x < box.right and box.low < y < box.high for box in boxes for x, y in marks)
-    assert hidden == 0
-
-
 @pytest.mark.contract
 def test_two_hundred_curves_still_make_a_legible_figure():
     ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]
     records = [record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p) for d, p in of for m, a, b in ways]
-    strong = scaling.draw("strong", curves.curves(records), (), False)
+    strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
     assert strong.svg.count("points=204") == 1 and "points=192" not in strong.svg
     assert "fastest on the most devices is drawn" in strong.caption and len(strong.legend) == 7
 
@@ -208,46 +215,46 @@ def test_two_hundred_curves_still_make_a_legible_figure():
 def test_many_settings_make_a_line_and_a_mark_for_each_mode_alone():
     of = [(mode, chunk) for mode in ("jacfwd", "jacrev") for chunk in (None, *range(1, 9))]
     records = [record(d, (8.0 + (c or 0)) / d, mode=m, chunk=c, **asked(90 - (c or 0))) for m, c in of for d in (1, 2)]
-    strong = scaling.draw("strong", curves.curves(records), (), False)
+    strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
     assert [entry.name for entry in strong.legend][:2] == [f"{m} (vmap), shard_map, points split" for m in ("jacfwd", "jacrev")]
-    both = memory.draw(curves.pooled(records), False)
+    both = memory.draw(curves.pool_processes(records), False)
     assert [entry.name for entry in both.legend] == ["jacfwd (vmap)", "jacrev (vmap)"]
-    assert memory.draw(curves.pooled(records[:18]), False) is None  # of one mode: the figure of settings has it
+    assert memory.draw(curves.pool_processes(records[:18]), False) is None  # of one mode: the figure of settings has it
 
 
 def test_a_split_over_both_is_said_to_stand_with_its_fastest_mesh():
     records = [record(d, 8.0 / d, split="both", mesh=f"{d}x1") for d in (1, 2, 4)]
-    strong = scaling.draw("strong", curves.curves(records), (), False)
+    strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
     assert "the mesh that is fastest" in strong.caption and "both split, the fastest mesh" in strong.legend[0].name
-    assert "mesh" not in scaling.draw("strong", curves.curves([record(d, 8.0 / d) for d in (1, 2)]), (), False).caption
+    assert "mesh" not in scaling.draw("strong", curves.scaling_curves([record(d, 8.0 / d) for d in (1, 2)]), (), False).caption
 
 
 def test_nothing_on_the_front_is_beaten_in_both():
-    timings = curves.pooled([
+    timings = curves.pool_processes([
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    places = [footprint.MemoryPoint(footprint.memory(timing), timing.median, timing) for timing in timings]
-    assert [(place.memory, place.seconds) for place in footprint.front(places)] == [(10, 3.0), (30, 1.0)]
+    places = [footprint.MemoryPoint(footprint.memory_of(timing), timing.median, timing) for timing in timings]
+    assert [(place.memory, place.seconds) for place in footprint.find_front(places)] == [(10, 3.0), (30, 1.0)]
 
 
 def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
     asked = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
-    of = (curves.pooled([record(**fields)])[0] for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1}))
-    assert [footprint.memory(timing) for timing in of] == [9, 7, None]
+    of = (curves.pool_processes([record(**fields)])[0] for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1}))
+    assert [footprint.memory_of(timing) for timing in of] == [9, 7, None]
 
 
 def test_the_most_ways_are_compared_in_memory_not_the_largest_problem():
     both = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
-    timings = curves.pooled([*both, record(points=24, peak_bytes=20)])
+    timings = curves.pool_processes([*both, record(points=24, peak_bytes=20)])
     assert "points=12" in memory.draw(timings, False).svg
     assert memory.draw(timings[:1], False) is None
 
 
 def test_a_roofline_has_rates_under_measured_ceilings(found):
     (rbf, linear) = sorted(roofline.rooflines(found.timings), key=lambda each: each.case.workload != "rbf")
-    dots = [dot for some in rbf.dots.values() for dot in some]
-    assert len(dots) == 6 and len(linear.dots) == 1 and rbf.case.devices == 1
+    dots = [dot for some in rbf.points.values() for dot in some]
+    assert len(dots) == 6 and len(linear.points) == 1 and rbf.case.devices == 1
     assert rbf.memory == pytest.approx(1e12, rel=0.2) and rbf.arithmetic == pytest.approx(5e12, rel=0.2)
     for dot in dots:
         one = dot.timing.records[0]
@@ -257,9 +264,9 @@ def test_a_roofline_has_rates_under_measured_ceilings(found):
 
 def test_without_ceilings_or_counts_there_is_no_roofline():
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
-    assert roofline.rooflines(curves.pooled([record(**counted)])) == []
-    assert roofline._dot(curves.pooled([record(work=(1e6, None))])[0]) is None
-    assert roofline._dot(curves.pooled([record(**counted)])[0]).intensity == 1e6 / 80
+    assert roofline.rooflines(curves.pool_processes([record(**counted)])) == []
+    assert roofline._point(curves.pool_processes([record(work=(1e6, None))])[0]) is None
+    assert roofline._point(curves.pool_processes([record(**counted)])[0]).intensity == 1e6 / 80
 
 
 def test_the_parts_of_a_lost_efficiency_have_names(drawn):
@@ -270,14 +277,14 @@ def test_the_parts_of_a_lost_efficiency_have_names(drawn):
 
 def test_the_losses_are_those_of_the_fastest_way_that_is_not_written_by_hand():
     times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
-    several = curves.curves([record(d, seconds / d, mode=mode) for mode, seconds in times.items() for d in (1, 2)])
+    several = curves.scaling_curves([record(d, seconds / d, mode=mode) for mode, seconds in times.items() for d in (1, 2)])
     parts = [(curve, (EfficiencyBreakdown(2, None, None, None, 0.0),)) for curve in several]
     svg = efficiency.draw(parts, False).svg
     assert "jacfwd (vmap), shard_map" in svg and "analytic" not in svg and "jacrev" not in svg
 
 
 def test_of_nothing_nothing_is_drawn(tmp_path):
-    assert figures.draw(findings.read(tmp_path)) == []
+    assert figures.draw_figures(findings.read(tmp_path)) == []
 
 
 def test_a_drawing_stands_for_itself_where_panels_are_odd():
@@ -296,27 +303,27 @@ def test_ways_of_one_colour_are_told_apart_in_their_cells():
     "value, text", [(7, "7"), (8192, "8,192"), (100_000, "100 k"), (262_144, "262,144"), (10**7, "10 M"), (2**20, "1.05 M")]
 )
 def test_a_size_is_written_in_few_letters(value, text):
-    assert lines.whole(value) == text
+    assert lines.format_size(value) == text
 
 
 def test_equal_times_have_an_axis_and_no_complaint(tmp_path):
     made = [record(d, 1e-3, mode=m, sizes={"p": p}) for d in (1, 2) for m in ("jacfwd", "jacrev") for p in (2, 4, 8)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        drawn = {one.name: one for one in figures.draw(findings.read(made_up.write(tmp_path / "made", made)))}
+        drawn = {one.name: one for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))}
     assert ">0.00<" in drawn["size"].svg and "-0.00" not in drawn["size"].svg
 
 
 def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
     made = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
-    assert "size" in {one.name for one in figures.draw(findings.read(made_up.write(tmp_path / "made", made)))}
+    assert "size" in {one.name for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))}
 
 
 def several(*rows, workload="rbf", kind=False):
     """Findings' curves of made-up records of (mode, size, devices)."""
     draw = np.random.default_rng(0)
     records = [made_up.record(draw, made_up.case_of(workload, m, s, d, weak=kind)) for m, s, counts in rows for d in counts]
-    return curves.curves(records, ("weak" if kind else "strong",))
+    return curves.scaling_curves(records, ("weak" if kind else "strong",))
 
 
 def test_a_series_that_does_not_begin_at_one_device_is_drawn_with_its_baseline_at_the_axis():
@@ -340,5 +347,5 @@ def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn():
 
 def test_the_caption_of_the_memory_figure_does_not_call_the_fullest_problem_the_largest():
     both = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
-    drawn = memory.draw(curves.pooled([*both, record(points=24, peak_bytes=20)]), False)
+    drawn = memory.draw(curves.pool_processes([*both, record(points=24, peak_bytes=20)]), False)
     assert "the problem with the most modes is drawn" in drawn.caption and "the largest problem of each" not in drawn.caption

@@ -17,7 +17,7 @@ TEXTS = ("proposal.md", "proposal.tex")
 
 def written(folder):
     """The proposal of a folder: name -> text."""
-    paths = proposal.write(folder, findings.read(folder))
+    paths = proposal.write_proposal(folder, findings.read(folder))
     return {path.name: path.read_text() for path in paths if path.suffix in (".md", ".tex")}
 
 
@@ -34,7 +34,7 @@ def reported(tmp_path_factory):
     """A made-up study with strong and weak scaling, failures and skips, and its report."""
     made = [one for one in made_up.study(500) if one.case.workload in ("rbf", "residual")]
     folder = made_up.write(tmp_path_factory.mktemp("reported") / "study", made, "a study_of <mine> & 100 %")
-    write_report.write(folder)
+    write_report.write_report(folder)
     return folder
 
 
@@ -46,7 +46,7 @@ def whole(reported, tmp_path):
 
 def test_a_study_whose_work_per_device_grows_is_nowhere_called_weak(tmp_path):
     folder = made_up.write(tmp_path / "study", list(series(work=2.0)))
-    write_report.write(folder)
+    write_report.write_report(folder)
     texts = written(folder)
     for text in texts.values():
         assert "weak" not in text.lower()
@@ -62,7 +62,7 @@ def test_a_study_whose_work_per_device_is_constant_is_called_weak_scaling(tmp_pa
 @pytest.mark.contract
 def test_a_figure_of_weak_scaling_goes_away_with_the_word(tmp_path):
     folder = made_up.write(tmp_path / "study", list(series()))
-    write_report.write(folder)
+    write_report.write_report(folder)
     written(folder)
     assert list((folder / "report" / "proposal").glob("scaling-weak.*"))
     made_up.write(folder, list(series(work=2.0)))
@@ -109,9 +109,9 @@ def test_without_a_report_there_is_a_proposal_without_figures(tmp_path):
 def test_methods_say_how_it_was_measured(whole):
     text = written(whole)["proposal.md"]
     for told in (
-        "in float32 at highest precision", "Ways to the derivative: jacfwd (vmap)", "15 samples",
+        "in float32 at highest precision", "Methods: jacfwd (vmap)", "15 samples",
         "1 to 64 devices", "bootstrapped by level", "the largest error is 3 % of its tolerance", "a reference in float64",
-        "commit " + "c" * 40, "An accelerator", "jax 0.10.2", "node1, node2", "Environment made up", "scaling lint): 0 errors",
+        "commit " + "c" * 40, "An accelerator", "jax 0.10.2", "node1, node2", "Environment made up", "scaling lint: 0 errors",
         "from 2026-01-01T00:00:00Z", "out\\_of\\_memory",
     ):  # fmt: skip
         assert told in text, told
@@ -120,10 +120,10 @@ def test_methods_say_how_it_was_measured(whole):
 def test_methods_name_a_mode_once_whatever_its_settings_and_say_how_a_mesh_was_chosen(tmp_path, make_record):
     made = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     made += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
-    text = " ".join(methods_text.paragraphs(findings.read(made_up.write(tmp_path / "made", made))))
-    assert "Ways to the derivative: jacfwd (vmap). Of what trades memory for time 3 settings were measured." in text
+    text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "made", made))))
+    assert "Methods: jacfwd (vmap). 3 memory settings were measured." in text
     assert "the fastest mesh on each number of devices, chosen by the same times" in text
-    text = " ".join(methods_text.paragraphs(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
+    text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
     assert "settings were measured" not in text and "mesh" not in text
 
 
@@ -153,7 +153,7 @@ def test_compute_time_is_the_sum_over_every_attempt_of_devices_times_their_stage
 
 
 def test_the_hours_of_accelerators_are_no_core_hours(tmp_path):
-    told = methods_text.used(list(series(sampling_seconds=3600.0)))
+    told = methods_text.describe_compute_time(list(series(sampling_seconds=3600.0)))
     assert re.search(r"7\.\d+ device-hours", told) and "core-hours" not in told
 
 

@@ -40,7 +40,7 @@ def filled(path, records, name="made up", scaling=("strong",), missing=()):
 
 
 def page(path):
-    return write_report.write(path).read_text()
+    return write_report.write_report(path).read_text()
 
 
 def rows_of(path):
@@ -48,7 +48,7 @@ def rows_of(path):
 
 
 def test_every_file_of_the_report_is_there(folder):
-    assert write_report.write(folder) == folder / "report" / "index.html"
+    assert write_report.write_report(folder) == folder / "report" / "index.html"
     drawn = {f"{name}.{ending}" for name in ("scaling-strong", "crossover", "size", "losses") for ending in ("svg", "png", "pdf")}
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv", *drawn}
     assert (folder / "report" / "size.png").read_bytes().startswith(b"\x89PNG")
@@ -56,17 +56,17 @@ def test_every_file_of_the_report_is_there(folder):
 
 
 def test_writing_again_gives_the_same_bytes(folder):
-    write_report.write(folder)
+    write_report.write_report(folder)
     first = {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
-    write_report.write(folder)
+    write_report.write_report(folder)
     assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
 
 
 def test_a_figure_that_can_no_longer_be_drawn_goes_away(folder):
-    write_report.write(folder)
+    write_report.write_report(folder)
     for path in folder.glob("*.jsonl"):
         path.unlink()
-    write_report.write(folder)
+    write_report.write_report(folder)
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv"}
 
 
@@ -85,7 +85,7 @@ def test_names_of_a_users_workload_are_safe_in_figures(tmp_path):
 
 
 def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
-    write_report.write(folder)
+    write_report.write_report(folder)
     rows = rows_of(folder)
     assert len(rows) == 11
     assert sorted(row["status"] for row in rows) == ["failed"] + ["ok"] * 9 + ["skipped"]
@@ -95,7 +95,7 @@ def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
 
 
 def test_failed_attempts_and_then_a_success_count_as_one_success(folder):
-    told = answer.sentences(folder)
+    told = answer.answer_sentences(folder)
     assert "1 case failed: 1 wrong_answer: the result differs from the reference." in told
     assert not any("killed" in line for line in told) and "killed" not in page(folder)
 
@@ -103,12 +103,12 @@ def test_failed_attempts_and_then_a_success_count_as_one_success(folder):
 def test_modes_that_cannot_be_told_apart_are_called_so(tmp_path):
     wide = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
     found = filled(tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")])
-    assert "not distinguished" in answer.sentences(found)[0]
+    assert "not distinguished" in answer.answer_sentences(found)[0]
     assert answer.table_rows(found)[0][-1].startswith("not distinguished: 1.01x")
 
 
 def test_a_dishonest_record_is_marked_and_gets_no_speedup(folder, tmp_path):
-    assert any("1 case ran oversubscribed" in line for line in answer.sentences(folder))
+    assert any("1 case ran oversubscribed" in line for line in answer.answer_sentences(folder))
     assert "[oversubscribed]" in page(folder)
     twice = tmp_path / "twice"
     twice.mkdir()
@@ -118,8 +118,8 @@ def test_a_dishonest_record_is_marked_and_gets_no_speedup(folder, tmp_path):
 
 def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
     found = filled(tmp_path, [record(1, 8.0), record(2, 4.0, digest="two")])
-    told = answer.sentences(found)
-    assert any("2 environments stand in this folder (one, two)" in line for line in told)
+    told = answer.answer_sentences(found)
+    assert any("2 environments are in this folder (one, two)" in line for line in told)
     assert not any("speed-up" in line for line in told)
     text = page(found)
     assert "Environment one, 1 record" in text and "Environment two, 1 record" in text
@@ -127,19 +127,21 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
 
 def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
     found = filled(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
-    assert any(line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in answer.sentences(found))
-    assert not (write_report.write(found).parent / "scaling-weak.svg").exists()
+    assert any(
+        line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in answer.answer_sentences(found)
+    )
+    assert not (write_report.write_report(found).parent / "scaling-weak.svg").exists()
 
 
 def test_weak_scaling_is_drawn_where_it_holds(tmp_path):
     found = filled(tmp_path, weak(), scaling=["weak"])
-    assert (write_report.write(found).parent / "scaling-weak.svg").exists()
+    assert (write_report.write_report(found).parent / "scaling-weak.svg").exists()
 
 
 def test_a_folder_without_measurements_says_so(tmp_path):
     assert "Nothing has been measured" in page(tmp_path)
     found = filled(tmp_path, [record(status="failed", reason="error", text="it broke")])
-    assert "Nothing has been measured" in answer.sentences(found)[0] and "it broke" in page(found)
+    assert "Nothing has been measured" in answer.answer_sentences(found)[0] and "it broke" in page(found)
     assert answer.table_rows(found) == []
 
 
@@ -148,7 +150,7 @@ def test_damaged_lines_and_cases_without_a_record_are_named(tmp_path):
     (found / "torn.jsonl").write_text('{"half')
     text = page(found)
     assert "<h2>Damaged lines</h2>" in text and "torn.jsonl:1" in text and "points=99" in text
-    assert any("1 case of the study has no record yet" in line for line in answer.sentences(found))
+    assert any("1 case of the study has no record yet" in line for line in answer.answer_sentences(found))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,6 @@ def test_ratios_are_written_with_their_interval():
 
 def test_a_name_that_is_a_picture_or_a_link_in_markdown_is_neither(tmp_path):
     filled(tmp_path, [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")], name="[y](http://nowhere.invalid/y)")
-    write_report.write(tmp_path)
+    write_report.write_report(tmp_path)
     text = (tmp_path / "report" / "table.md").read_text()
     assert r"\!\[x\](http" in text and r"\[y\](http" in text and not re.search(r"(?<!\\)\]\(", text)

@@ -14,7 +14,7 @@ from scaling.core.record import Record, to_line
 from scaling.core.store import write_json
 from scaling.report import cards, export, figures, methods_text, outcomes, planned, rows, tables, write_report
 from scaling.report.drawing import plans
-from scaling.report.labels import stems
+from scaling.report.labels import file_stems
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
 
@@ -82,7 +82,7 @@ def measured(*modes, counts=(1, 2, 4, 8), kind=KIND):
 
 
 def table_of(found, anchor):
-    return next(table for table in tables.every(found) if table.anchor == anchor)
+    return next(table for table in tables.page_tables(found) if table.anchor == anchor)
 
 
 def cells(table, **where):
@@ -105,27 +105,27 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(alone):
-    return write_report.write(alone).read_text()
+    return write_report.write_report(alone).read_text()
 
 
 def test_a_folder_of_plans_alone_answers_with_the_plan(alone, page):
     found = findings.read(alone)
-    first, *rest = answer.sentences(found)
+    first, *rest = answer.answer_sentences(found)
     assert first.startswith(
         "Planned for A far machine, and nothing measured here: 9 cases, 1 skipped, 1 failed on 1 to 512 devices"
     )
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
-    assert any("the fastest planned way" in sentence for sentence in rest)
+    assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
-    assert answer.brief(found) == ([], answer.sentences(found))
+    assert answer.summarize(found) == ([], answer.answer_sentences(found))
 
 
 def test_an_empty_folder_still_says_that_nothing_was_measured(tmp_path):
-    assert answer.sentences(tmp_path)[0].startswith("Nothing has been measured")
+    assert answer.answer_sentences(tmp_path)[0].startswith("Nothing has been measured")
 
 
 def test_the_cards_of_a_plan_name_the_least_time_and_say_that_it_was_not_measured(alone):
-    rbf = next(card for card in cards.cards(findings.read(alone)) if card.family.startswith("rbf"))
+    rbf = next(card for card in cards.make_cards(findings.read(alone)) if card.family.startswith("rbf"))
     assert rbf.family.endswith("planned for A far machine")
     assert (rbf.mode, rbf.sure) == ("jacfwd (vmap)", False)
     assert rbf.where.startswith("512 devices") and rbf.time.startswith("119 µs")
@@ -137,7 +137,7 @@ def test_the_cards_of_a_plan_name_the_least_time_and_say_that_it_was_not_measure
 def test_answers_stand_once_in_a_section_of_their_own(alone, page):
     section = page[page.index('<section id="plan-far">') :]
     section = html.unescape(re.sub(r"<[^>]*>", "", section[: section.index("</section>")]))
-    (told,) = planned.sections(findings.read(alone))
+    (told,) = planned.plan_sections(findings.read(alone))
     assert told.title == "Planned for A far machine" and told.answers
     bare = html.unescape(re.sub(r"<[^>]*>", "", page))
     for sentence in told.answers:
@@ -152,8 +152,8 @@ def test_many_answers_are_folded_and_none_is_lost(tmp_path):
         for v in range(25) for n in (1, 8)
     ]  # fmt: skip
     folder = write(tmp_path / "many", records)
-    (told,) = planned.sections(findings.read(folder))
-    text = write_report.write(folder).read_text()
+    (told,) = planned.plan_sections(findings.read(folder))
+    text = write_report.write_report(folder).read_text()
     bare = html.unescape(re.sub(r"<[^>]*>", "", text))
     assert len(told.answers) == 51 and all(bare.count(sentence) == 1 for sentence in told.answers)
     shown, _ = text[text.index('id="plan-far"') :].split("<summary>The other 41 answers</summary>")
@@ -183,14 +183,14 @@ def test_a_case_without_a_prediction_says_why(tmp_path):
     (row,) = cells(table_of(findings.read(folder), "planned-far"))
     assert row["remarks"] == "not predicted: no rate of divisions" and row["collectives"] == "none"
     assert row["predicted time"] == row["efficiency"] == row["by"] == ""
-    write_report.write(folder)
+    write_report.write_report(folder)
 
 
 def test_what_does_not_fit_and_what_failed_have_tables_of_their_own(alone):
     found = findings.read(alone)
     (row,) = cells(table_of(found, "unfit-far"))
     assert (row["memory"], row["of capacity"], row["devices"]) == ("300 MB", "150 %", "1")
-    assert row["what is said"] == "needs 300 MB, a device has 200 MB"
+    assert row["remarks"] == "needs 300 MB, a device has 200 MB"
     (other,) = cells(table_of(found, "unplanned-far"))
     assert other["status"] == "failed" and other["reason"] == "error: an exception" and other["text"] == NASTY
 
@@ -201,14 +201,16 @@ def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
     bare = write(tmp_path / "bare", measured("jacfwd"))
     mixed, plain = findings.read(both), findings.read(bare)
     theirs = {"planned-far", "unfit-far", "unplanned-far"}
-    assert [t for t in tables.every(mixed) if t.anchor not in theirs and t.anchor != "review"] == [
-        t for t in tables.every(plain) if t.anchor != "review"
+    assert [t for t in tables.page_tables(mixed) if t.anchor not in theirs and t.anchor != "review"] == [
+        t for t in tables.page_tables(plain) if t.anchor != "review"
     ]
-    assert outcomes.grid(mixed) == outcomes.grid(plain) and outcomes.unmeasured(mixed) == outcomes.unmeasured(plain)
+    assert outcomes.outcome_grid(mixed) == outcomes.outcome_grid(plain) and outcomes.group_unmeasured(
+        mixed
+    ) == outcomes.group_unmeasured(plain)
     assert rows.record_table(mixed).rows == rows.record_table(plain).rows
-    assert {d.svg for d in figures.draw(plain)} == {d.svg for d in figures.draw(mixed) if d.name != "plan-far"}
-    assert [cards.cards(mixed)] == [cards.cards(plain)]
-    said = [s for s in answer.sentences(mixed) if s not in answer.sentences(plain)]
+    assert {d.svg for d in figures.draw_figures(plain)} == {d.svg for d in figures.draw_figures(mixed) if d.name != "plan-far"}
+    assert [cards.make_cards(mixed)] == [cards.make_cards(plain)]
+    said = [s for s in answer.answer_sentences(mixed) if s not in answer.answer_sentences(plain)]
     assert len(said) == 1 and said[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
 
 
@@ -216,10 +218,10 @@ def test_two_hardwares_are_kept_apart_even_where_their_names_become_one(tmp_path
     folder = write(tmp_path / "two", [*curve(hardware="far"), *curve("linear", hardware="FAR!", kind="other")])
     write_json(folder / "plan-FAR!.json", {"hardware": {"title": "Another"}})
     found = findings.read(folder)
-    assert stems(["far", "FAR!", "far-2"]) == {"far": "far", "FAR!": "far-2", "far-2": "far-2-2"}
+    assert file_stems(["far", "FAR!", "far-2"]) == {"far": "far", "FAR!": "far-2", "far-2": "far-2-2"}
     assert {row["workload"].split()[0] for row in cells(table_of(found, "planned-far"))} == {"rbf"}
     assert {row["workload"].split()[0] for row in cells(table_of(found, "planned-far-2"))} == {"linear"}
-    text = write_report.write(folder).read_text()
+    text = write_report.write_report(folder).read_text()
     anchors = re.findall(r'\bid="([^"]+)"', text)
     assert len(anchors) == len(set(anchors)) and {"plan-far", "plan-far-2"} <= set(anchors)
 
@@ -231,7 +233,7 @@ def test_every_link_of_a_page_of_plans_leads_somewhere(alone, page):
 
 
 def test_the_figure_notes_where_formula_begins_and_what_is_hollow(alone):
-    (drawing,) = figures.draw(findings.read(alone))
+    (drawing,) = figures.draw_figures(findings.read(alone))
     assert drawing.name == "plan-far" and "hollow" in drawing.caption and "measured on such" not in drawing.caption
     assert len(drawing.panels) == 2 and sum("formula →" in panel for panel in drawing.panels) == 1
     assert any(entry.name == "ideal" for entry in drawing.legend)
@@ -240,7 +242,7 @@ def test_the_figure_notes_where_formula_begins_and_what_is_hollow(alone):
 @pytest.mark.contract
 def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_path):
     def drawn(name, records):
-        (drawing,) = (d for d in figures.draw(findings.read(write(tmp_path / name, records))) if d.name == "plan-far")
+        (drawing,) = (d for d in figures.draw_figures(findings.read(write(tmp_path / name, records))) if d.name == "plan-far")
         return drawing
 
     alone = drawn("alone", curve())
@@ -256,7 +258,7 @@ def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_pat
 def test_weak_plans_are_drawn_beside_weak_measurements_only(tmp_path):
     weak = [planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count) for count in (1, 8, 64)]
     folder = write(tmp_path / "weak", [*weak, *measured("jacfwd")], scaling=["weak"])
-    (drawing,) = (d for d in figures.draw(findings.read(folder)) if d.name == "plan-far")
+    (drawing,) = (d for d in figures.draw_figures(findings.read(folder)) if d.name == "plan-far")
     assert "for each device" in drawing.panels[0] and not any(entry.name.startswith("measured") for entry in drawing.legend)
 
 
@@ -265,16 +267,16 @@ def test_the_largest_families_are_drawn_and_the_rest_is_named(tmp_path):
         planned_record(dataclasses.replace(case_of("rbf", "jacfwd", 1, n), variant=f"v{v}", points=64 * (v + 1)), 0.1 / n)
         for v in range(plans.MOST_PANELS + 2) for n in (1, 8)
     ]  # fmt: skip
-    (drawing,) = figures.draw(findings.read(write(tmp_path / "many", records)))
+    (drawing,) = figures.draw_figures(findings.read(write(tmp_path / "many", records)))
     assert len(drawing.panels) == plans.MOST_PANELS and "2 workloads left out, but in the table" in drawing.caption
     assert "v9" in drawing.panels[0] and "v0" in drawing.caption and "v1" in drawing.caption
 
 
 def test_nothing_is_drawn_of_one_number_of_devices(tmp_path):
     found = findings.read(write(tmp_path / "one", curve(counts=(8,))))
-    assert figures.draw(found) == []
+    assert figures.draw_figures(found) == []
     assert [row["efficiency"] for row in cells(table_of(found, "planned-far"))] == [""]
-    assert "Planned for A far machine" in write_report.write(tmp_path / "one").read_text()
+    assert "Planned for A far machine" in write_report.write_report(tmp_path / "one").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -297,25 +299,25 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     assert list(by_mode) == ["all", "jacfwd (vmap)", "jacrev (vmap)", "linearize (vmap)"]
     assert by_mode["all"]["cases"] == "6" and by_mode["linearize (vmap)"]["within the interval"] == "none"
     assert by_mode["jacfwd (vmap)"]["within the interval"] == "100 %" and by_mode["linearize (vmap)"]["worst"].startswith("0.3")
-    first, order = answer.scored(found.scores[0])
+    first, order = answer.describe_score(found.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of ways") and "4 (67 %) were predicted in the right order" in order
-    assert first in answer.sentences(found) and order in answer.sentences(found)
+    assert first in answer.answer_sentences(found) and order in answer.answer_sentences(found)
 
 
 @pytest.mark.contract
 def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two(scored):
-    (drawing,) = (d for d in figures.draw(findings.read(scored)) if d.name == "score-near")
+    (drawing,) = (d for d in figures.draw_figures(findings.read(scored)) if d.name == "score-near")
     assert [entry.name for entry in drawing.legend] == ["rbf", "a factor of two", "as predicted"]
     assert drawing.legend[0].dashes == "None" and drawing.legend[0].marker == "o"
-    text = write_report.write(scored).read_text()
+    text = write_report.write_report(scored).read_text()
     assert '<section id="score-near">' in text and "were predicted in the right order" in text[text.index('id="score-near"') :]
 
 
 def test_without_scores_there_is_neither_table_nor_figure(alone):
     found = findings.read(alone)
-    assert not any(table.anchor.startswith("scores") for table in tables.every(found))
-    assert not any(drawing.name.startswith("score") for drawing in figures.draw(found))
+    assert not any(table.anchor.startswith("scores") for table in tables.page_tables(found))
+    assert not any(drawing.name.startswith("score") for drawing in figures.draw_figures(found))
 
 
 def test_whatever_stands_in_a_plan_is_text(tmp_path):
@@ -325,7 +327,7 @@ def test_whatever_stands_in_a_plan_is_text(tmp_path):
         for r in curve(hardware=hostile, kind="<i>device</i>")
     ]
     folder = write(tmp_path / "made", [*records, *[bad(records[0].case, "too_large", text=NASTY)]], "unread", "unread")
-    text = write_report.write(folder).read_text()
+    text = write_report.write_report(folder).read_text()
     elements = Elements()
     elements.feed(text)
     assert text.count("<script") == 1 and not {"b", "i", "img"} & elements.names and "onload" not in elements.attributes
@@ -338,10 +340,10 @@ def test_whatever_stands_in_a_plan_is_text(tmp_path):
 
 def test_figures_of_hardware_that_is_planned_for_no_more_go_away(tmp_path):
     folder = write(tmp_path / "made", curve())
-    write_report.write(folder)
+    write_report.write_report(folder)
     assert (folder / "report" / "plan-far.svg").exists()
     write(folder, curve(hardware="other"), hardware="other")
-    write_report.write(folder)
+    write_report.write_report(folder)
     assert {path.name for path in (folder / "report").glob("plan-*")} == {f"plan-other.{end}" for end in figures.ENDINGS}
 
 
@@ -349,7 +351,7 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    written = {path.name for path in export.write(alone, ("csv", "parquet"), tmp_path)}
+    written = {path.name for path in export.write_exports(alone, ("csv", "parquet"), tmp_path)}
     assert {"plans.csv", "plans.parquet"} <= written
     with (tmp_path / "plans.csv").open(newline="") as file:
         told = list(csv.DictReader(file))
@@ -369,13 +371,13 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
 
 def test_there_is_no_table_of_plans_where_nothing_was_planned(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert [table.name for table in rows.tables(found)] == ["records", "curves", "samples", "laws"]
-    assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(rows.record_table(found).kinds)
+    assert [table.name for table in rows.export_tables(found)] == ["records", "curves", "samples", "laws"]
+    assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(rows.record_table(found).column_types)
 
 
 def test_the_methods_tell_how_predictions_are_made(alone, tmp_path):
-    nothing, how = methods_text.paragraphs(findings.read(alone))
+    nothing, how = methods_text.describe_methods(findings.read(alone))
     assert nothing == "Nothing has been measured." and how.startswith("Times for A far machine are predicted and not measured")
     assert "median" in how and "95 %" in how
     plain = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert not any("predicted" in paragraph for paragraph in methods_text.paragraphs(plain))
+    assert not any("predicted" in paragraph for paragraph in methods_text.describe_methods(plain))

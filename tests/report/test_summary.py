@@ -19,7 +19,7 @@ def read(folder, records):
 
 
 def told(found, folder, **options):
-    return summary.lines(found, folder / "made", **options)
+    return summary.summary_lines(found, folder / "made", **options)
 
 
 @pytest.mark.parametrize("many", [0, 3, 40, 600])
@@ -55,7 +55,7 @@ def test_no_mode_is_called_the_fastest_under_the_time_of_an_empty_call(tmp_path)
 @pytest.mark.parametrize("width", [20, 33, 40, 57, 80])
 def test_no_line_is_broken_within_a_number_its_unit_or_its_interval(width):
     text = "it takes 87.2 µs (87.0 to 87.4) on 2 devices and 399 MB of 8.10 GB, 40 % of 1,234,567 seeds " * 5
-    lines = summary.fold(text, width)
+    lines = summary.wrap_text(text, width)
     assert " ".join(lines) == text.strip() and max(map(len, lines)) <= max(width, len("87.2 µs (87.0 to 87.4)"))
     for whole in ("87.2 µs (87.0 to 87.4)", "2 devices", "399 MB", "8.10 GB", "40 %"):
         assert sum(line.count(whole) for line in lines) == 5

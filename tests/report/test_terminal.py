@@ -36,13 +36,13 @@ def printed(found, width=80, encoding="utf-8", **options):
     """What a console of this kind gets, as text."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
-    terminal.show(found, Console(file=file, width=width, **options))
+    terminal.print_table(found, Console(file=file, width=width, **options))
     file.flush()
     return raw.getvalue().decode(encoding)
 
 
 def lines_of(found, width=80):
-    return [line.plain for line in terminal.curves(found, width)]
+    return [line.plain for line in terminal.draw_curves(found, width)]
 
 
 def test_the_table_and_the_curves_are_shown(few):
@@ -117,7 +117,7 @@ def test_a_refused_series_is_not_called_weak(tmp_path):
 
 def test_nothing_measured_draws_nothing(tmp_path, make_record):
     found = findings.read(made_up.write(tmp_path, [make_record("failed", reason="error", text="it broke")]))
-    assert printed(found) == "" and terminal.curves(found, 80) == []
+    assert printed(found) == "" and terminal.draw_curves(found, 80) == []
 
 
 def test_text_of_a_record_steers_no_terminal(tmp_path, make_record):
@@ -128,10 +128,10 @@ def test_text_of_a_record_steers_no_terminal(tmp_path, make_record):
 
 def test_equal_points_and_a_slowdown_can_be_drawn():
     series = [terminal_plot.PlotSeries([(1, 1), (2, 0.5)], "a"), terminal_plot.PlotSeries([(1, 1), (2, 1)], "b")]
-    rows = terminal_plot.draw(series, [(1, "1"), (2, "2")], [(1, "1x")], 20, 8)
+    rows = terminal_plot.draw_plot(series, [(1, "1"), (2, "2")], [(1, "1x")], 20, 8)
     assert all(isinstance(row, Text) and row.cell_len <= 20 for row in rows) and len(rows) == 8
     assert "a" in rows[5].plain and "b" in rows[0].plain
-    flat = terminal_plot.draw([terminal_plot.PlotSeries([(4, 2)], "a")], [(4, "4")], [(2, "2x")], 20, 6)
+    flat = terminal_plot.draw_plot([terminal_plot.PlotSeries([(4, 2)], "a")], [(4, "4")], [(2, "2x")], 20, 6)
     assert sum("a" in row.plain for row in flat) == 1
 
 
@@ -139,12 +139,12 @@ def test_equal_points_and_a_slowdown_can_be_drawn():
 def test_numbers_in_the_table_are_never_broken(few, many, width):
     for found in (few, many):
         text = " ".join(" ".join(printed(found, width).split("\u2502")).split())
-        for row in answer.brief(found)[0]:
+        for row in answer.summarize(found)[0]:
             assert row[3] in text and re.search(r"\d+\.?\d*x", row[5])[0] in text
 
 
 def test_a_legend_that_is_cut_says_so(few):
-    lines = terminal.curves(few, 24)
+    lines = terminal.draw_curves(few, 24)
     assert any(line.plain.endswith("…") for line in lines) and max(len(line.plain) for line in lines[:-1]) <= 24
 
 

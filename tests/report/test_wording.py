@@ -10,7 +10,7 @@ import pytest
 from scaling.analysis import findings
 from scaling.core import formatting
 from scaling.report import export, figures, proposal, write_report
-from scaling.report.labels import legible
+from scaling.report.labels import clean_text
 from tests.support import made_up
 
 pytestmark = pytest.mark.thin(3, "process")
@@ -36,15 +36,15 @@ def folder(tmp_path, make_record):
 
 
 def test_every_sign_that_steers_is_a_space_and_half_a_character_a_mark():
-    assert legible("a\x1b[1m\tb\r\nc\x85") == "a [1m b \nc "
-    assert legible("\ud800x\uffff") == "\ufffdx\ufffd"
-    assert legible("µ é 日本 🎉 שלום") == "µ é 日本 🎉 שלום"
+    assert clean_text("a\x1b[1m\tb\r\nc\x85") == "a [1m b \nc "
+    assert clean_text("\ud800x\uffff") == "\ufffdx\ufffd"
+    assert clean_text("µ é 日本 🎉 שלום") == "µ é 日本 🎉 שלום"
 
 
 def test_no_file_of_a_report_a_proposal_or_an_export_to_be_read_holds_such_signs(folder):
-    write_report.write(folder)
-    proposal.write(folder, findings.read(folder))
-    export.write(folder, ["extrap"])
+    write_report.write_report(folder)
+    proposal.write_proposal(folder, findings.read(folder))
+    export.write_exports(folder, ["extrap"])
     written = [path for path in folder.rglob("*") if path.suffix in ENDINGS]
     assert {path.suffix for path in written} == set(ENDINGS)
     assert not [path.name for path in written if CONTROL.search(path.read_bytes().decode())]
@@ -54,7 +54,7 @@ def test_no_file_of_a_report_a_proposal_or_an_export_to_be_read_holds_such_signs
 
 
 def test_half_a_character_reaches_tables_for_programs_as_its_number(folder):
-    export.write(folder, ["csv", "parquet"])
+    export.write_exports(folder, ["csv", "parquet"])
     plain, typed = (getattr(pandas, f"read_{name}")(folder / "export" / f"records.{name}") for name in ("csv", "parquet"))
     assert list(typed["text"].dropna()) == [STEERING + r"\ud800half" + "\uffff"]
     assert r"\ud800half" in plain["text"].dropna().iloc[0] and len(plain) == len(typed) == 13
@@ -70,7 +70,7 @@ def test_a_name_in_signs_that_the_font_has_not_is_drawn_without_complaint(tmp_pa
     made = [make_record(workload="日本", devices=d, seconds=[1.0 / d] * 9) for d in (1, 2)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (drawing, *_) = figures.draw(findings.read(made_up.write(tmp_path / "made", made)))
+        (drawing, *_) = figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))
     assert "日本" in drawing.svg
 
 

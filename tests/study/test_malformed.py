@@ -736,7 +736,7 @@ TABLES["verbs"] = {
         (("merge", "good", "nowhere", "--output", "new"), "no results in 'nowhere'"),
         (("merge", "good", "good", "--output", ""), "output"),
         (("compare", "good", "good"), "itself"),
-        (("compare", "good"), "nothing was measured beside good"),
+        (("compare", "good"), "there is no variant of good"),
         (("compare", "good", "nowhere"), "no results in 'nowhere'"),
         (("compare", "good", "other", "--margin", "nan"), "margin must be from 0 to under 1"),
         (("compare", "good", "other", "--margin", "-1"), "margin must be from 0 to under 1"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.analysis.curves import curves
+from scaling.analysis.curves import scaling_curves
 from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.wandb import runs
@@ -28,7 +28,7 @@ def only(folder: Path, job_type: str) -> list[runs.TrackedRun]:
 
 
 def test_the_rows_of_a_curve_are_its_points_with_the_ideal_beside_them(folder):
-    drawn = {curve.name: curve for curve in curves(store.load(folder).records)}
+    drawn = {curve.name: curve for curve in scaling_curves(store.load(folder).records)}
     made = only(folder, "curve")
     assert {run.name for run in made} == set(drawn) and len(made) == 2
     for run in made:

@@ -1,128 +1,104 @@
-"""Front: one program under several settings of its memory, time against bytes, each setting by its name.
+"""Front: one program under several memory settings, time against memory, with the Pareto front."""
 
-Knows fronts, and where there is room for a name; not which settings there may be.
-"""
-
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 from matplotlib.axes import Axes
 
-from scaling.analysis.curves import family, size_name, volume
-from scaling.analysis.methods import describe_call, method_of
+from scaling.analysis.curves import family_key, problem_size, size_name
+from scaling.analysis.grouping import group_by, interleave_groups
+from scaling.analysis.methods import base_method, describe_call, method_of
 from scaling.analysis.pareto import MethodTime, ParetoFront
 from scaling.core.case import AUTO
 from scaling.core.formatting import count_of
-from scaling.report.drawing import lines, names
-from scaling.report.drawing.names import Point
-from scaling.report.drawing.palette import BLUE, GREY, INK, QUIET, VERMILION
-from scaling.report.drawing.sheet import Drawing, compose, room
+from scaling.report.drawing import lines
+from scaling.report.drawing.palette import BLUE, GREY, INK, MUTED, VERMILION
+from scaling.report.drawing.sheet import Drawing, compose
 
 MOST_PANELS = 6
-_MOST_NAMES = 16  # in a panel
-_HEIGHT = 3.8  # inches
-_BEST, _BEATEN, _FOUND = ("on the front", BLUE, "o"), ("not on the front", GREY, "x"), ("chunk=auto", VERMILION, "D")
+_LETTER, _LINE_SPACE = 0.011, 0.045  # width and height of a letter, as fractions of a panel
+_BEST, _BEATEN, _AUTO = (
+    ("on the front", BLUE, "o"),
+    ("not on the front", GREY, "x"),
+    ("chunk=auto", VERMILION, "D"),
+)
 
 
-def draw(fronts: Sequence[ParetoFront], several: bool) -> Drawing | None:
-    """A panel for each program, in turn from each family, the largest and fullest first."""
+def draw(fronts: Sequence[ParetoFront], show_environment: bool) -> Drawing | None:
+    """Return a panel for each program, in turn from each family, the largest problem with the most
+    settings first.
+    """
     if not fronts:
         return None
-    shown = _varied(fronts)[:MOST_PANELS]
-    told = "One program on the same devices, under several settings of memory: how many seeds and points it takes at a time, what"
-    told += " is kept and where. Bytes of a device: inputs, result and temporaries, as the compiler tells them; bars are 95 %"
-    told += " intervals. On the front: no other setting is both faster, by the medians, and smaller."
+    ordered = sorted(fronts, key=lambda f: (-problem_size(f.case), -len(f.settings), f.fastest.timing.median))
+    shown = interleave_groups(ordered, lambda f: (f.environment, *family_key(f.case)))[:MOST_PANELS]
+    caption = (
+        "One program on the same devices, under several memory settings: how many seeds and points it "
+        "takes at a time, what is kept and where. Bytes of a device: inputs, result and temporaries, as "
+        "reported by the compiler; bars are 95 % intervals. On the front: no other setting is both faster, "
+        "by the medians, and smaller. Names stand where there is room; the table has all."
+    )
     if len(fronts) > len(shown):
-        told += f" {len(shown)} of {len(fronts)} are drawn; the others stand in the table."
-    painters = [partial(_draw, front=front, space=room(len(shown)), several=several) for front in shown]
-    return compose("front", "Settings: what memory buys", told, painters, height=_HEIGHT)
+        caption += f" {len(shown)} of {len(fronts)} are drawn; the others are in the table."
+    painters = [partial(_draw, front=front, show_environment=show_environment) for front in shown]
+    return compose("front", "Memory settings: time against memory", caption, painters, height=3.8)
 
 
-def _varied(fronts: Iterable[ParetoFront]) -> list[ParetoFront]:
-    """In turn from each family: the fronts of its largest problem, those of more settings first."""
-    turn: dict[tuple, int] = {}
-    ranked = []
-    for front in sorted(fronts, key=lambda one: (-volume(one.case), -len(one.settings), one.fastest.timing.median)):
-        of = (front.environment, *family(front.case))
-        turn[of] = turn.get(of, -1) + 1
-        ranked.append((turn[of], front))
-    return [front for _, front in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def _draw(axis: Axes, front: ParetoFront, space: tuple[float, float], several: bool) -> None:
+def _draw(axis: Axes, front: ParetoFront, show_environment: bool) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
-    kinds: dict[tuple[str, str, str], list[MethodTime]] = {}
-    for setting in front.settings:
-        kinds.setdefault(_FOUND if setting.timing.case.chunk == AUTO else _BEST if setting.best else _BEATEN, []).append(setting)
-    for (name, colour, marker), some in kinds.items():
-        rows = [(one.timing.median, *_interval(one)) for one in some]
-        around = [[max(0.0, row[0] - row[1]) for row in rows], [max(0.0, row[2] - row[0]) for row in rows]]
+    for (name, colour, marker), group in group_by(front.settings, _kind).items():
+        rows = [(one.timing.median, *_interval(one)) for one in group]
+        errors = [[max(0.0, row[0] - row[1]) for row in rows], [max(0.0, row[2] - row[0]) for row in rows]]
         axis.errorbar(
-            [one.memory for one in some], [row[0] for row in rows], yerr=around, label=name, color=colour, marker=marker,
-            linestyle="none", markersize=5, elinewidth=1, capsize=2,
+            [one.memory for one in group], [row[0] for row in rows], yerr=errors, label=name, color=colour,
+            marker=marker, linestyle="none", markersize=5, elinewidth=1, capsize=2,
         )  # fmt: skip
-    left, right = _around([one.memory for one in front.settings])
-    low, high = _around([end for one in front.settings for end in (one.timing.median, *_interval(one))])
-    corners = _corners(front, right, high)
-    axis.plot(*zip(*corners, strict=True), color=QUIET, linewidth=1.2, zorder=1)
+    left, right = _limits([one.memory for one in front.settings])
+    low, high = _limits([end for one in front.settings for end in (one.timing.median, *_interval(one))])
+    memory, seconds = [s.memory for s in front.best], [s.timing.median for s in front.best]
+    steps = [memory[0], *memory, right], [high, *seconds, seconds[-1]]
+    axis.step(*steps, where="post", color=MUTED, linewidth=1.2, zorder=1)
     axis.set_xlim(left, right)
     axis.set_ylim(low, high)
-    _name(axis, front, corners, space, ((left, right), (low, high)))
-    lines.logarithmic(axis.xaxis, "B", [left, right])
-    lines.logarithmic(axis.yaxis, "s", [low, high])
+    _write_names(axis, front)
+    lines.set_log_axis(axis.xaxis, "B", [left, right])
+    lines.set_log_axis(axis.yaxis, "s", [low, high])
     axis.set_xlabel("memory of a device")
     axis.set_ylabel("time")
     axis.grid(True)
     case = front.fastest.timing.case
-    how = f"{size_name(case)}, {method_of(case).plain.name}, {describe_call(case)}, {count_of(case.devices, 'device')}"
-    lines.title(axis, case, how, front.environment if several else "")
+    words = (size_name(case), base_method(case).name, describe_call(case), count_of(case.devices, "device"))
+    lines.set_panel_title(axis, case, ", ".join(words), front.environment if show_environment else "")
 
 
-def _interval(setting: MethodTime) -> Point:
+def _kind(setting: MethodTime) -> tuple[str, str, str]:
+    return _AUTO if setting.timing.case.chunk == AUTO else _BEST if setting.best else _BEATEN
+
+
+def _interval(setting: MethodTime) -> tuple[float, float]:
     return setting.timing.interval or (setting.timing.median, setting.timing.median)
 
 
-def _around(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of a logarithmic axis with room for names at the ends."""
-    more = max(1.5, (max(values) / min(values)) ** 0.18)
-    return min(values) / more, max(values) * more
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return the limits of a logarithmic axis, with a margin for names."""
+    margin = max(1.5, (max(values) / min(values)) ** 0.18)
+    return min(values) / margin, max(values) * margin
 
 
-def _corners(front: ParetoFront, right: float, high: float) -> list[Point]:
-    """The front as a line of steps: from above down to the smallest, and from the fastest on to the right."""
-    corners: list[Point] = [(front.smallest.memory, high)]
-    for setting in front.best:
-        corners += [(setting.memory, corners[-1][1]), (setting.memory, setting.timing.median)]
-    return [*corners, (right, corners[-1][1])]
-
-
-def _name(
-    axis: Axes, front: ParetoFront, corners: Sequence[Point], space: tuple[float, float], limits: tuple[Point, Point]
-) -> None:
-    """Write the names beside their marks; where these are too many, of those on the front alone."""
-    panel, size = (space[0], (_HEIGHT - 0.5) * 72), space[1]
-    across, up = limits
-
-    def place(value: Point) -> Point:
-        return panel[0] * _share(value[0], across), panel[1] * _share(value[1], up)
-
-    marks = [place((one.memory, one.timing.median)) for one in front.settings]
-    few = len(marks) <= _MOST_NAMES
-    wanted = [at for at, one in enumerate(front.settings) if few or one.best or one.timing.case.chunk == AUTO][:_MOST_NAMES]
-    texts = {at: method_of(front.settings[at].timing.case).brief or "all at once" for at in wanted}
-    bars = [[place((one.memory, end)) for end in _interval(one)] for one in front.settings]
-    strokes = [*pairwise(map(place, corners)), *((low, high) for low, high in bars)]
-    for at, (corner, start) in names.place_labels(marks, texts, strokes, panel, size).items():
-        (x, y), one = marks[at], front.settings[at]
-        leader = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3, "relpos": start}
+def _write_names(axis: Axes, front: ParetoFront) -> None:
+    """Write names at the marks, those of the front first; a name that would cover another one is left out."""
+    written: list[tuple[float, float, float]] = []  # left, right, height
+    ranked = sorted(front.settings, key=lambda one: (one not in (front.fastest, front.smallest), not one.best))
+    for setting in ranked:
+        at = (setting.memory, setting.timing.median)
+        name = method_of(setting.timing.case).short_memory_setting or "all at once"
+        x, y = axis.transAxes.inverted().transform(axis.transData.transform(at))
+        left, right = (x - _LETTER * len(name), x) if x > 0.7 else (x, x + _LETTER * len(name))
+        if any(start < right and left < end and abs(y - height) < _LINE_SPACE for start, end, height in written):
+            continue
+        written.append((left, right, y))
         axis.annotate(
-            texts[at], (one.memory, one.timing.median), (corner[0] - x, corner[1] - y), textcoords="offset points", ha="left",
-            va="bottom", fontsize=size, color=INK, arrowprops=leader if start else None,
+            name, at, (-4 if x > 0.7 else 4, 4), textcoords="offset points",
+            ha="right" if x > 0.7 else "left", va="bottom", fontsize=7.5, color=INK,
         )  # fmt: skip
-
-
-def _share(value: float, limits: Point) -> float:
-    return math.log(value / limits[0]) / math.log(limits[1] / limits[0])

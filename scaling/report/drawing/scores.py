@@ -1,4 +1,4 @@
-"""Scores: predicted against measured seconds, a point for each case that was both, on both axes logarithmic."""
+"""Scores: predicted against measured seconds, both axes logarithmic."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,22 +12,24 @@ from scaling.report.drawing.palette import BLUE, GREEN, GREY, OCHRE, OLIVE, PURP
 from scaling.report.drawing.sheet import Drawing, compose
 
 _SIGNS = (
-    (BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (OCHRE, "v"), (SKY, "P"), (OLIVE, "<"), (GREY, "x"),
+    (BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (OCHRE, "v"), (SKY, "P"), (OLIVE, "<"),
+    (GREY, "x"),
 )  # fmt: skip
 _FACTOR = 2.0  # the lines beside the diagonal
 _ROOM = 1.3  # beyond the least and the largest
 
 
 def draw(scores: PlanScores, stem: str) -> Drawing:
-    """One panel."""
+    """Return one panel."""
     caption = (
-        "A mark for each case that was both planned and measured on the same kind of device. On the line what was predicted is "
-        "what was measured, above it took less than predicted; between the outer lines the two are within a factor of two."
+        "A mark for each case that was both planned and measured on the same kind of device. On the line "
+        "what was predicted is what was measured, above it took less than predicted; between the outer "
+        "lines the two are within a factor of two."
     )
-    if len({pair.timing.case.workload for pair in scores.whole.pairs}) > len(_SIGNS):
+    if len({pair.timing.case.workload for pair in scores.total.pairs}) > len(_SIGNS):
         caption += f" All workloads after the first {len(_SIGNS) - 1} have one sign."
     title = f"Predicted against measured: {scores.hardware}"
-    return compose(f"score-{stem}", title, caption, [partial(_draw, pairs=scores.whole.pairs)], height=4.4)
+    return compose(f"score-{stem}", title, caption, [partial(_draw, pairs=scores.total.pairs)], height=4.4)
 
 
 def _draw(axis: Axes, pairs: Sequence[PlannedPair]) -> None:
@@ -37,22 +39,22 @@ def _draw(axis: Axes, pairs: Sequence[PlannedPair]) -> None:
     for number, (shade, marker) in enumerate(_SIGNS):
         last = number == len(_SIGNS) - 1
         names = workloads[number:] if last else workloads[number : number + 1]
-        some = [(pair.timing.median, _predicted(pair)) for pair in pairs if pair.timing.case.workload in names]
-        if some:
+        group = [(pair.timing.median, _predicted(pair)) for pair in pairs if pair.timing.case.workload in names]
+        if group:
             name = names[0] if len(names) == 1 else f"{len(names)} other workloads"
             axis.plot(
-                *zip(*some, strict=True), label=name, color=shade, marker=marker, markersize=4, markerfacecolor="none",
-                markeredgewidth=0.8, linestyle="None", alpha=0.8,
+                *zip(*group, strict=True), label=name, color=shade, marker=marker, markersize=4,
+                markerfacecolor="none", markeredgewidth=0.8, linestyle="None", alpha=0.8,
             )  # fmt: skip
     both = [seconds for pair in pairs for seconds in (pair.timing.median, _predicted(pair))]
     ends = min(both) / _ROOM, max(both) * _ROOM
     axis.plot(ends, ends, label="as predicted", color=lines.GUIDE["color"], linewidth=1, linestyle="-", zorder=1)
     for number, factor in enumerate((_FACTOR, 1 / _FACTOR)):
-        named: dict[str, Any] = {} if number else {"label": "a factor of two"}
-        axis.plot(ends, [factor * end for end in ends], zorder=1, **named, **lines.GUIDE)
+        name_with_blocks: dict[str, Any] = {} if number else {"label": "a factor of two"}
+        axis.plot(ends, [factor * end for end in ends], zorder=1, **name_with_blocks, **lines.GUIDE)
     for one, each in ((axis.xaxis, axis.set_xlim), (axis.yaxis, axis.set_ylim)):
         each(*ends)
-        lines.logarithmic(one, "s", ends)
+        lines.set_log_axis(one, "s", ends)
     axis.set_xlabel("measured time")
     axis.set_ylabel("predicted time")
     axis.grid(True)

@@ -1,18 +1,18 @@
-"""Sheet: panels side by side as one figure, with one legend, in SVG, PNG and PDF: the same bytes for the same values.
+"""Sheet: panels side by side as one figure with one legend, in SVG, PNG and PDF: the same bytes for the
+same values.
 
-Each panel comes apart as well, so that a page can put them below each other where it is narrow. Does not know what is drawn.
+Each panel is also returned as an SVG of its own, so that a page can place panels below each other.
 """
 
 import contextlib
-import copy
 import html
 import io
 import math
 import re
 import warnings
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -21,26 +21,44 @@ from matplotlib.colors import to_hex
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
-from scaling.report.drawing.palette import GRID, GROUND, INK, QUIET, themed
-from scaling.report.labels import legible
+from scaling.report.drawing.palette import GRID, GROUND, INK, MUTED, to_css_variables
+from scaling.report.labels import clean_text
 
 Painter = Callable[[Axes], None]
 _COLUMNS, _WIDTH, _LEAST_WIDTH = 2, 4.9, 7.5  # inches
-_LEFT, _RIGHT, _BOTTOM = 0.85, 0.35, 0.5  # room around a panel for what is written there
-_TARGET = re.compile(r"(?:^|url\()#([^)]+)\)?")  # of a reference: what an attribute points to
-# Names come from studies, so that a dollar sign is a dollar sign and no formula.
+_LEFT, _RIGHT, _BOTTOM = 0.85, 0.35, 0.5  # margins of a panel
+_TAG, _NAME = (
+    re.compile(r"<[^>]*>"),
+    re.compile(r'(\bid="|url\(#|href="#)'),
+)  # text is escaped: no < or > in it
+# Names come from studies: a dollar sign is not a formula.
 _STYLE: Any = {
-    "svg.fonttype": "none", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 10, "axes.spines.top": False,
-    "axes.spines.right": False, "text.color": INK, "axes.edgecolor": QUIET, "axes.labelcolor": INK, "xtick.color": QUIET,
-    "ytick.color": QUIET, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.facecolor": "none", "figure.facecolor": "none", "axes.axisbelow": True,
-    "axes.titley": 1.0,  # else every drawing looks for what might be in the title's way
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.titley": 1.0,  # else every drawing searches for overlaps with the title
+}
 
 
 class LegendEntry(NamedTuple):
-    """A line of the legend: a name, and how what bears it is drawn."""
+    """A line of the legend: a name, and how it is drawn."""
 
     name: str
     colour: str
@@ -50,7 +68,9 @@ class LegendEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: the stem of its file names, what it shows in words, as a whole in three forms, and its panels for a page."""
+    """A figure: the stem of its file names, title and caption, three file formats, and its panels for a
+    page.
+    """
 
     name: str
     title: str
@@ -63,52 +83,53 @@ class Drawing:
 
 
 def compose(name: str, title: str, caption: str, painters: Sequence[Painter], height: float = 3.2) -> Drawing:
-    """Draw the panels, two beside each other, each of this height in inches below its heading."""
+    """Draw the panels, two side by side, each of this height in inches below its title."""
     columns = min(_COLUMNS, len(painters))
     rows = math.ceil(len(painters) / columns)
-    with _style(name):
+    with _figure_style(name):
         figure = Figure()
         axes = [figure.add_axes((0, 0, 1, 1), label=str(number)) for number in range(len(painters))]
         for axis, paint in zip(axes, painters, strict=True):
             paint(axis)
-        handles = _handles(axes)
+        handles = _legend_handles(axes)
         longest = max(map(len, handles), default=0)
         wide = 2 if longest > 40 else 3 if longest > 24 else 4
         heading = 0.1 + 0.165 * max(axis.get_title(loc="left").count("\n") + 1 for axis in axes)
-        below = 0.1 + 0.22 * math.ceil(len(handles) / wide) if handles else 0.0
-        boxes = _place(figure, axes, columns, (rows, heading + height, below), heading)
+        legend_height = 0.1 + 0.22 * math.ceil(len(handles) / wide) if handles else 0.0
+        boxes = _place_panels(figure, axes, columns, (rows, heading + height, legend_height), heading)
         if handles:
             figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=wide, frameon=False, fontsize=9)
         for text in figure.findobj(Text):
-            text.set_text(legible(text.get_text()))
-        svg = _saved(figure, "svg").decode()
+            text.set_text(clean_text(text.get_text()))
+        svg = _save(figure, "svg").decode()
         svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-        return Drawing(
-            name, title, caption, _apart(svg, boxes, name, title), tuple(map(_entry, handles, handles.values())),
-            _grounded(svg, title), _saved(figure, "png", dpi=150, facecolor=GROUND, metadata={"Software": None}),
-            _saved(figure, "pdf", facecolor=GROUND, metadata={"CreationDate": None}),
-        )  # fmt: skip
+        whole = _with_background(svg, title)
+        png = _save(figure, "png", dpi=150, facecolor=GROUND, metadata={"Software": None})
+        pdf = _save(figure, "pdf", facecolor=GROUND, metadata={"CreationDate": None})
+        panels = _panel_svgs(figure, axes, boxes, name, title)  # last: it takes the figure apart
+    legend = tuple(_legend_entry(label, handle) for label, handle in handles.items())
+    return Drawing(name, title, caption, panels, legend, whole, png, pdf)
 
 
-def room(panels: int) -> tuple[float, float]:
-    """How wide a panel is within its axes where there are so many, and how large small letters are in it, in points.
+def panel_size(panels: int) -> tuple[float, float]:
+    """Return the width of a panel's axes and the size of small letters in points, for this number of panels.
 
-    For what must know before it is laid out. One alone is wider, so that a phone shows it smaller.
+    A single panel is wider, so that a phone shows it smaller.
     """
     columns = min(_COLUMNS, panels)
     width = max(_LEAST_WIDTH, _WIDTH * columns) / columns
     return 72 * (width - _LEFT - _RIGHT), 7.5 if columns > 1 else 10.0
 
 
-def _place(
+def _place_panels(
     figure: Figure, axes: Sequence[Axes], columns: int, heights: tuple[int, float, float], heading: float
 ) -> list[tuple[float, float, float, float]]:
-    """Lay the panels out, in inches, with the same room around each, and say where each lies: left, top, width, height.
+    """Place the panels with the same margins, and return where each is in inches: left, top, width, height.
 
-    By arithmetic: matplotlib's own layouts draw everything several times to find the same.
+    By arithmetic: matplotlib's own layouts draw everything several times.
     """
-    rows, height, below = heights
-    width, tall = max(_LEAST_WIDTH, _WIDTH * columns), rows * height + below
+    rows, height, legend_height = heights
+    width, tall = max(_LEAST_WIDTH, _WIDTH * columns), rows * height + legend_height
     figure.set_size_inches(width, tall)
     boxes = []
     for number, axis in enumerate(axes):
@@ -120,75 +141,71 @@ def _place(
 
 
 @contextlib.contextmanager
-def _style(salt: str) -> Iterator[None]:
-    """Ours and nobody's matplotlibrc; the salt makes an SVG's own names the same each time."""
+def _figure_style(salt: str) -> Iterator[None]:
+    """Set our style instead of the user's matplotlibrc; the salt makes the names in an SVG reproducible."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in signs that our font has not: boxes in PNG
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # characters that our font lacks: boxes in PNG
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": salt})
         yield
 
 
-def _saved(figure: Figure, form: str, **options: Any) -> bytes:
+def _save(figure: Figure, form: str, **options: Any) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=form, **options)
     return content.getvalue()
 
 
-def _handles(axes: Sequence[Axes]) -> dict[str, Any]:
-    """What bears a name in any panel, each name once, the ideal and other guides last."""
+def _legend_handles(axes: Sequence[Axes]) -> dict[str, Any]:
+    """Return what has a name in any panel, each name once; guides such as the ideal come last."""
     named: dict[str, Any] = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(name, handle)
-    return dict(sorted(named.items(), key=lambda pair: (_entry(*pair).colour == QUIET, pair[0])))
+    return dict(sorted(named.items(), key=lambda pair: (_legend_entry(*pair).colour == MUTED, pair[0])))
 
 
-def _entry(name: str, handle: Any) -> LegendEntry:
+def _legend_entry(name: str, handle: Any) -> LegendEntry:
     line = handle[0] if isinstance(handle, Container) else handle  # of an error bar the line, of bars the first
     if not hasattr(line, "get_linestyle") or not hasattr(line, "get_marker"):
         return LegendEntry(name, to_hex(line.get_facecolor()), None, None)
     marker = line.get_marker()
     return LegendEntry(
-        name, to_hex(line.get_color()), line.get_linestyle(), None if marker in ("None", "", None) else str(marker)
+        name,
+        to_hex(line.get_color()),
+        line.get_linestyle(),
+        None if marker in ("None", "", None) else str(marker),
     )
 
 
-def _grounded(svg: str, title: str) -> str:
-    """The whole figure on a ground of its own, legible wherever it is opened."""
+def _with_background(svg: str, title: str) -> str:
+    """Return the whole figure with a background, readable wherever it is opened."""
     head, body = svg.split(">", 1)
     role = f'<svg role="img" aria-label="{html.escape(title)}"'
     return head.replace("<svg", role, 1) + f'>\n <rect width="100%" height="100%" fill="{GROUND}"/>' + body.strip() + "\n"
 
 
-def _apart(svg: str, boxes: Sequence[tuple[float, float, float, float]], name: str, title: str) -> tuple[str, ...]:
-    """Each panel as an SVG element of its own, to stand in a page beside others: no header, names of its own."""
-    groups: dict[str | None, ET.Element] = {}
-    shared: dict[str | None, ET.Element] = {}
-    for element in ET.fromstring(svg).iter():
-        (groups if element.tag.endswith("}g") else shared)[element.get("id")] = element
-    made = []
-    for number, box in enumerate(boxes, 1):
-        view = " ".join(f"{72 * each:.2f}" for each in box)  # an SVG counts in points
-        panel = ET.Element("svg", {"viewBox": view, "role": "img", "aria-label": f"{title}, panel {number}"})
-        group = groups[f"axes_{number}"]
-        own, used = {each.get("id") for each in group.iter()}, dict[str, None]()
-        for element in group.iter():
-            used |= dict.fromkeys(target for value in element.attrib.values() for target in _TARGET.findall(value))
-        defs = ET.SubElement(panel, "defs")  # markers stand where they were drawn first, which may be in another panel
-        defs.extend(_renamed(shared[each], f"{name}-{number}-") for each in used if each not in own)
-        panel.append(_renamed(group, f"{name}-{number}-"))
-        made.append(ET.tostring(panel, encoding="unicode"))
-    return tuple(made)
+def _panel_svgs(
+    figure: Figure,
+    axes: Sequence[Axes],
+    boxes: Sequence[tuple[float, float, float, float]],
+    name: str,
+    title: str,
+) -> tuple[str, ...]:
+    """Return each panel as an SVG element for a page: in the page's colours, with names of its own."""
+    figure.legends.clear()
+    height, panels = figure.get_figheight(), []
+    for number, (axis, (left, top, width, tall)) in enumerate(zip(axes, boxes, strict=True), 1):
+        for other in axes:
+            other.set_visible(other is axis)
+        area = Bbox.from_bounds(left, height - top - tall, width, tall)
+        svg = _save(figure, "svg", bbox_inches=area).decode()
+        body = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index(">", svg.index("<svg")) + 1 :], flags=re.DOTALL)
+        head = f'<svg viewBox="0 0 {72 * width:g} {72 * tall:g}" role="img" aria-label="{html.escape(title)}, panel {number}">'
+        panels.append(head + _TAG.sub(partial(_adapt_tag, prefix=f"{name}-{number}-"), body.strip()))
+    return tuple(panels)
 
 
-def _renamed(element: ET.Element, prefix: str) -> ET.Element:
-    """The same with a prefix before its names and in the page's colours: in attributes, which are ours, never in text."""
-    fresh = copy.deepcopy(element)
-    for each in fresh.iter():
-        each.tag = each.tag.split("}")[-1]
-        for name, value in list(each.attrib.items()):
-            del each.attrib[name]
-            pointed = _TARGET.sub(lambda found: found[0].replace("#", f"#{prefix}"), value)
-            each.set(name.split("}")[-1], prefix + value if name == "id" else themed(pointed))
-    return fresh
+def _adapt_tag(tag: re.Match[str], prefix: str) -> str:
+    """Return a tag with a prefix before its names, in the page's colours."""
+    return to_css_variables(_NAME.sub(rf"\g<1>{prefix}", tag[0]))
