@@ -31,7 +31,7 @@ _MOST_PLOT_LINES = 14  # lines of a plot with its axes
 _GAP = "  "
 _TEXT = (0, 2, 4)  # columns whose cells may be broken between words
 _RUNNER_UP, _RATIO = 4, 5
-_BORDERS = 3  # characters of a column beside its cell
+_BORDERS = 3  # characters of a column around its cell
 ToText = Callable[[str], str]
 
 

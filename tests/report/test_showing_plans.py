@@ -301,7 +301,7 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     assert by_mode["jacfwd (vmap)"]["within the interval"] == "100 %" and by_mode["linearize (vmap)"]["worst"].startswith("0.3")
     first, order = answer.describe_score(found.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
-    assert order.startswith("Of 6 pairs of ways") and "4 (67 %) were predicted in the right order" in order
+    assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
     assert first in answer.answer_sentences(found) and order in answer.answer_sentences(found)
 
 

@@ -15,7 +15,7 @@ _SIGNS = (
     (BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (OCHRE, "v"), (SKY, "P"), (OLIVE, "<"),
     (GREY, "x"),
 )  # fmt: skip
-_FACTOR = 2.0  # the lines beside the diagonal
+_FACTOR = 2.0  # the lines parallel to the diagonal
 _ROOM = 1.3  # beyond the least and the largest
 
 
