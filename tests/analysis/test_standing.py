@@ -110,7 +110,7 @@ def test_an_environment_of_many_jobs_is_told_in_a_line(tmp_path):
     jobs = [dataclasses.replace(base, replicate=n, environment=base.environment | {"job": f"12_{n}"}) for n in range(100)]
     told(tmp_path, *jobs)
     (environment,) = tables.describe_environments(read(tmp_path))
-    assert dict(environment["rows"])["job"] == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
+    assert dict(environment.rows)["job"] == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
 
 
 def told(tmp_path, *records):
