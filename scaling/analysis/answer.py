@@ -95,7 +95,7 @@ def _what(case: Case) -> str:
     """What was timed, where it is no mode of JAX."""
     if case.kind != "case":
         return "what the machine can do"
-    return case.engine if case.engine != "jax" else "values" if case.mode == "value" else "derivatives written by hand"
+    return case.engine if case.engine != "jax" else "values" if case.ad_mode.is_value else "derivatives written by hand"
 
 
 def _verdict(row: Fastest, size: str) -> str:

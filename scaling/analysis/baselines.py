@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.analysis.curves import Timing, problem, ratio_of
-from scaling.core.case import ANALYTIC, CEILING
+from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.record import Record
 from scaling.options import machine_peaks
@@ -62,10 +62,10 @@ def machine(timing: Timing) -> tuple:
 
 
 def _standing(timing: Timing, group: Sequence[Timing], speeds: Mapping[tuple, list[tuple[int, float]]]) -> Baseline:
-    value = timing.case.mode == "value"
+    value = timing.case.ad_mode.is_value
     ours = [t for t in group if t.case.engine == "jax"]
-    hand = _fastest(t for t in ours if t.case.mode in ANALYTIC and t.case.seeds == timing.case.seeds)
-    rival = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
+    hand = _fastest(t for t in ours if t.case.ad_mode.closed_form and t.case.seeds == timing.case.seeds)
+    rival = _fastest(t for t in ours if not t.case.ad_mode.closed_form) if timing.case.engine != "jax" else None
     return Baseline(
         timing,
         by_hand=ratio_of(timing, hand) if hand and not value else None,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from scaling.analysis.curves import Timing, problem, ratio_of
 from scaling.analysis.stages import pays_after
-from scaling.core.case import WHOLE
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
     """Every timing with coloured seeds; what is written by hand needs none."""
     groups: dict[tuple, list[Timing]] = {}
     for timing in timings:
-        if timing.case.mode not in WHOLE and timing.case.engine == "jax":
+        if timing.case.ad_mode.has_seeds and timing.case.engine == "jax":
             where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
             groups.setdefault(where, []).append(timing)
     return [_coloring(timing, group) for group in groups.values() for timing in group if timing.case.seeds != "identity"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from scaling.analysis import certainty, ratios, resampling
 from scaling.analysis.methods import SETTINGS, Method, method_of
 from scaling.analysis.sweeps import numbers, sweeps
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, is_ratio_determined
 from scaling.core.record import Record
 from scaling.core.store import latest
@@ -307,7 +307,7 @@ def _best_plain(timings: Iterable[Timing]) -> dict[tuple, Timing]:
     for timing in timings:
         where = (timing.environment, problem(timing.case))
         case = timing.case
-        if case.api == "jit" and case.devices == 1 and case.mode not in ANALYTIC and case.engine == "jax":
+        if case.api == "jit" and case.devices == 1 and not case.ad_mode.closed_form and case.engine == "jax":
             best[where] = min(best.get(where, timing), timing, key=lambda t: t.median)
     return best
 
@@ -368,7 +368,7 @@ def fastest(records: Iterable[Record]) -> list[Fastest]:
     """JAX's fastest way to each problem on each number of devices, in each environment; the hand-written one does not compete."""
     groups: dict[tuple, list[Timing]] = {}
     for timing in pooled(records):
-        if timing.case.mode != "value":
+        if not timing.case.ad_mode.is_value:
             where = (timing.environment, timing.honest, problem(timing.case), timing.case.devices)
             groups.setdefault(where, []).append(timing)
     return [_fastest(rivals, group) for group in groups.values() if (rivals := [t for t in group if _competes(t.case)])]
@@ -376,7 +376,7 @@ def fastest(records: Iterable[Record]) -> list[Fastest]:
 
 def _competes(case: Case) -> bool:
     """Return whether a case may be the fastest: JAX's modes, less what is written by hand."""
-    return case.engine == "jax" and case.mode not in ANALYTIC
+    return case.engine == "jax" and not case.ad_mode.closed_form
 
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
@@ -395,7 +395,7 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Fastest:
 
 
 def _by_hand(case: Case) -> bool:
-    return case.engine == "jax" and case.mode in ANALYTIC
+    return case.engine == "jax" and case.ad_mode.closed_form
 
 
 def panels(records: Iterable[Record]) -> list[Panel]:

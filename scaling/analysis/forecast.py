@@ -12,7 +12,7 @@ import numpy as np
 
 from scaling.analysis.curves import KINDS, family_name, size_name
 from scaling.analysis.methods import method_of
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
 from scaling.core.record import Record
 from scaling.core.store import latest
@@ -180,7 +180,7 @@ def _around(base: Record, record: Record, scale: float) -> tuple[float, float] |
 def answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """What one asks a plan, in sentences: when more devices stop to pay, what does not fit, what is the cheapest."""
     groups: dict[tuple, list[Predicted]] = {}
-    for curve in [curve for curve in forecast.curves if curve.case.mode not in ANALYTIC]:  # by hand it competes with no mode
+    for curve in [curve for curve in forecast.curves if not curve.case.ad_mode.closed_form]:  # by hand it competes with no mode
         groups.setdefault((curve.kind, problem(_each(curve))), []).append(curve)
     told = [line for curves in groups.values() for line in _of_problem(curves, forecast, deadline)]
     return [*told, *_memory(forecast), *_formula(forecast)]

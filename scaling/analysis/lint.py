@@ -14,7 +14,7 @@ from scaling.analysis.curves import KINDS, Curve, Timing, family_name, size_name
 from scaling.analysis.findings import Findings, marks
 from scaling.analysis.meshes import padding
 from scaling.analysis.pareto import TOO_MUCH, chosen
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration, format_percentage
 from scaling.core.record import REASONS, Record
@@ -215,7 +215,7 @@ def _problems(cases: Sequence[Case]) -> list[str]:
 
 
 def _unrivalled(found: Findings) -> list[str]:
-    beside = {problem(timing.case) for timing in _cases(found) if timing.case.mode in ANALYTIC or timing.case.engine != "jax"}
+    beside = {problem(timing.case) for timing in _cases(found) if timing.case.ad_mode.closed_form or timing.case.engine != "jax"}
     return _problems([row.first.case for row in found.fastest if problem(row.first.case) not in beside])
 
 

@@ -5,8 +5,9 @@ Knows cases; not what was measured of them.
 
 from typing import Any, NamedTuple
 
-from scaling.core.case import WHOLE, Case
+from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes
+from scaling.core.modes import MODES
 
 # What trades memory for time, and changes neither the result nor the way to it.
 SETTINGS = ("chunk", "block", "memory_limit", "storage", "remat")
@@ -32,7 +33,7 @@ class Method(NamedTuple):
     @property
     def name(self) -> str:
         """In words; modes that return the derivative themselves take the batch as they like."""
-        mode = self.mode if self.mode in WHOLE and self.batch == "vmap" else f"{self.mode} ({self.batch})"
+        mode = self.mode if not MODES[self.mode].has_seeds and self.batch == "vmap" else f"{self.mode} ({self.batch})"
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
         if (self.engine == "jax") != self.jit:  # JAX compiles unless told not to, most peers when told to
             words.append("compiled" if self.jit else "eager")

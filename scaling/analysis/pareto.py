@@ -73,7 +73,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
     several = latest(records)
     families: dict[tuple[str, Case], list[MemoryPoint]] = {}
     for timing in pooled(several):
-        if timing.honest and timing.case.mode != "value" and (bytes_of := _asked(timing.records[0])):
+        if timing.honest and not timing.case.ad_mode.is_value and (bytes_of := _asked(timing.records[0])):
             families.setdefault(_family(timing.environment, timing.case), []).append(MemoryPoint(bytes_of, timing.median, timing))
     unfit: dict[tuple[str, Case], dict[str, Record]] = {}
     for record in several:

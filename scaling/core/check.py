@@ -23,16 +23,17 @@ import jax
 import numpy as np
 
 from scaling.core import inputs
+from scaling.core import pattern as patterns
 from scaling.core.case import SECOND, Case, Refusal
-from scaling.core.reduction_reference import Jacobians, Rounding, add_points, reduce_jacobians, reduce_step_bounds
+from scaling.core.pattern import Pattern
+from scaling.core.reduction_reference import Jacobians, Rounding, count_entries, reduce_jacobians
+from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Reference, Workload
 from scaling.options.reference import fd_check, finite_differences, float64, numeric, sampled
 from scaling.options.reference.finite_differences import over
 from scaling.options.reference.numeric import Numeric
 from scaling.options.reference.sampled import EntryComparison, SampledPart
-from scaling.options.sparse import common_pattern
-from scaling.options.sparse.sparsity import Pattern
 
 # Unit roundoff of a product in float32 where an accelerator shortens its factors.
 PRODUCT_ROUNDOFF = {
@@ -45,11 +46,21 @@ _ROUNDINGS = 8  # in each term; what needs more is looked at again
 _UNDERFLOWS = 2.0**10  # of the smallest normal number: what lies below may be lost in a product
 _FAIR = 64  # roundings of a value that may show in its derivative
 _MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
-_BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
+_BLOCK_NUMBERS = (
+    2**16
+)  # of a block: its arrays stay in the cache, and their memory is not given back each time
 _KEPT_BYTES = 2**26
-BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
-_NUDGES, _NUDGE_ROUNDINGS = 8, 2  # evaluations of what failed, and how many roundings the inputs of each are moved by
-_POINTS_AGAIN, _COLUMNS_AGAIN = 8, 32  # of what failed in a block, evaluated again; the rest is judged by their noise
+BUDGET_SECONDS = (
+    10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+)
+_NUDGES, _NUDGE_ROUNDINGS = (
+    8,
+    2,
+)  # evaluations of what failed, and how many roundings the inputs of each are moved by
+_POINTS_AGAIN, _COLUMNS_AGAIN = (
+    8,
+    32,
+)  # of what failed in a block, evaluated again; the rest is judged by their noise
 _NUMBERS_AGAIN = 2**24  # of all blocks
 _INCOMPARABLE = 0.01  # the share of entries that may be left out because rounding decides them
 # How a problem is computed, not what: the reference is the same for every way.
@@ -116,9 +127,14 @@ class _Question(NamedTuple):
     def how(self) -> str | None:
         """What is made of each Jacobian; of a value nothing but its sum over points."""
         reduce = self.workload.reduce
-        if self.case.mode == "value":
+        if self.case.ad_mode.is_value:
             return "points" if reduce == "points" or self.sizes.summed else None
         return reduce or ("outputs" if self.sizes.summed else None)
+
+    @property
+    def reduction(self) -> Reduction:
+        """The same as a value."""
+        return REDUCTIONS[self.how] if self.how else WHOLE
 
     @property
     def at_entries(self) -> bool:
@@ -128,12 +144,16 @@ class _Question(NamedTuple):
     @property
     def sampled(self) -> bool:
         """Whether all entries of the reference would take too long; a norm has no part that could be compared alone."""
-        return self.numeric is not None and self.numeric.seconds > BUDGET_SECONDS and self.how != "norm"
+        return (
+            self.numeric is not None
+            and self.numeric.seconds > BUDGET_SECONDS
+            and self.reduction.sampling is not None
+        )
 
     @property
     def stepping(self) -> bool:
         """Whether the mode takes finite steps, which have an error of their own."""
-        return self.case.mode == "finite_difference"
+        return self.case.ad_mode.finite_step
 
 
 class _Block(NamedTuple):
@@ -147,18 +167,30 @@ class _Block(NamedTuple):
 
 
 def verdict(
-    case: Case, workload: Workload, sizes: DerivativeShape, got: np.ndarray, platform: str, *, pattern: Pattern | None = None
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    got: np.ndarray,
+    platform: str,
+    *,
+    pattern: Pattern | None = None,
 ) -> Verdict:
     """Compare a result, (points, outputs', inputs') as `collect` gives it, with the reference: every point, or every copy.
 
     pattern: where the entries of a coloured result lie; without one they are those of the workload's own pattern.
     """
     asked = _question(case, workload, sizes, platform, pattern)
-    if got.shape[1:] != (due := _due(asked)) or (len(got) != case.points and asked.how != "points") or not len(got):
-        raise Refusal(f"the result has the shape {got.shape}, where {due} of each of {case.points} points is due")
+    if (
+        got.shape[1:] != (due := _due(asked))
+        or (len(got) != case.points and not asked.reduction.sums_points)
+        or not len(got)
+    ):
+        raise Refusal(
+            f"the result has the shape {got.shape}, where {due} of each of {case.points} points is due"
+        )
     inside = asked.numeric.inside if asked.numeric else 0.0
     allowed = tolerance(case, asked.rounding.total, platform, inside)
-    each = "copy" if asked.how == "points" else "point"
+    each = "copy" if asked.reduction.sums_points else "point"
     if (bad := _not_finite(got)) is not None:
         return Verdict(None, allowed, "not_finite", f"the result is not finite at {each} {bad}")
     if reason := _hopeless(asked, allowed):
@@ -232,18 +264,24 @@ class _Compared:
         asked = self.asked
         if not self._again:
             return
-        native = asked.numeric.native if asked.numeric else numeric.native(asked.case, asked.workload, self._again[0][0].named)
+        native = (
+            asked.numeric.native
+            if asked.numeric
+            else numeric.native(asked.case, asked.workload, self._again[0][0].named)
+        )
         for block, comparison in self._again:
             if self.first is None:
                 self._look_at(native, block, comparison, roundoff)
         for block, flat in self._later:
             self._count(block, flat, ~(flat <= self.worst_allowed))
 
-    def _look_at(self, native: float64.Evaluation, block: _Block, whole: EntryComparison, roundoff: float) -> None:
+    def _look_at(
+        self, native: float64.Evaluation, block: _Block, whole: EntryComparison, roundoff: float
+    ) -> None:
         """Evaluate some of what failed in a block again, and judge the rest by it."""
         asked, all_errors = self.asked, over(np.abs(whole.got - whole.want), whole.size)
         part = _worst_part(all_errors > self.allowed, all_errors, whole.by_column)
-        named = block.named if asked.how == "points" else _at_points(native, block.named, part)
+        named = block.named if asked.reduction.sums_points else _at_points(native, block.named, part)
         comparison = whole.at(part)
         error = np.abs(comparison.got - comparison.want)
         noise, natural = _noise(asked, native, named, comparison, part, roundoff)
@@ -251,13 +289,21 @@ class _Compared:
             np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0)
         )  # of an output that crosses zero here
         typical = typical if part.columns is None else typical[..., part.columns]
-        noise = np.maximum(noise, np.minimum(self.allowed * typical, _rounded(roundoff, asked.workload.terms) * natural))
+        noise = np.maximum(
+            noise, np.minimum(self.allowed * typical, _rounded(roundoff, asked.workload.terms) * natural)
+        )
         jitter = _jitter(asked, named, comparison, part)
-        zero = comparison.size <= 8 * jitter  # the reference is nothing but its own rounding, and that grows with the roundoff
+        zero = (
+            comparison.size <= 8 * jitter
+        )  # the reference is nothing but its own rounding, and that grows with the roundoff
         finer = finite_differences.ROUNDOFF[asked.numeric.evaluation.dtype] if asked.numeric else roundoff
-        of_point = np.maximum(noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), _ROUNDINGS * jitter * roundoff / finer)
+        of_point = np.maximum(
+            noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), _ROUNDINGS * jitter * roundoff / finer
+        )
         noise = np.where(zero, of_point, noise)
-        drowned = (zero | (noise > asked.most * comparison.size)) & (noise <= _rounded(roundoff, asked.workload.terms) * natural)
+        drowned = (zero | (noise > asked.most * comparison.size)) & (
+            noise <= _rounded(roundoff, asked.workload.terms) * natural
+        )
         size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
         fine, allowed = error <= self.allowed * comparison.size, self.allowed + over(noise, size)
         coarse = ~(allowed <= asked.most)
@@ -267,11 +313,21 @@ class _Compared:
         at[part.points] = wrong.reshape(len(wrong), -1).any(axis=1)
         kept = np.zeros(len(all_errors))
         kept[part.points] = np.where(lost, 0.0, over(error, size)).reshape(len(error), -1).max(axis=1)
-        self.worst_allowed = max(self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max()))
+        self.worst_allowed = max(
+            self.worst_allowed, float(np.where(fine | lost, self.allowed, allowed).max())
+        )
         self._count(block, kept, at)
-        self._judge_rest(block, all_errors, part, float(np.mean(lost[~fine])) if (~fine).any() else 0.0, bool(drowned.any()))
+        self._judge_rest(
+            block,
+            all_errors,
+            part,
+            float(np.mean(lost[~fine])) if (~fine).any() else 0.0,
+            bool(drowned.any()),
+        )
 
-    def _judge_rest(self, block: _Block, errors: np.ndarray, part: SampledPart, lost: float, drowned: bool) -> None:
+    def _judge_rest(
+        self, block: _Block, errors: np.ndarray, part: SampledPart, lost: float, drowned: bool
+    ) -> None:
         """Judge the entries that failed and were not evaluated again. lost: the share of those that were and say nothing."""
         rest = errors.copy()
         if part.columns is None:
@@ -280,9 +336,13 @@ class _Compared:
             rest[np.ix_(part.points, *map(np.arange, errors.shape[1:-1]), part.columns)] = 0.0
         failed = rest > self.worst_allowed
         many = int(failed.sum())
-        self.left_out += int(lost * max(many, part.points.size if part.columns is None else part.columns.size))
+        self.left_out += int(
+            lost * max(many, part.points.size if part.columns is None else part.columns.size)
+        )
         if many and not lost and not drowned:
-            self._count(block, rest.reshape(len(rest), -1).max(axis=1), failed.reshape(len(failed), -1).any(axis=1))
+            self._count(
+                block, rest.reshape(len(rest), -1).max(axis=1), failed.reshape(len(failed), -1).any(axis=1)
+            )
 
     def verdict(self, each: str, count: int) -> Verdict:
         """Return what the errors come to."""
@@ -296,7 +356,11 @@ class _Compared:
         if self.left_out > _INCOMPARABLE * self.entries:
             text = f"rounding in {asked.case.dtype} decides {self.left_out} of {self.entries} entries of the result"
             return Verdict(self.worst, self.worst_allowed, "no_digits", text)
-        return Verdict(self.worst, self.worst_allowed, checked=_checked(asked, 1 - self.left_out / max(1, self.entries), count))
+        return Verdict(
+            self.worst,
+            self.worst_allowed,
+            checked=_checked(asked, 1 - self.left_out / max(1, self.entries), count),
+        )
 
 
 def _checked(asked: _Question, kept: float, count: int) -> dict[str, float]:
@@ -304,11 +368,15 @@ def _checked(asked: _Question, kept: float, count: int) -> dict[str, float]:
     if not asked.sampled:
         return {"entries": kept, "points": 1.0 if kept == 1 else 0.0}
     assert asked.numeric is not None
-    if asked.how in ("inputs", "vector") or asked.case.target == "hvp":
+    if asked.reduction.sampling == "products" or asked.case.target == "hvp":
         return {"entries": kept, "points": 1.0}
-    whole = _whole_points(asked) / asked.case.points if asked.how != "points" else 0.0
-    outputs = 1 if asked.how in ("outputs", "points") else asked.sizes.inputs if asked.how == "gram" else asked.sizes.outputs
-    some = sampled.compared_share(_sample(asked), outputs, asked.sizes.inputs) if asked.how != "gram" else _sample_of_gram(asked)
+    whole = _whole_points(asked) / asked.case.points if not asked.reduction.sums_points else 0.0
+    outputs = asked.reduction.shape(asked.sizes.outputs, asked.sizes.inputs)[0]
+    some = (
+        sampled.compared_share(_sample(asked), outputs, asked.sizes.inputs)
+        if asked.reduction.sampling != "columns"
+        else _share_of_columns(asked)
+    )
     return {"entries": kept * (some + (1 - some) * whole), "points": 1.0 if some == 1 else whole}
 
 
@@ -324,7 +392,10 @@ def _worst_part(failed: np.ndarray, error: np.ndarray, by_column: bool) -> Sampl
     if not by_column:
         return SampledPart(picked)
     columns = failed[picked].reshape(-1, failed.shape[-1])
-    return SampledPart(picked, _some_of(columns.any(axis=0), error[picked].reshape(columns.shape).max(axis=0), _COLUMNS_AGAIN))
+    return SampledPart(
+        picked,
+        _some_of(columns.any(axis=0), error[picked].reshape(columns.shape).max(axis=0), _COLUMNS_AGAIN),
+    )
 
 
 def _some_of(failed: Any, error: Any, most: int) -> np.ndarray:
@@ -332,7 +403,11 @@ def _some_of(failed: Any, error: Any, most: int) -> np.ndarray:
     numbers = np.flatnonzero(failed)
     order = numbers[np.argsort(-error[numbers], kind="stable")]
     rest = np.sort(order[most // 2 :])
-    evenly = rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)] if len(rest) else rest
+    evenly = (
+        rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)]
+        if len(rest)
+        else rest
+    )
     return np.unique(np.concatenate([order[: most // 2], evenly]))
 
 
@@ -342,7 +417,12 @@ def _at_points(of: float64.Evaluation, named: Any, part: SampledPart) -> dict[st
 
 
 def _noise(
-    asked: _Question, native: float64.Evaluation, named: Any, comparison: EntryComparison, part: SampledPart, roundoff: float
+    asked: _Question,
+    native: float64.Evaluation,
+    named: Any,
+    comparison: EntryComparison,
+    part: SampledPart,
+    roundoff: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what rounding explains of what is compared, and the size that values and inputs give it: two (points, ...).
 
@@ -359,20 +439,24 @@ def _noise(
         return np.zeros((1,) * comparison.want.ndim), np.zeros((1,) * comparison.want.ndim)
     natural = _natural(asked, native, named, value, comparison.want)
     noise = found.max(axis=0) - found.min(axis=0)
-    noise = np.maximum(noise, comparison.size * np.median(over(noise, np.broadcast_to(comparison.size, noise.shape))))
+    noise = np.maximum(
+        noise, comparison.size * np.median(over(noise, np.broadcast_to(comparison.size, noise.shape)))
+    )
     off = np.abs(here - comparison.want)
     off = np.where(off <= _rounded(roundoff, asked.workload.terms) * natural, 2 * off, 0.0)
     noise = np.maximum(noise, off.max(axis=-1, keepdims=True))
     return noise, natural
 
 
-def _natural(asked: _Question, of: float64.Evaluation, named: Any, value: np.ndarray, like: np.ndarray) -> np.ndarray:
+def _natural(
+    asked: _Question, of: float64.Evaluation, named: Any, value: np.ndarray, like: np.ndarray
+) -> np.ndarray:
     """Return the size that value and inputs give a derivative, of a shape that broadcasts with `like`."""
     typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in of.names])) or 1.0
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
-    along_x = asked.case.mode == "value" or asked.how == "vector" or asked.case.target == "hvp"
-    size = value if along_x else (value / typical) ** (2 if asked.how in ("norm", "gram") else 1)
-    if asked.how == "points":
+    along_x = asked.case.ad_mode.is_value or asked.reduction.along_point or asked.case.target == "hvp"
+    size = value if along_x else (value / typical) ** asked.reduction.degree
+    if asked.reduction.sums_points:
         return np.full((1,) * max(1, like.ndim), size.sum())
     if like.shape[1] != size.shape[1]:
         size = size.max(axis=1, keepdims=True)
@@ -385,11 +469,19 @@ def _jitter(asked: _Question, named: Any, comparison: EntryComparison, part: Sam
         return np.zeros(1)
     of = asked.numeric.evaluation
     with float64.evaluating(of.dtype):
-        found = _nudged(of, named, comparison, part, max(finite_differences.ROUNDOFF[of.dtype], asked.numeric.inside))
-    return np.abs(found - comparison.want).max(axis=(0, *range(2, found.ndim))).reshape(-1, *[1] * (found.ndim - 2))
+        found = _nudged(
+            of, named, comparison, part, max(finite_differences.ROUNDOFF[of.dtype], asked.numeric.inside)
+        )
+    return (
+        np.abs(found - comparison.want)
+        .max(axis=(0, *range(2, found.ndim)))
+        .reshape(-1, *[1] * (found.ndim - 2))
+    )
 
 
-def _nudged(of: float64.Evaluation, named: Any, comparison: EntryComparison, part: SampledPart, roundoff: float) -> np.ndarray:
+def _nudged(
+    of: float64.Evaluation, named: Any, comparison: EntryComparison, part: SampledPart, roundoff: float
+) -> np.ndarray:
     """Return what is compared at inputs that are moved by some roundings, again and again: (nudges, ...)."""
     assert comparison.measure is not None
     generator = np.random.default_rng(1)
@@ -399,14 +491,12 @@ def _nudged(of: float64.Evaluation, named: Any, comparison: EntryComparison, par
 
 def _due(asked: _Question) -> tuple[int, int]:
     """The shape of what a result has for each point, or of each copy of a sum over points: nothing is broadcast."""
-    sizes, how = asked.sizes, asked.how
-    if asked.case.mode == "value":
-        return (1, 1) if how == "points" else (sizes.values, 1)
+    sizes = asked.sizes
+    if asked.case.ad_mode.is_value:
+        return (1, 1) if asked.reduction.sums_points else (sizes.values, 1)
     if asked.pattern is not None:
         return 1, len(asked.pattern.rows)
-    outputs, k = 1 if sizes.summed else sizes.outputs, sizes.inputs
-    after = {"inputs": (outputs, 1), "vector": (outputs, 1), "norm": (1, 1), "gram": (k, k), None: (outputs, k)}
-    return after.get(how, (1, k))
+    return asked.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
 def _not_finite(got: np.ndarray) -> int | None:
@@ -419,25 +509,35 @@ def _not_finite(got: np.ndarray) -> int | None:
     return None
 
 
-def _question(case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None) -> _Question:
+def _question(
+    case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None
+) -> _Question:
     """Return what is asked of a result; the patterns are checked, and how many numbers it adds up is counted."""
     own = _own_pattern(case, workload, sizes)
-    colored = case.seeds == "colored" and case.mode != "value"
+    colored = case.seeds == "colored" and not case.ad_mode.is_value
     ours = None
     if colored:
         ours = (
-            own if pattern is None else common_pattern.validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
+            own
+            if pattern is None
+            else patterns.validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
         )
         if ours is None:
-            raise Refusal(f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places")
+            raise Refusal(
+                f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places"
+            )
     asked = _Question(case, workload, sizes, ours)
-    of_entries = colored or workload.reference is None or asked.how not in (None, "gram")
-    if workload.nonzeros is not None and of_entries and case.mode != "value" and not sizes.summed:
+    of_entries = (
+        colored
+        or workload.reference is None
+        or (asked.reduction is not WHOLE and not asked.reduction.products)
+    )
+    if workload.nonzeros is not None and of_entries and not case.ad_mode.is_value and not sizes.summed:
         asked = asked._replace(known=own)
     found = None
     if (
         asked.known is None
-        and not (case.mode == "value" and finite_differences.closed(case, workload))
+        and not (case.ad_mode.is_value and finite_differences.closed(case, workload))
         and workload.reference is None
     ):
         plain = dataclasses.replace(case, **_PLAIN | _plain_mode(case))
@@ -454,12 +554,19 @@ def _question(case: Case, workload: Workload, sizes: DerivativeShape, platform: 
 def _identity(workload: Workload) -> Hashable:
     """Return what tells workloads apart whose cases are the same."""
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    draws = [(name, draw.shape, draw.make) for name, draw in (*workload.points.items(), *workload.shared.items())]
+    draws = [
+        (name, draw.shape, draw.make) for name, draw in (*workload.points.items(), *workload.shared.items())
+    ]
     return numeric.fingerprint((*functions, draws))
 
 
 def _plain_mode(case: Case) -> dict[str, Any]:
-    return {"mode": "value" if case.mode == "value" else "jacfwd", "batch": "vmap", "seeds": "identity", "reduce": None}
+    return {
+        "mode": "value" if case.ad_mode.is_value else "jacfwd",
+        "batch": "vmap",
+        "seeds": "identity",
+        "reduce": None,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -478,17 +585,21 @@ def _examined(problem: Case, keyed: _Keyed) -> Numeric:
 
 def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:
     """Return the pattern that a workload knows by hand."""
-    if workload.pattern is None or case.mode == "value" or case.target in SECOND:
+    if workload.pattern is None or case.ad_mode.is_value or case.target in SECOND:
         return None
-    return common_pattern.validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
+    return patterns.validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
 
 
 def _count(asked: _Question, own: Pattern | None) -> int:
     """Return how many entries, or values, one number of the result adds up."""
     case, sizes = asked.case, asked.sizes
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return 1 if asked.how is None else case.points * max(asked.workload.terms, sizes.values)
-    return 1 if asked.pattern is not None else add_points(asked.how, sizes.outputs, sizes.inputs, case.points, own)
+    return (
+        1
+        if asked.pattern is not None
+        else asked.reduction.entries(count_entries(sizes.outputs, sizes.inputs, case.points, own))
+    )
 
 
 def _ranges(asked: _Question) -> Iterator[tuple[int, int]]:
@@ -500,7 +611,7 @@ def _ranges(asked: _Question) -> Iterator[tuple[int, int]]:
         cells = sizes.outputs + sizes.inputs + len(asked.known.rows)
     elif asked.sampled and asked.pattern is not None:
         cells = 16 * (sizes.outputs + sizes.inputs) + len(asked.pattern.rows)
-    elif asked.how == "gram":
+    elif asked.reduction.products:
         cells = max(cells, sizes.inputs**2)
     numbers = cells + sum(int(np.prod(draw.shape)) for draw in draws)
     step = max(1, _BLOCK_NUMBERS * (16 if asked.numeric else 1) // numbers)  # a call of JAX wants more to do
@@ -510,11 +621,11 @@ def _ranges(asked: _Question) -> Iterator[tuple[int, int]]:
 def _blocks(asked: _Question, got: np.ndarray) -> Iterator[_Block]:
     """Yield what is compared, block by block, or of all copies at once."""
     case = asked.case
-    if asked.how == "points":
-        yield (_sum_of_values if case.mode == "value" else _sum_of_derivatives)(asked, got)
+    if asked.reduction.sums_points:
+        yield (_sum_of_values if case.ad_mode.is_value else _sum_of_derivatives)(asked, got)
         return
     common = (
-        common_pattern.common_entries(asked.pattern, asked.known)
+        patterns.common_entries(asked.pattern, asked.known)
         if asked.pattern is not None and asked.known is not None
         else None
     )
@@ -536,31 +647,43 @@ def _block_of(asked: _Question, got: np.ndarray, start: int, stop: int) -> _Bloc
     """Compare all entries of a block of points."""
     named = inputs.exact_inputs(asked.case, asked.workload, start, stop)
     if asked.pattern is not None:
-        got = common_pattern.to_dense(asked.pattern, got[:, 0].astype(np.float64))
+        got = patterns.to_dense(asked.pattern, got[:, 0].astype(np.float64))
     want, size = _wanted(asked, start, stop)
     got = got.astype(np.float64)
     if not asked.stepping:
         measure = functools.partial(_measured, asked) if asked.known is None else None
-        by_column = asked.how in (None, "outputs") and asked.case.mode != "value" and asked.case.target != "hvp"
-        return _Block(start, named, [EntryComparison(got, want, size, measure, by_column)], np.zeros(len(got)))
-    size = size.reshape(len(size), -1).max(axis=1)  # so that the bound of one entry is not compared with the error of another
+        by_column = (
+            asked.reduction.linear_in_inputs
+            and not asked.case.ad_mode.is_value
+            and asked.case.target != "hvp"
+        )
+        return _Block(
+            start, named, [EntryComparison(got, want, size, measure, by_column)], np.zeros(len(got))
+        )
+    size = size.reshape(len(size), -1).max(
+        axis=1
+    )  # so that the bound of one entry is not compared with the error of another
     comparison = EntryComparison(got, want, size[:, None, None])
     return _Block(start, named, [comparison], over(_step(asked, start, stop), size))
 
 
 def _measured(asked: _Question, of: float64.Evaluation, named: Any, part: SampledPart) -> np.ndarray:
     """Return what the reference would say, evaluated otherwise: (points, outputs', inputs')."""
-    if asked.case.mode == "value":
+    if asked.case.ad_mode.is_value:
         return float64.values(of, named)[:, :, None]
     if part.columns is not None:
-        return float64.columns(float64.summed(of) if asked.how == "outputs" else of, named, part.columns)
+        return float64.columns(
+            float64.summed(of) if asked.reduction.sums_outputs else of, named, part.columns
+        )
     J = float64.jacobian(of, named)
     if asked.sizes.summed and asked.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return _from_jacobians(asked, Jacobians(J), None, named)[0]
 
 
-def _block_of_entries(asked: _Question, common: common_pattern.CommonEntries, got: np.ndarray, start: int, stop: int) -> _Block:
+def _block_of_entries(
+    asked: _Question, common: patterns.CommonEntries, got: np.ndarray, start: int, stop: int
+) -> _Block:
     """Compare the entries of a pattern with those that the workload knows, and what the pattern lacks with zero."""
     assert asked.known is not None
     want, size = (array[:, 0] for array in _wanted(asked, start, stop))
@@ -588,26 +711,32 @@ def _sampled_block(asked: _Question, got: np.ndarray, start: int, stop: int) -> 
     """Compare a sample of the entries of a block of points."""
     case, workload, found = asked.case, asked.workload, asked.numeric
     assert found is not None
-    named, generator = inputs.exact_inputs(case, workload, start, stop), np.random.default_rng([case.data_seed, start])
+    named, generator = (
+        inputs.exact_inputs(case, workload, start, stop),
+        np.random.default_rng([case.data_seed, start]),
+    )
     of, got, extra = found.evaluation, got.astype(np.float64), np.zeros(stop - start)
-    if case.target == "hvp" or asked.how in ("vector", "inputs"):
-        along_x = case.target == "hvp" or asked.how == "vector"
+    if case.target == "hvp" or asked.reduction.sampling == "products":
+        along_x = case.target == "hvp" or asked.reduction.along_point
         direction = {name: named[name] if along_x else np.ones_like(named[name]) for name in of.names}
         comparisons = [sampled.products(of, named, got[:, :, 0], direction, generator)]
-    elif asked.how == "gram":
+    elif asked.reduction.sampling == "columns":
         comparisons = list(sampled.grams(of, named, got, _sample(asked), generator))
     else:
-        of = float64.summed(of) if asked.how == "outputs" else of
+        of = float64.summed(of) if asked.reduction.sums_outputs else of
         J = Jacobians(got if asked.pattern is None else got[:, 0], asked.pattern)
         comparisons = list(sampled.jacobians(of, named, J, _sample(asked), generator))
-        if asked.how == "outputs":
+        if asked.reduction.sums_outputs:
             comparisons = [_of_summed(each) for each in comparisons]
     if not asked.stepping:
         return _Block(start, named, comparisons, extra)
     bound = _step(asked, start, stop)
     sizes = [each.size.reshape(len(got), -1).max(axis=1) for each in comparisons]
     return _Block(
-        start, named, [dataclasses.replace(each, measure=None) for each in comparisons], over(bound, np.min(sizes, axis=0))
+        start,
+        named,
+        [dataclasses.replace(each, measure=None) for each in comparisons],
+        over(bound, np.min(sizes, axis=0)),
     )
 
 
@@ -615,17 +744,21 @@ def _of_summed(comparison: EntryComparison) -> EntryComparison:
     """Have a comparison evaluate the sum over outputs."""
     measure = comparison.measure
     assert measure is not None
-    return dataclasses.replace(comparison, measure=lambda of, named, part: measure(float64.summed(of), named, part))
+    return dataclasses.replace(
+        comparison, measure=lambda of, named, part: measure(float64.summed(of), named, part)
+    )
 
 
 def _sample(asked: _Question) -> sampled.Sample:
     """Return the columns and rows that are compared at every point of a case."""
     assert asked.numeric is not None
-    outputs = 1 if asked.how in ("outputs", "points") else asked.sizes.outputs
-    return sampled.sample(asked.numeric, outputs, asked.sizes.inputs, np.random.default_rng(asked.case.data_seed))
+    outputs = 1 if asked.reduction.sums_outputs else asked.sizes.outputs
+    return sampled.sample(
+        asked.numeric, outputs, asked.sizes.inputs, np.random.default_rng(asked.case.data_seed)
+    )
 
 
-def _sample_of_gram(asked: _Question) -> float:
+def _share_of_columns(asked: _Question) -> float:
     return len(_sample(asked).columns) / asked.sizes.inputs
 
 
@@ -637,7 +770,7 @@ def _whole_points(asked: _Question) -> int:
 
 def _whole_numbers(asked: _Question) -> tuple[int, ...]:
     """Return the points that are compared whole."""
-    if asked.how in ("inputs", "vector") or asked.case.target == "hvp" or asked.stepping:
+    if asked.reduction.sampling == "products" or asked.case.target == "hvp" or asked.stepping:
         return ()
     generator = np.random.default_rng([asked.case.data_seed, 1])
     return tuple(int(point) for point in numeric.picked(_whole_points(asked), asked.case.points, generator))
@@ -647,25 +780,26 @@ def _step(asked: _Question, start: int, stop: int) -> np.ndarray:
     """How far the mode's finite step may move the result: (points,)."""
     case, workload, sizes = asked.case, asked.workload, asked.sizes
     bound = finite_differences.step_bound(case, workload, sizes, start, stop, asked.rounding.terms)
-    if asked.how not in ("norm", "gram"):
-        return reduce_step_bounds(asked.how, Jacobians(np.zeros((stop - start, 1, 1))), bound)
-    return reduce_step_bounds(asked.how, _jacobians(asked, start, stop)[0], bound)
+    linear = asked.reduction.degree == 1  # then the bound does not depend on the Jacobian
+    J = Jacobians(np.zeros((stop - start, 1, 1))) if linear else _jacobians(asked, start, stop)[0]
+    return np.asarray(asked.reduction.step_bound(J, bound))
 
 
 def _wanted(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """What the reference says, (points, outputs', inputs') or (points, 1, entries), and the size of what that adds up."""
     case, sizes = asked.case, asked.sizes
-    cells = {"outputs": sizes.inputs, "inputs": sizes.outputs, "vector": sizes.outputs, "norm": 1, "gram": 2 * sizes.inputs**2}
-    numbers = cells.get(asked.how or "", sizes.outputs * max(sizes.inputs, 1))
+    numbers = asked.reduction.degree * asked.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
     numbers = len(asked.known.rows) if asked.at_entries and asked.known is not None else numbers
     if 8 * case.points * numbers > _KEPT_BYTES:
         return _block(asked, start, stop)
     what = {
-        "mode": "value" if case.mode == "value" else "jacfwd",
+        "mode": "value" if case.ad_mode.is_value else "jacfwd",
         "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # where that sums outputs
         "seeds": "colored" if asked.at_entries else "identity",
     }
-    want, size = _whole(dataclasses.replace(case, **_PLAIN | what), asked.rounding, _Keyed(asked.identity, asked))
+    want, size = _whole(
+        dataclasses.replace(case, **_PLAIN | what), asked.rounding, _Keyed(asked.identity, asked)
+    )
     return want[start:stop], size[start:stop]
 
 
@@ -679,7 +813,7 @@ def _whole(problem: Case, rounding: Rounding, keyed: _Keyed) -> tuple[np.ndarray
 
 def _block(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     case, workload = asked.case, asked.workload
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         value, terms = _value(asked, start, stop)
         size = np.abs(value) if asked.numeric else np.abs(value).max(axis=1, keepdims=True)
         return value[:, :, None], _at_least(size, None if terms is None else terms[:, None])[:, :, None]
@@ -699,13 +833,17 @@ def _largest_of_rows(J: Jacobians) -> np.ndarray:
     return largest
 
 
-def _from_jacobians(asked: _Question, J: Jacobians, floor: np.ndarray | None, named: Any) -> tuple[np.ndarray, np.ndarray]:
+def _from_jacobians(
+    asked: _Question, J: Jacobians, floor: np.ndarray | None, named: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Return what is made of Jacobians, (points, outputs', inputs'), and its size. floor: (points,), the least of an entry."""
-    if asked.case.target != "hvp" and asked.how != "vector":
-        return reduce_jacobians(asked.how, J, asked.rounding, floor)
-    x = np.concatenate([_rows_of(asked.workload, named, name, len(J.values)) for name in asked.workload.names], axis=1)
-    if asked.how == "vector":
-        return reduce_jacobians("vector", J, asked.rounding, floor, x)
+    if asked.case.target != "hvp" and not asked.reduction.along_point:
+        return reduce_jacobians(asked.reduction, J, asked.rounding, floor)
+    x = np.concatenate(
+        [_rows_of(asked.workload, named, name, len(J.values)) for name in asked.workload.names], axis=1
+    )
+    if asked.reduction.along_point:
+        return reduce_jacobians(asked.reduction, J, asked.rounding, floor, x)
     size = np.abs(J.values) @ np.abs(x)[:, :, None]
     terms = None if floor is None else (floor * np.abs(x).max(axis=1))[:, None, None]
     return J.values @ x[:, :, None], _at_least(size, terms)
@@ -714,7 +852,11 @@ def _from_jacobians(asked: _Question, J: Jacobians, floor: np.ndarray | None, na
 def _rows_of(workload: Workload, named: Any, name: str, points: int) -> np.ndarray:
     """Return an input as a row for each point: (points, numbers)."""
     x = named[name]
-    return x.reshape(points, -1) if name in workload.points else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+    return (
+        x.reshape(points, -1)
+        if name in workload.points
+        else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+    )
 
 
 def _value(asked: _Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -737,12 +879,14 @@ def _jacobians(asked: _Question, start: int, stop: int) -> tuple[Jacobians, np.n
         said = workload.nonzeros(named)
         _validate(asked, said, (1, len(asked.known.rows)), start, stop)
         entries = Jacobians(said.derivative[:, 0], asked.known)
-        if asked.at_entries or asked.how not in (None, "gram"):
+        if asked.at_entries or (asked.reduction is not WHOLE and not asked.reduction.products):
             return entries, said.derivative_terms
-        return Jacobians(common_pattern.to_dense(asked.known, entries.values)), said.derivative_terms
+        return Jacobians(patterns.to_dense(asked.known, entries.values)), said.derivative_terms
     assert workload.reference is not None
     said = workload.reference(named)
-    _validate(asked, said, (sizes.outputs, sizes.outputs if case.target in SECOND else sizes.inputs), start, stop)
+    _validate(
+        asked, said, (sizes.outputs, sizes.outputs if case.target in SECOND else sizes.inputs), start, stop
+    )
     J, floor = said.derivative, said.derivative_terms
     if sizes.summed and workload.reduce is not None:  # what is reduced is what the sum over outputs leaves
         size = np.abs(J) if floor is None else np.maximum(np.abs(J), floor[:, None, None])
@@ -784,7 +928,9 @@ def _sum_of_derivatives(asked: _Question, got: np.ndarray) -> _Block:
     bound = np.zeros(sizes.inputs)
     if asked.stepping:
         for start, stop in _ranges(asked):
-            steps = finite_differences.step_bound(asked.case, asked.workload, sizes, start, stop, asked.rounding.total)
+            steps = finite_differences.step_bound(
+                asked.case, asked.workload, sizes, start, stop, asked.rounding.total
+            )
             bound = bound + steps.sum(axis=0)
     want, size = np.zeros(sizes.inputs), np.zeros(sizes.inputs)
     for start, stop in _ranges(asked):
@@ -797,7 +943,10 @@ def _sum_of_derivatives(asked: _Question, got: np.ndarray) -> _Block:
         named = inputs.exact_inputs(asked.case, asked.workload, 0, min(_SUMMED_AGAIN, asked.case.points))
         measure = functools.partial(_measured_sum, asked)
     return _Block(
-        0, named, [EntryComparison(got, np.broadcast_to(want, got.shape), np.full(got.shape, size.max()), measure)], extra
+        0,
+        named,
+        [EntryComparison(got, np.broadcast_to(want, got.shape), np.full(got.shape, size.max()), measure)],
+        extra,
     )
 
 
@@ -814,10 +963,13 @@ def _summed_over_outputs(asked: _Question, start: int, stop: int) -> tuple[np.nd
     """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
     if not asked.sampled:
         J, floor = _jacobians(asked, start, stop)
-        value, magnitude = reduce_jacobians("points", J, asked.rounding, floor)
+        value, magnitude = reduce_jacobians(REDUCTIONS["points"], J, asked.rounding, floor)
         return value[:, 0], magnitude[:, 0]
     assert asked.numeric is not None
-    named, of = inputs.exact_inputs(asked.case, asked.workload, start, stop), float64.summed(asked.numeric.evaluation)
+    named, of = (
+        inputs.exact_inputs(asked.case, asked.workload, start, stop),
+        float64.summed(asked.numeric.evaluation),
+    )
     make = float64.rows if asked.numeric.backward else float64.columns
     value = make(of, named, np.arange(1 if asked.numeric.backward else asked.sizes.inputs))[:, 0]
     return value, np.abs(value)

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import inputs, layout, memory, timing
-from scaling.core.case import AUTO, FORWARD, HESSIAN, MIXED, WHOLE, Case
+from scaling.core.case import AUTO, Case
 from scaling.core.formatting import count_of, format_bytes
-from scaling.core.modes import ravel
+from scaling.core.modes import BOTH, TANGENT, ravel
+from scaling.core.pattern import Coloring
 from scaling.core.shape import DerivativeShape, TooLarge, ceil_div, point_structs, result_shape
 from scaling.core.workload import Workload
 from scaling.options import autochunk, host_offload
@@ -26,7 +27,9 @@ from scaling.options.sparse import sparsity
 
 _MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
 _MOST_SEEDS = 2**31 - 1  # that are counted in int32, as JAX does without float64
-_SUSPECT = 2**31  # numbers at a time in the seeds of a program that cannot be traced apart, from which it is looked through
+_SUSPECT = (
+    2**31
+)  # numbers at a time in the seeds of a program that cannot be traced apart, from which it is looked through
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class CompiledCase:
 MissingMemory = Callable[[CompiledCase], str | None]  # what a program lacks, in words
 
 
-def detect_coloring(case: Case, workload: Workload) -> sparsity.Coloring | None:
+def detect_coloring(case: Case, workload: Workload) -> Coloring | None:
     """The colouring of a case's Jacobian, where its seeds are to be coloured."""
-    if case.seeds != "colored" or case.mode in WHOLE:
+    if case.seeds != "colored" or not case.ad_mode.has_seeds:
         return None
-    how = "both" if case.mode in MIXED else "columns" if case.mode in FORWARD + HESSIAN else "rows"
+    how = {BOTH: "both", TANGENT: "columns"}.get(case.ad_mode.seed or "", "rows")
     one = point_structs(case, workload)
     fixed = {name: jnp.ones(x.shape, x.dtype) for name, x in one.items() if name not in workload.names}
 
@@ -82,17 +85,24 @@ def detect_coloring(case: Case, workload: Workload) -> sparsity.Coloring | None:
         tuple(case.sizes.items()),
         case.wrt,
         case.dtype,
-        case.mode in HESSIAN,
+        case.ad_mode.order == 2,
     )
     found = sparsity.find_coloring(
-        key, gradient if case.mode in HESSIAN else function, tuple(one[name] for name in workload.names), how
+        key,
+        gradient if case.ad_mode.order == 2 else function,
+        tuple(one[name] for name in workload.names),
+        how,
     )
     sparsity.validate_coloring(found)
     return found
 
 
 def compile_program(
-    case: Case, workload: Workload, sizes: DerivativeShape, devices: list[Any], stages: Callable[[layout.Program], timing.Stages]
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    devices: list[Any],
+    stages: Callable[[layout.Program], timing.Stages],
 ) -> CompiledCase:
     """The program of a case whose blocks are known, or why it has none. stages: compiles a program."""
     bound = lower_bound(case, workload, sizes)
@@ -121,7 +131,9 @@ def trace_program(one: CompiledCase, built: Workload, devices: Sequence[Any]) ->
     twin = one.plan.case if one.plan else one.case
     sizes = one.plan.sizes if one.plan else one.sizes
     twin = dataclasses.replace(twin, api="shard_map") if twin.api == "pmap" else twin
-    program = layout.lay_out(twin, built, devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None)
+    program = layout.lay_out(
+        twin, built, devices, sizes, stepped=one.plan is not None and one.plan.seeds is not None
+    )
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
@@ -136,7 +148,9 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     size = lambda x, first: math.prod(x.shape[first:]) * x.dtype.itemsize  # noqa: E731
     inside = ceil_div(step.points, step.axes[0]) * sum(size(x, 1) for x in points.values())
     inside += sum(size(x, 0) for x in shared.values())
-    known = case.seeds != "colored" or sizes.coloring is not None  # a pattern known by hand is as large as the result
+    known = (
+        case.seeds != "colored" or sizes.coloring is not None
+    )  # a pattern known by hand is as large as the result
     itemsize = jnp.dtype(case.dtype).itemsize
     out = math.prod(result_shape(step, workload, of_step)) * itemsize // case.devices if known else 0
     needs: dict[str, int | None] = {"argument_bytes": inside, "temp_bytes": 0, "output_bytes": out}
@@ -200,14 +214,22 @@ def compile_fitting(
         words, needs = too_much(one) or one.overflow or "", one.recorded_needs
         if not words:
             kept[some] = one
-        resting = dataclasses.replace(one, needs=one.needs | {"temp_bytes": 0}) if one.needs.get("temp_bytes") else one
-        return autochunk.MemoryNeed(bytes_while_running(one), not words, bool(words) and too_much(resting) is not None)
+        resting = (
+            dataclasses.replace(one, needs=one.needs | {"temp_bytes": 0})
+            if one.needs.get("temp_bytes")
+            else one
+        )
+        return autochunk.MemoryNeed(
+            bytes_while_running(one), not words, bool(words) and too_much(resting) is not None
+        )
 
     found = autochunk.find_blocks(case, workload, sizes, need, known)
     told = found.told(case.memory_limit)
     if found.blocks is None:
         least = (
-            f"; the least of {count_of(len(found.probes), 'program')} needs {format_bytes(found.least)}" if found.least else ""
+            f"; the least of {count_of(len(found.probes), 'program')} needs {format_bytes(found.least)}"
+            if found.least
+            else ""
         )
         raise TooLarge(f"in no block: {words}{least}", needs)
     return kept[found.blocks], told
@@ -253,4 +275,6 @@ def make_runner(one: CompiledCase, workload: Workload) -> tuple[Callable[[], Any
         return host_offload.make_offload_runner(
             one.case, workload, one.sizes, one.plan, program, one.stages.call
         ), lambda result: result
-    return functools.partial(one.stages.call, *inputs.place_inputs(one.case, workload, program)), program.collect
+    return functools.partial(
+        one.stages.call, *inputs.place_inputs(one.case, workload, program)
+    ), program.collect

@@ -17,7 +17,9 @@ from scaling.core.workload import Workload
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
     """Points `start` to `stop` of a per-point input, rounded to the case's dtype: (stop - start, ...)."""
     draw = workload.points[name]
-    return draw_block(draw, case.data_seed, name, start, stop).astype(np.int32 if draw.integer else jax.numpy.dtype(case.dtype))
+    return draw_block(draw, case.data_seed, name, start, stop).astype(
+        np.int32 if draw.integer else jax.numpy.dtype(case.dtype)
+    )
 
 
 def shared_inputs(case: Case, workload: Workload, name: str) -> np.ndarray:
@@ -66,7 +68,10 @@ def _place_one(
     struct: jax.ShapeDtypeStruct,
     host: Mapping[str, np.ndarray] | None,
 ) -> jax.Array:
-    (a, b), stacked = case.axes, case.api == "pmap"  # devices lead, and each has its own points, or all of them
+    (a, b), stacked = (
+        case.axes,
+        case.api == "pmap",
+    )  # devices lead, and each has its own points, or all of them
     each = ceil_div(case.points, a)
 
     def points(start: int, stop: int) -> np.ndarray:
@@ -89,7 +94,9 @@ def _place_one(
             return np.stack([of_device(device) for device in range(start, stop)])
         if name in workload.points:
             return points(start, stop)
-        return (shared_inputs(case, workload, name) if name in workload.shared else program.given[name])[index]
+        return (shared_inputs(case, workload, name) if name in workload.shared else program.given[name])[
+            index
+        ]
 
     if case.api == "jit":
         return jax.device_put(part((slice(None),) if struct.shape else ()), struct.sharding)

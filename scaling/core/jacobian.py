@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from scaling.core import seeds, slices
 from scaling.core.case import Case
+from scaling.core.reductions import REDUCTIONS
 from scaling.core.shape import DerivativeShape
 from scaling.core.slices import DevicePosition
 from scaling.core.workload import Workload
@@ -30,22 +31,28 @@ def local_derivative(
 
     def compute(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
         everything = {**points, **shared}
-        if workload.reduce == "points" and case.mode in workload.whole_modes:
+        if workload.reduction.sums_points and case.mode in workload.whole_modes:
             return here.over_all(workload.whole_modes[case.mode](**everything))
-        if workload.reduce == "points":
+        if workload.reduction.sums_points:
             return data_parallel.sum_derivative(case, workload, sizes, points, shared, here)
         if case.mode in workload.whole_modes:
             by_hand = workload.whole_modes[case.mode](**everything)
-            return _reduced(workload, sizes, by_hand, everything) if workload.left else by_hand
+            return _reduce_whole(workload, sizes, by_hand, everything) if workload.left else by_hand
         if case.batch == "whole":
             assert workload.whole is not None
-            if case.mode == "value":
+            if case.ad_mode.is_value:
                 return workload.whole(**everything)
             return _jacobian(case, workload, sizes, workload.whole, everything, coloring, here)
-        if case.mode == "value":
+        if case.ad_mode.is_value:
             return jax.vmap(lambda one: workload.function(**one, **shared))(points)
-        of_one = lambda one: _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)  # noqa: E731
-        return jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
+        of_one = lambda one: _jacobian(
+            case, workload, sizes, workload.function, {**one, **shared}, coloring, here
+        )  # noqa: E731
+        return (
+            jax.vmap(of_one)(points)
+            if case.block is None
+            else jax.lax.map(of_one, points, batch_size=case.block)
+        )
 
     def with_precision(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
@@ -72,9 +79,9 @@ def _jacobian(
         if colors is not None:
             made.append(_entries(of, colors, coloring[f"entries {number}"]))
         elif part.columns:
-            made.append(slices.reduce_columns(of, workload.reduce, batch, sizes.inputs))
+            made.append(slices.reduce_columns(of, workload.reduction, batch, sizes.inputs))
         else:
-            made.append(slices.reduce_rows(of, workload.reduce, batch, sizes.outputs))
+            made.append(slices.reduce_rows(of, workload.reduction, batch, sizes.outputs))
     return tuple(made)
 
 
@@ -85,18 +92,17 @@ def _entries(of: slices.SeedMap, colors: Any, at: Any) -> Any:
     # CPU, at 1e6 unknowns, four times the time of a derivative written by hand becomes two.
     nothing = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     made = jax.lax.cond(colors[0] >= -1, compute, lambda: nothing)
-    flat = made[0] if len(made) == 1 else jnp.concatenate([a.reshape(of.some.count, -1) for a in made], axis=1)
+    flat = (
+        made[0] if len(made) == 1 else jnp.concatenate([a.reshape(of.some.count, -1) for a in made], axis=1)
+    )
     return jnp.take(flat.reshape(-1), at, mode="clip")
 
 
-def _reduced(workload: Workload, sizes: DerivativeShape, by_hand: Any, named: Named) -> Any:
-    """A Jacobian written by hand, reduced once it is there: (points, ...)."""
+def _reduce_whole(workload: Workload, sizes: DerivativeShape, by_hand: Any, named: Named) -> Any:
+    """Return the reduction of Jacobians that the workload computes as a whole: (points, ...)."""
+    assert workload.left is not None
     points = next(named[name].shape[0] for name in workload.points)
+    leading = {name: named[name] if name in workload.points else named[name][None] for name in workload.names}
+    rows = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in leading.values()]
     J = by_hand.reshape(points, sizes.outputs, sizes.inputs)
-    if workload.left == "vector":
-        leading = {name: named[name] if name in workload.points else named[name][None] for name in workload.names}
-        rows = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in leading.values()]
-        return jnp.einsum("pok,pk->po", J, jnp.concatenate(rows, axis=1))
-    if workload.left == "gram":
-        return jnp.einsum("poa,pob->pab", J, J)
-    return jnp.sum(J**2, axis=(1, 2)) if workload.left == "norm" else jnp.sum(J, axis=1 if workload.left == "outputs" else 2)
+    return REDUCTIONS[workload.left].of_jacobians(J, jnp.concatenate(rows, axis=1))

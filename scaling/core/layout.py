@@ -50,7 +50,11 @@ class Program:
 
 
 def lay_out(
-    case: Case, workload: Workload, devices: Sequence[Any], sizes: DerivativeShape | None = None, stepped: bool = False
+    case: Case,
+    workload: Workload,
+    devices: Sequence[Any],
+    sizes: DerivativeShape | None = None,
+    stepped: bool = False,
 ) -> Program:
     """The program of a case on these devices, of which there must be as many as the case says.
 
@@ -68,10 +72,16 @@ def lay_out(
 
     def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
         named = dict(zip([*points, *shared, *given], arrays, strict=True))
-        own = {name: named[name][0] if name.startswith(ENTRIES) else named[name] for name in given if name != START}
+        own = {
+            name: named[name][0] if name.startswith(ENTRIES) else named[name]
+            for name in given
+            if name != START
+        }
         coloring = {name.removeprefix("+"): array for name, array in own.items()}
         at = here._replace(start=named.get(START, 0))
-        return local({name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at)
+        return local(
+            {name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at
+        )
 
     wrap = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}[case.api]
     wrapped, arguments = wrap(case, on_device, _Arguments(points, shared, given), devices)
@@ -101,7 +111,9 @@ class _Arguments:
     @property
     def local(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """The shape and dtype of each on one device."""
-        own = {name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()}
+        own = {
+            name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()
+        }
         everything = {**self.points, **self.shared, **self.given}
         return {name: (own.get(name, x.shape), x.dtype) for name, x in everything.items()}
 
@@ -117,19 +129,29 @@ def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, n
     assert sizes.coloring is not None
     colors = {"columns": sizes.coloring.columns, "rows": sizes.coloring.rows}
     needed = {"columns" if part.columns else "rows" for part in sizes.parts}
-    found = {f"+{name}": array.astype(np.int32) for name, array in colors.items() if name in needed and array is not None}
+    found = {
+        f"+{name}": array.astype(np.int32)
+        for name, array in colors.items()
+        if name in needed and array is not None
+    }
     return found | {f"{ENTRIES} {k}": at for k, at in enumerate(entries.at)}
 
 
-def _jit(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
+def _jit(
+    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable, Named]:
     """The plain program on one device; left uncompiled where the case says so."""
     one = SingleDeviceSharding(devices[0])
-    arguments = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()}
+    arguments = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()
+    }
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, arguments
 
 
-def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
+def _shard_map(
+    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable, Named]:
     """The same function on every device of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
@@ -157,12 +179,16 @@ def _over_all(case: Case) -> Callable[[Any], Any]:
     return lambda tree: tree
 
 
-def _pmap(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
+def _pmap(
+    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable, Named]:
     """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
 
     def on_axis(*arrays: Any) -> Any:
         device = jax.lax.axis_index(POINTS)
-        return on_device(DevicePosition(device // case.axes[1], device % case.axes[1], 0, _over_all(case)), arrays)
+        return on_device(
+            DevicePosition(device // case.axes[1], device % case.axes[1], 0, _over_all(case)), arrays
+        )
 
     sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
     stacked = {

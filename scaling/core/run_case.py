@@ -96,7 +96,9 @@ def run_case(blank: Record, devices: list[Any], platform: str, sampling: Samplin
     return finish_case(attempt)
 
 
-def prepare_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
+def prepare_case(
+    blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None
+) -> Attempt:
     """Build, compile, run once and check: an attempt that can take turns, or one that ended.
 
     known: the blocks that another attempt at this case came to, as its record has them.
@@ -105,7 +107,9 @@ def prepare_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: 
         _KNOWN.setdefault(blank.case, Blocks(known["block"], known["chunk"], known["storage"]))
     mine = [device for device in place.devices if device.process_index == place.rank]
     peak, held = memory.peak(mine), memory.held(mine)
-    attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
+    attempt = Attempt(
+        blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")}
+    )
     with _record_failure(attempt):
         attempt.found["floor_seconds"] = _dispatch_floor(
             blank.case, place
@@ -119,7 +123,9 @@ def prepare_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: 
     return attempt
 
 
-def refuse_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
+def refuse_case(
+    blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None
+) -> Attempt:
     """An attempt that ended before it began, because what is to run is not what was asked for."""
     words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
     return fail_case(Attempt(blank, {}), "not_as_asked", words)
@@ -138,7 +144,9 @@ def take_turn(attempt: Attempt) -> bool:
     began = time.perf_counter()
     with _record_failure(attempt):
         enough = next(attempt.turns)
-        attempt.found["sampling_seconds"] = attempt.found.get("sampling_seconds", 0.0) + time.perf_counter() - began
+        attempt.found["sampling_seconds"] = (
+            attempt.found.get("sampling_seconds", 0.0) + time.perf_counter() - began
+        )
         return enough
     return True
 
@@ -152,7 +160,12 @@ def _record_failure(attempt: Attempt) -> Iterator[None]:
         attempt.found |= error.needs if isinstance(error, shape.TooLarge) else {}
         attempt.found |= zip(("status", "reason", "text"), _reason_of(error), strict=True)
     if attempt.ended:
-        attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
+        attempt.found |= {
+            "seconds": [],
+            "seconds_min": [],
+            "turns": [],
+            "marked": {},
+        }  # no time of what went wrong in the end
         attempt.turns = attempt.ready = None
         gc.collect()
 
@@ -173,7 +186,9 @@ def _compile_and_check(case: Case, place: ProcessGroup, found: dict[str, Any]) -
     """A case compiled, run once and checked. What is learnt goes into `found` as it is learnt, so that a failure keeps it."""
     with _fail_together(place):
         built = workload.build(case)
-        sizes, ask, collect, sample = (_compile_program if case.engine == "jax" else _prepare_peer)(case, built, place, found)
+        sizes, ask, collect, sample = (_compile_program if case.engine == "jax" else _prepare_peer)(
+            case, built, place, found
+        )
         found["first_seconds"], result = timing.time_once(lambda: jax.block_until_ready(ask()))
         wait = make_waiter(result) if case.engine == "jax" else None
     pattern = sizes.coloring.pattern if sizes.coloring else None
@@ -194,7 +209,9 @@ def _compile_and_check(case: Case, place: ProcessGroup, found: dict[str, Any]) -
             found["check_seconds"] = found.get("check_seconds", 0.0) + time.perf_counter() - began
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                raise CaseEnded(status, verdict.reason, (verdict.text or "") + (", in a later call" if seen else ""))
+                raise CaseEnded(
+                    status, verdict.reason, (verdict.text or "") + (", in a later call" if seen else "")
+                )
             seen.append(digest)
 
     checked(result)
@@ -204,14 +221,20 @@ def _compile_and_check(case: Case, place: ProcessGroup, found: dict[str, Any]) -
 def _digest(got: np.ndarray) -> bytes:
     """Return a digest of the numbers of a result."""
     plain = np.ascontiguousarray(got)
-    return hashlib.blake2b(repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data).digest()
+    return hashlib.blake2b(
+        repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
+    ).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
     """What waits for every output of results like this one, in the least time: `jax.block_until_ready` adds 1 us to a call."""
     if hasattr(example, "block_until_ready"):
         return type(example).block_until_ready
-    if isinstance(example, list | tuple) and example and all(hasattr(leaf, "block_until_ready") for leaf in example):
+    if (
+        isinstance(example, list | tuple)
+        and example
+        and all(hasattr(leaf, "block_until_ready") for leaf in example)
+    ):
         return lambda result: [leaf.block_until_ready() for leaf in result]
     return jax.block_until_ready
 
@@ -241,7 +264,10 @@ def _compile_program(case: Case, built: Any, place: ProcessGroup, found: dict[st
         compile_case.require_room(bound, _missing_memory(case, built, place))
     colors = compile_case.detect_coloring(case, built)
     sizes = shape.derivative_shape(case, built, colors)
-    found |= {"passes": sizes.passes or None, "padding": shape.padding_share(case, sizes)} | program_stats.coloring_counts(colors)
+    found |= {
+        "passes": sizes.passes or None,
+        "padding": shape.padding_share(case, sizes),
+    } | program_stats.coloring_counts(colors)
     one = _compile_fitting(case, built, place, sizes, found)
     found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
     found["compulsory_bytes"] = compile_case.compulsory_bytes(one, built)
@@ -253,7 +279,9 @@ def _compile_program(case: Case, built: Any, place: ProcessGroup, found: dict[st
     return sizes, ask, collect, None
 
 
-def _compile_fitting(case: Case, built: Any, place: ProcessGroup, sizes: Any, found: dict[str, Any]) -> compile_case.CompiledCase:
+def _compile_fitting(
+    case: Case, built: Any, place: ProcessGroup, sizes: Any, found: dict[str, Any]
+) -> compile_case.CompiledCase:
     """The case compiled so that it fits; skipped with the figures where it does not."""
     several = place.processes > 1
     if several and (case.storage == "host" or (case.chunk == AUTO and case.api == "pmap")):
@@ -268,7 +296,9 @@ def _compile_fitting(case: Case, built: Any, place: ProcessGroup, sizes: Any, fo
 
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
     too_much = _missing_memory(case, built, place)
-    one, blocks = compile_case.compile_fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
+    one, blocks = compile_case.compile_fitting(
+        stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case)
+    )
     if blocks is not None:
         found |= {"blocks": blocks, "passes": shape.count_passes(one.case, built, sizes)}
         _KNOWN[case] = Blocks(blocks["block"], blocks["chunk"], blocks["storage"])
@@ -280,7 +310,9 @@ def _missing_memory(case: Case, built: Any, place: ProcessGroup) -> compile_case
 
     def too_much(one: compile_case.CompiledCase) -> str | None:
         beside = compile_case.host_bytes(one, built)
-        words = memory.lacking(one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside)
+        words = memory.lacking(
+            one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside
+        )
         # Where one process has too little, all have.
         return next((words for words in timing.gather_text(place.gather, words or "") if words), None)
 
@@ -328,7 +360,9 @@ def _compilation_cache(case: Case, place: ProcessGroup, program: Any, given: lis
 def _cache_hits() -> list[str]:
     """Every hit of the compilation cache from now on, as JAX tells of it."""
     hits: list[str] = []
-    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
+    )
     return hits
 
 
@@ -339,9 +373,16 @@ def _prepare_peer(case: Case, built: Any, place: ProcessGroup, found: dict[str, 
     too_much = _missing_memory(alone, built, place._replace(devices=place.devices[:1]))
     compile_case.require_room(compile_case.lower_bound(alone, built, sizes), too_much)
     due = shape.result_shape(case, built, sizes)
-    prepared = interface.module(case.engine).prepare(case, built, sizes, inputs.input_arrays(case, built), case.devices)
+    prepared = interface.module(case.engine).prepare(
+        case, built, sizes, inputs.input_arrays(case, built), case.devices
+    )
     found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
-    return sizes, prepared.call, lambda result: interface.collected(case, prepared.collect(result), due), prepared.sample
+    return (
+        sizes,
+        prepared.call,
+        lambda result: interface.collected(case, prepared.collect(result), due),
+        prepared.sample,
+    )
 
 
 def _sample_turns(attempt: Attempt, place: ProcessGroup, sampling: Sampling) -> Iterator[bool]:
@@ -394,7 +435,9 @@ def _sample_steps(
 
         return marks
 
-    return timing.sample_turns(ready.call, sampling, ready.wait, found["floor_seconds"], place.gather, disturbed)
+    return timing.sample_turns(
+        ready.call, sampling, ready.wait, found["floor_seconds"], place.gather, disturbed
+    )
 
 
 _FLOORS: dict[tuple, float] = {}  # of this process, by how a call is made
@@ -406,7 +449,15 @@ def _dispatch_floor(case: Case, place: ProcessGroup) -> float | None:
         return None
     how = (case.api, case.jit, case.devices)
     if how not in _FLOORS:
-        empty = Case(CEILING, "call", mode="value", api=case.api, jit=case.jit, devices=case.devices, points=case.devices)
+        empty = Case(
+            CEILING,
+            "call",
+            mode="value",
+            api=case.api,
+            jit=case.jit,
+            devices=case.devices,
+            points=case.devices,
+        )
         empty = workload.complete(empty)
         built = workload.build(empty)
         program = layout.lay_out(empty, built, place.devices)
@@ -445,6 +496,8 @@ def _reason_of(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):
         return "skipped", "too_large", str(error)
-    kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "  # a refusal is a sentence of its own
+    kind = (
+        "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
+    )  # a refusal is a sentence of its own
     text = " ".join(f"{kind}{error}".split())
     return "failed", "out_of_memory" if memory.ran_out(text) else "error", environment.scrub(text)[:500]

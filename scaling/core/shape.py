@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core.case import FORWARD, HESSIAN, MIXED, REVERSE, SECOND, WHOLE, Case, Refusal, unknown_name
+from scaling.core.case import SECOND, Case, Refusal, unknown_name
+from scaling.core.modes import COTANGENT, MODES, TANGENT
+from scaling.core.pattern import Coloring
 from scaling.core.workload import Workload
-from scaling.options.sparse.sparsity import Coloring
 
 Named = Mapping[str, Any]
 
@@ -43,7 +44,7 @@ class LinearMapPart:
     @property
     def columns(self) -> bool:
         """Whether seeds are tangents and slices columns; otherwise they are cotangents and rows."""
-        return self.mode in FORWARD + HESSIAN
+        return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
     """Shapes and dtypes of the per-point inputs, points leading, and of the shared ones; nothing is allocated."""
 
     def struct(draw, *leading: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype))
+        return jax.ShapeDtypeStruct(
+            (*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype)
+        )
 
     points = {name: struct(draw, case.points) for name, draw in workload.points.items()}
     return points, {name: struct(draw) for name, draw in workload.shared.items()}
@@ -85,7 +88,9 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     out = _abstract(case, workload.function, one)
     columns = sum(one[name].size for name in workload.names)
     if not out.size or not columns:
-        raise Refusal(f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs")
+        raise Refusal(
+            f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs"
+        )
     differentiated, by = out, one
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
@@ -99,9 +104,11 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     found = DerivativeShape(out.size, columns, 0, 0, summed, out.size, (), coloring)
     if case.target in SECOND:
         found = dataclasses.replace(found, outputs=columns, inputs=columns if case.target == "hessian" else 1)
-    if case.mode in WHOLE or (case.seeds == "colored" and coloring is None):
+    if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
         return found
-    parts = _parts(case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size)
+    parts = _parts(
+        case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size
+    )
     found = dataclasses.replace(found, parts=parts, seeds=sum(part.seeds for part in parts))
     return dataclasses.replace(found, passes=count_passes(case, workload, found))
 
@@ -110,27 +117,30 @@ def _parts(
     case: Case, workload: Workload, sizes: DerivativeShape, by: Mapping[str, int], outputs: int
 ) -> tuple[LinearMapPart, ...]:
     """The linear maps of a seeded mode. by: how many numbers each input has; outputs: how many are differentiated."""
-    names = workload.names
+    names, mode = workload.names, case.ad_mode
     if sizes.coloring is not None:
-        column_mode, row_mode = ("jacfwd", "jacrev") if case.mode in MIXED else (case.mode, case.mode)
+        column_mode, row_mode = mode.parts or (case.mode, case.mode)
         parts = (
             LinearMapPart(column_mode, names, sizes.coloring.column_count),
             LinearMapPart(row_mode, names, sizes.coloring.row_count),
         )
         return tuple(part for part in parts if part.seeds)
-    if case.mode in MIXED and len(names) > 1:
+    if mode.parts and len(names) > 1:
         ahead = forward_inputs(case, by)
         back = tuple(name for name in names if name not in ahead)
         halves: tuple[LinearMapPart, ...] = (
-            LinearMapPart("jacfwd", ahead, sum(by[name] for name in ahead)),
-            LinearMapPart("jacrev", back, outputs),
+            LinearMapPart(mode.parts[0], ahead, sum(by[name] for name in ahead)),
+            LinearMapPart(mode.parts[1], back, outputs),
         )
     else:
-        columns = case.mode not in REVERSE
-        halves = (LinearMapPart(case.mode, names, sum(by.values()) if columns else outputs),)
-    if case.target == "hvp" or workload.reduce == "vector":
-        halves = tuple(dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves)
-    if workload.reduce == "points" or case.mode == "grad_of_sum":  # of one number
+        columns = mode.seed != COTANGENT
+        single = mode.parts[0] if mode.parts else case.mode
+        halves = (LinearMapPart(single, names, sum(by.values()) if columns else outputs),)
+    if case.target == "hvp" or workload.reduction.along_point:
+        halves = tuple(
+            dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves
+        )
+    if workload.reduction.sums_points or mode.single_seed:  # of one number
         halves = tuple(part if part.columns else dataclasses.replace(part, seeds=1) for part in halves)
     return halves
 
@@ -155,10 +165,14 @@ def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     """How many JVPs and VJPs a Jacobian takes; a Gram matrix by columns takes every column again for each block of them."""
-    if case.mode == "fwd_over_fwd":
+    if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
     b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
-    if workload.reduce != "gram" or not sizes.parts[0].columns or (b == 1 and not is_chunked(case, here)):
+    if (
+        not workload.reduction.columns.products
+        or not sizes.parts[0].columns
+        or (b == 1 and not is_chunked(case, here))
+    ):
         return sizes.seeds
     blocks = ceil_div(here, case.chunk) if isinstance(case.chunk, int) else 1
     return sizes.seeds * (1 + b * blocks)
@@ -187,7 +201,11 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
     """The same case without `chunk` or `block` where they take all that a device has, which is the same program."""
     a, b = case.axes
-    if isinstance(case.chunk, int) and sizes.parts and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts):
+    if (
+        isinstance(case.chunk, int)
+        and sizes.parts
+        and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts)
+    ):
         case = dataclasses.replace(case, chunk=None)
     if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
         case = dataclasses.replace(case, block=None)
@@ -200,23 +218,14 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
     One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with split=data once for
     each device. Coloured: (points, 1, entries of the pattern).
     """
-    reduce, k = workload.reduce, sizes.inputs
-    if reduce == "points":
-        return case.devices if case.split == "data" else 1, 1, 1 if case.mode == "value" else k
-    if case.mode == "value":
+    value = case.ad_mode.is_value
+    if workload.reduction.sums_points:
+        return case.devices if case.split == "data" else 1, 1, 1 if value else sizes.inputs
+    if value:
         return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
     if case.seeds == "colored":
         return case.points, 1, result_entries(workload, sizes)
-    outputs = 1 if sizes.summed else sizes.outputs
-    after = {
-        None: (outputs, k),
-        "outputs": (1, k),
-        "inputs": (outputs, 1),
-        "vector": (outputs, 1),
-        "norm": (1, 1),
-        "gram": (k, k),
-    }
-    return case.points, *after[reduce]
+    return case.points, *workload.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
 def result_entries(workload: Workload, sizes: DerivativeShape) -> int:
@@ -234,14 +243,22 @@ def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStr
         raise
     except (MemoryError, OverflowError) as error:
         asked = getattr(error, "_total_size", 0)  # of an array of NumPy's
-        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf(
+            "SC_PAGE_SIZE"
+        ):
             raise  # the host's memory ran out
         words = " ".join(str(error).split())
-        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
+        raise TooLarge(
+            f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}"
+        ) from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise Refusal(f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}") from None
+        raise Refusal(
+            f"workload {case.workload!r} fails on abstract inputs: {type(error).__name__}: {first}"
+        ) from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        raise Refusal(f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}")
+        raise Refusal(
+            f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}"
+        )
     return out

@@ -5,9 +5,7 @@ Knows how modes, targets, layouts and `jit` leave fields of a case unused. Does 
 
 from typing import NamedTuple
 
-from scaling.core.case import AUTO, HESSIAN, MIXED, REVERSE, SECOND, WHOLE, Case
-
-_HESSIANS_BACKWARDS = tuple(mode for mode in HESSIAN if mode != "fwd_over_fwd")
+from scaling.core.case import AUTO, SECOND, Case
 
 
 class UnusedField(NamedTuple):
@@ -19,9 +17,9 @@ class UnusedField(NamedTuple):
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
     """Return the fields that the layout and the mode of a case leave unused; its target and its mode are settled."""
-    mode, plain, whole = case.mode, case.api == "jit", case.mode in WHOLE
-    by_hand = whole and mode != "value"
-    with_mode, seedless = f"with mode={mode}", whole or mode == "grad_of_sum" or case.target == "hvp"
+    mode, plain = case.ad_mode, case.api == "jit"
+    whole, by_hand = not mode.has_seeds, mode.by_workload
+    with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
     adds_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
     batch_at_once = case.batch == "whole" and not by_hand
     rules = [
@@ -30,23 +28,38 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
         ("split", plain and case.split != "data", "with api=jit, which runs on one device", ("api",)),
         ("reduce", case.split == "data", "with split=data, which adds up the points", ("split",)),
         ("reduce", case.target in SECOND, f"with target={case.target}", ("target", "mode")),
-        ("reduce", mode == "value" and case.reduce != "points", "with mode=value, which has no Jacobian", ("mode", "target")),
+        (
+            "reduce",
+            mode.is_value and case.reduce != "points",
+            "with mode=value, which has no Jacobian",
+            ("mode", "target"),
+        ),
         ("batch", by_hand, with_mode, ("mode",)),
         ("chunk", whole, f"{with_mode}, which has no seeds", ("mode", "target")),
         ("chunk", seedless and case.chunk != AUTO, _one_seed(case), ("mode", "target")),
         ("block", whole, with_mode, ("mode", "target")),
         ("block", case.chunk == AUTO, "with chunk=auto, which chooses the blocks", ("chunk",)),
-        ("block", batch_at_once and not adds_points, "with batch=whole, which takes all points at once", ("batch",)),
-        ("seeds", mode == "value", "with mode=value, which has no seeds", ("mode", "target")),
+        (
+            "block",
+            batch_at_once and not adds_points,
+            "with batch=whole, which takes all points at once",
+            ("batch",),
+        ),
+        ("seeds", mode.is_value, "with mode=value, which has no seeds", ("mode", "target")),
         ("storage", whole, with_mode, ("mode", "target")),
-        ("remat", mode not in (*REVERSE, *_HESSIANS_BACKWARDS, *MIXED), f"{with_mode}, which has no reverse mode", ("mode",)),
-        ("forward", mode not in MIXED, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
+        ("remat", not mode.uses_reverse, f"{with_mode}, which has no reverse mode", ("mode",)),
+        ("forward", not mode.parts, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
         ("forward", case.seeds != "identity", f"with seeds={case.seeds}", ("seeds",)),
         ("overlap", case.split != "data", "without split=data", ("split",)),
-        ("overlap", case.devices == 1 or plain, "on one device; it takes devices=2 or more", ("devices", "api")),
+        (
+            "overlap",
+            case.devices == 1 or plain,
+            "on one device; it takes devices=2 or more",
+            ("devices", "api"),
+        ),
         ("overlap", whole, with_mode, ("mode",)),
         ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
-        ("wrt", mode == "value", "with mode=value, which has no derivative", ("mode", "target")),
+        ("wrt", mode.is_value, "with mode=value, which has no derivative", ("mode", "target")),
     ]
     found: dict[str, UnusedField] = {}
     for name, holds, words, because in rules:

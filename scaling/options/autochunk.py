@@ -62,7 +62,11 @@ class BlockSearch:
 
 
 def find_blocks(
-    case: Case, workload: Workload, sizes: DerivativeShape, need: Callable[[Blocks], MemoryNeed], known: Blocks | None = None
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    need: Callable[[Blocks], MemoryNeed],
+    known: Blocks | None = None,
 ) -> BlockSearch:
     """The largest blocks that fit. known: what fitted before, tried first.
 
@@ -84,7 +88,9 @@ def find_blocks(
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
         if storage == HOST and not can_offload(case, workload):
             continue
-        fitting = [first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))]
+        fitting = [
+            first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))
+        ]
         if not fitting and not (storage == DEVICE and tried(Blocks()).hopeless):
             fitting = [first for first in [_first(_last(case, workload, sizes, storage), tried)] if first]
         if fitting:
@@ -110,7 +116,7 @@ def _ladders(case: Case, workload: Workload, sizes: DerivativeShape, storage: st
     """From everything at once, by halves: fewer points with all their seeds; all points, with fewer seeds."""
     points, seeds = _most(case, sizes)
     start = [Blocks()] if storage == DEVICE else []
-    if case.batch == "vmap" or workload.reduce == "points":
+    if case.batch == "vmap" or workload.reduction.sums_points:
         yield start + [Blocks(block, None, storage) for block in _halves(points)]
     yield start + [Blocks(None, chunk, storage) for chunk in _halves(seeds)]
 
@@ -118,7 +124,7 @@ def _ladders(case: Case, workload: Workload, sizes: DerivativeShape, storage: st
 def _last(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[Blocks]:
     """Of one point, fewer and fewer seeds."""
     points, seeds = _most(case, sizes)
-    if points > 1 and (case.batch == "vmap" or workload.reduce == "points"):
+    if points > 1 and (case.batch == "vmap" or workload.reduction.sums_points):
         yield from (Blocks(1, chunk, storage) for chunk in _halves(seeds))
 
 
@@ -136,7 +142,7 @@ def _work(case: Case, sizes: DerivativeShape, blocks: Blocks) -> tuple[int, bool
 
 def can_offload(case: Case, workload: Workload) -> bool:
     """Whether a result can go to the host block by block: a matter of points, so not where they are one batch or one sum."""
-    return case.batch == "vmap" and workload.reduce != "points"
+    return case.batch == "vmap" and not workload.reduction.sums_points
 
 
 def _halves(count: int) -> Iterator[int]:

@@ -49,7 +49,7 @@ def sum_derivative(
 
         return seeds.sum_over_seeds(block, SeedRange(0, count, case.block))
 
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return here.over_all(over_points(lambda total: total(**shared)))
     if not case.overlap:
         whole = over_points(lambda total: tuple(_of(case, part, total, shared, here) for part in sizes.parts))
@@ -75,17 +75,26 @@ def _of(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: D
     return slices.reduce_columns(of) if part.columns else slices.reduce_rows(of)
 
 
-def _in_pieces(case: Case, part: LinearMapPart, over_points: Callable, shared: Named, here: DevicePosition) -> Any:
+def _in_pieces(
+    case: Case, part: LinearMapPart, over_points: Callable, shared: Named, here: DevicePosition
+) -> Any:
     """The same, piece by piece, each added up over devices as soon as it is there."""
-    spans = [("", ceil_div(part.seeds, case.axes[1]))] if part.columns else [(name, shared[name].size) for name in part.names]
+    spans = (
+        [("", ceil_div(part.seeds, case.axes[1]))]
+        if part.columns
+        else [(name, shared[name].size) for name in part.names]
+    )
     pieces = [_Piece(name, *ends) for name, size in spans for ends in _cuts(size)]
     compute = _some_seeds if part.columns else _some_numbers
     made = [
-        here.over_all(over_points(lambda total, piece=piece: compute(case, part, total, shared, here, piece))) for piece in pieces
+        here.over_all(over_points(lambda total, piece=piece: compute(case, part, total, shared, here, piece)))
+        for piece in pieces
     ]
     if part.columns:
         return jnp.concatenate(made)
-    by_name = {name: [a for piece, a in zip(pieces, made, strict=True) if piece.name == name] for name in part.names}
+    by_name = {
+        name: [a for piece, a in zip(pieces, made, strict=True) if piece.name == name] for name in part.names
+    }
     return [jnp.concatenate(by_name[name]).reshape(shared[name].shape) for name in part.names]
 
 
@@ -94,14 +103,18 @@ def _cuts(size: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in itertools.pairwise(ends) if a < b]
 
 
-def _some_seeds(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
+def _some_seeds(
+    case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece
+) -> Any:
     """The derivative along some of the seeds: (seeds,)."""
     of = slices.linear_map(case, part, total, shared, None, here)
     some = SeedRange(of.some.first + piece.start, piece.stop - piece.start, of.some.chunk)
     return slices.reduce_columns(of._replace(some=some)).reshape(-1)
 
 
-def _some_numbers(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
+def _some_numbers(
+    case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece
+) -> Any:
     """The derivative by some numbers of one input: (numbers,)."""
     whole = shared[piece.name].reshape(-1)
 

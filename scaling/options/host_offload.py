@@ -20,11 +20,6 @@ from scaling.core.layout import START, Program
 from scaling.core.shape import DerivativeShape, result_shape
 from scaling.core.workload import Workload
 
-_STACKED = {
-    True: (None, "outputs"),
-    False: (None, "inputs", "vector"),
-}  # reductions that keep a place a seed: of columns, of rows
-
 
 class OffloadStep(NamedTuple):
     """Where a step begins: its first point, its first seed."""
@@ -92,7 +87,8 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Offl
 def _seeds(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
     """How many seeds a step takes, where they are cut: those of one linear map whose slices each have a place in the result."""
     part, seeds = sizes.parts[0], case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
-    kept = workload.reduce in _STACKED[part.columns] and not part.along and sizes.coloring is None
+    step = workload.reduction.columns if part.columns else workload.reduction.rows
+    kept = step.placed and not part.along and sizes.coloring is None
     return seeds if kept and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
 
 
@@ -100,7 +96,11 @@ def _fewer(sizes: DerivativeShape, seeds: int) -> DerivativeShape:
     """The shape of a step with so many seeds."""
     (part,) = sizes.parts
     fewer = dataclasses.replace(sizes, parts=(dataclasses.replace(part, seeds=seeds),))
-    return dataclasses.replace(fewer, inputs=seeds) if part.columns else dataclasses.replace(fewer, outputs=seeds)
+    return (
+        dataclasses.replace(fewer, inputs=seeds)
+        if part.columns
+        else dataclasses.replace(fewer, outputs=seeds)
+    )
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
@@ -115,12 +115,19 @@ def result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.d
 
 
 def make_offload_runner(
-    case: Case, workload: Workload, sizes: DerivativeShape, plan: OffloadPlan, program: Program, call: Callable
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    plan: OffloadPlan,
+    program: Program,
+    call: Callable,
 ) -> Callable[[], np.ndarray]:
     """A function that computes all of the result; each time into the same array, (points, outputs, inputs)."""
     host = {name: inputs.point_rows(case, workload, name, 0, case.points) for name in workload.points}
     staying = {
-        name: inputs.place_inputs(plan.case, workload, program, names=[name])[0] for name in program.arguments if name not in host
+        name: inputs.place_inputs(plan.case, workload, program, names=[name])[0]
+        for name in program.arguments
+        if name not in host
     }
     starts = {step.seed: _placed_start(plan, workload, program, step.seed) for step in plan.steps}
     result: list[np.ndarray] = []

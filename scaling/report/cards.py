@@ -13,7 +13,7 @@ from scaling.analysis.curves import Fastest, baseline_name, family, family_name,
 from scaling.analysis.findings import Findings, marks
 from scaling.analysis.forecast import Forecast, Predicted
 from scaling.analysis.methods import describe_call, method_of
-from scaling.core.case import ANALYTIC, problem
+from scaling.core.case import problem
 from scaling.core.formatting import (
     count_of,
     format_duration,
@@ -51,7 +51,7 @@ def _families(forecast: Forecast) -> list[list[Predicted]]:
     """The predicted curves of the largest problem of each family; a value alone, and what is written by hand, has no card."""
     families: dict[tuple, dict[tuple, list[Predicted]]] = {}
     for curve in forecast.curves:
-        if curve.case.mode not in ("value", *ANALYTIC):
+        if not (curve.case.ad_mode.is_value or curve.case.ad_mode.closed_form):
             families.setdefault(family(curve.case), {}).setdefault(problem(curve.points[0].record.case), []).append(curve)
     return [max(problems.values(), key=lambda same: volume(same[0].case)) for problems in families.values()]
 

@@ -23,12 +23,12 @@ def rows(curves: Iterable[Curve]) -> list[list[Curve]]:
         of = (curve.kind, curve.environment, curve.baseline_devices, *family(curve.case))
         families.setdefault(of, {}).setdefault(problem(curve.case), []).append(curve)
     chosen = [max(problems.values(), key=_rank) for problems in families.values()]
-    return sorted(chosen, key=lambda same: same[0].case.mode == "value")
+    return sorted(chosen, key=lambda same: same[0].case.ad_mode.is_value)
 
 
 def largest(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the same without values alone, the fastest on the most devices first."""
-    chosen = rows(curve for curve in curves if curve.case.mode != "value")
+    chosen = rows(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds)) for same in chosen]
 
 

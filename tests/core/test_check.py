@@ -12,10 +12,10 @@ import pytest
 from scaling.core import check, inputs, layout, run_case, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.input_sampling import InputSpec
+from scaling.core.pattern import Pattern
 from scaling.core.record import Record
 from scaling.core.shape import derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
-from scaling.options.sparse.sparsity import Pattern
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 

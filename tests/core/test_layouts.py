@@ -115,7 +115,7 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
         assert record.padding == pytest.approx(1 - points * seeds / computed)
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS[:-1])
+@pytest.mark.parametrize("reduce", [name for name in REDUCTIONS if name != "points"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
 @pytest.mark.parametrize(
     "problem", ["linear by both", "linear at once", "residual by both", "rbf in three dimensions", "arrowhead"]

@@ -10,9 +10,9 @@ import pytest
 
 from scaling.core import inputs, workload
 from scaling.core.case import Case, Refusal
+from scaling.core.pattern import Coloring, Pattern
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import Matrix
-from scaling.options.sparse.sparsity import Coloring, Pattern
 
 jax.config.update("jax_enable_x64", True)
 

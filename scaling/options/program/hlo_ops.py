@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from scaling.options.program import hlo
 from scaling.options.program.hlo import HloLine
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 _WITHOUT_WORK = {
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "Pin", "Unpin",
     "ConcatBitcast", "AssumeGatherIndicesInBound", "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart",
@@ -24,7 +31,10 @@ STILL = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
 SLICES = {"slice", "dynamic-slice", "gather"}  # read as much of their first operand as they give
-UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # write this operand into the first, in place where that is a parameter
+UPDATES = {
+    "dynamic-update-slice": 1,
+    "scatter": 2,
+}  # write this operand into the first, in place where that is a parameter
 _MOVES = STILL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy", "dynamic-update-slice", "fusion",
     "rng-bit-generator", "sort", "domain", "infeed", "outfeed", "send", "recv",
@@ -91,9 +101,18 @@ def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> 
         return 0
     found = re.search(r"window=\{([^}]*)\}", words)
     window = dict(part.split("=") for part in found[1].split()) if found else {}
-    count = 2 * made.dims[labels[3].index("b")] * made.dims[labels[3].index("f")] * kernel.dims[labels[2].index("i")]
+    count = (
+        2
+        * made.dims[labels[3].index("b")]
+        * made.dims[labels[3].index("f")]
+        * kernel.dims[labels[2].index("i")]
+    )
     for place, axis in enumerate(sorted(label for label in labels[3] if label.isdigit())):
-        sizes = given.dims[labels[1].index(axis)], kernel.dims[labels[2].index(axis)], made.dims[labels[3].index(axis)]
+        sizes = (
+            given.dims[labels[1].index(axis)],
+            kernel.dims[labels[2].index(axis)],
+            made.dims[labels[3].index(axis)],
+        )
         count *= _taps(*sizes, *(_along(window, name, place, usual) for name, usual in _WINDOWED))
     return count
 

@@ -30,10 +30,14 @@ def program_work(
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
     """What is wrong with the collectives of a program, in words: a split over points or seeds sends nothing."""
-    due = case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    due = (
+        case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    )
     if any(collectives.values()) == due:
         return None
-    return f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
+    return (
+        f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
+    )
 
 
 def coloring_counts(coloring: Any) -> dict[str, Any]:

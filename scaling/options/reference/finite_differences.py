@@ -16,7 +16,9 @@ from scaling.core.modes import STEPS, ravel
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Inputs, InputSpec, Reference, Workload
 
-_COORDINATES = 64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
+_COORDINATES = (
+    64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
+)
 _LOOKED_AT = 2**24  # numbers in all of them
 # Unit roundoff of one operation.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
@@ -26,7 +28,11 @@ Exact = Mapping[str, np.ndarray]
 
 def closed(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
     """What gives a value in NumPy at the least cost, if anything does: a Jacobian of a known pattern need not be written out."""
-    return workload.nonzeros if workload.nonzeros is not None and case.target not in SECOND else workload.reference
+    return (
+        workload.nonzeros
+        if workload.nonzeros is not None and case.target not in SECOND
+        else workload.reference
+    )
 
 
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
@@ -52,7 +58,7 @@ def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
 
 def together(workload: Workload, sizes: DerivativeShape, outputs: np.ndarray) -> np.ndarray:
     """(points, outputs) -> (points,): the size of all outputs where these are added up, that of the largest elsewhere."""
-    added = workload.reduce in ("outputs", "points") or sizes.summed
+    added = workload.reduction.sums_outputs or sizes.summed
     return np.abs(outputs).sum(axis=1) if added else np.abs(outputs).max(axis=1)
 
 
@@ -61,7 +67,9 @@ def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exac
     return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
 
 
-def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int) -> np.ndarray:
+def step_bound(
+    case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int
+) -> np.ndarray:
     """How far a forward difference with the mode's step may lie from the derivative, by each input: (points, inputs).
 
     Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the two values, and of
@@ -70,7 +78,9 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
     """
     named, step = inputs.exact_inputs(case, workload, start, stop), STEPS[case.dtype]
     added = _values_added(case, workload, sizes, named)
-    places = [(name, i) for name in workload.names for i in range(int(np.prod(draw_of(workload, name).shape)))]
+    places = [
+        (name, i) for name in workload.names for i in range(int(np.prod(draw_of(workload, name).shape)))
+    ]
     some = min(_COORDINATES, max(8, _LOOKED_AT // ((stop - start) * sizes.values)))
     looked_at = np.unique(np.linspace(0, len(places) - 1, some).astype(int))
     truncation, moves = np.zeros((2, stop - start, len(looked_at)))
@@ -81,7 +91,7 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
         moves[:, k] = (np.abs(x) + step) * slope
     added = np.maximum(added, moves.max(axis=1))
     every = len(looked_at) == len(places)
-    if workload.reduce == "vector":
+    if workload.reduction.along_point:
         at = lambda by: values(case, workload, moved(workload, named, named, by))  # noqa: E731
         _, curvature = _bend(workload, sizes, np.ones(()), at, step)
         all_moves = moves.sum(axis=1) * len(places) / len(looked_at)
@@ -96,13 +106,13 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
 def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named: Exact) -> np.ndarray:
     """The size of what is added up to make a value that is differenced: (points,)."""
     added = together(workload, sizes, values(case, workload, named))
-    if sizes.summed and workload.reduce != "points":  # of those, the bounds of the points are added up
+    if sizes.summed and not workload.reduction.sums_points:  # of those, the bounds of the points are added up
         everywhere = values(case, workload, inputs.exact_inputs(case, workload, 0, case.points))
         return np.full(len(added), np.abs(everywhere).sum())
     reference = closed(case, workload)
     if reference is None or (terms_size := reference(named).value_terms) is None:
         return added
-    return np.maximum(added, terms_size * (sizes.values if workload.reduce in ("outputs", "points") else 1))
+    return np.maximum(added, terms_size * (sizes.values if workload.reduction.sums_outputs else 1))
 
 
 def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> tuple[np.ndarray, Callable]:
@@ -117,7 +127,9 @@ def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> 
     return named[name].reshape(lead)[..., i], at
 
 
-def _bend(workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float) -> tuple[np.ndarray, ...]:
+def _bend(
+    workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float
+) -> tuple[np.ndarray, ...]:
     """The larger slope and curvature, at both ends of a step from x, of values by how far x has moved: two (points,)."""
     slope, curvature = np.zeros(()), np.zeros(())
     for end in (0.0, step):

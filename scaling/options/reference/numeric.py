@@ -101,7 +101,10 @@ def _some_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     """Return the inputs of some points, the first and the last among them."""
     picked = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     each = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in picked]
-    return {name: np.concatenate([one[name] for one in each]) if name in workload.points else each[0][name] for name in each[0]}
+    return {
+        name: np.concatenate([one[name] for one in each]) if name in workload.points else each[0][name]
+        for name in each[0]
+    }
 
 
 def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
@@ -123,13 +126,13 @@ def _prepared(of: Evaluation, case: Case, named: Named) -> Numeric:
     """Return the reference with what is read off the function's program."""
     found = _rounded(of, named)
     of = dataclasses.replace(of, width=max(found.width, float64.number_of_inputs(of, named)))
-    if case.mode != "value":
+    if not case.ad_mode.is_value:
         forward = float64.differentiable(of, named)
         if forward is None:
             why = "the function can be differentiated neither forwards nor backwards, so that there is no reference; give one"
             return Numeric(of, of, found.terms, 2.0**-found.bits, unsure=why)
         of = forward
-    backward = case.mode != "value" and float64.can_pull_back(of, named)
+    backward = not case.ad_mode.is_value and float64.can_pull_back(of, named)
     return Numeric(of, of, found.terms, 2.0**-found.bits, backward=backward)
 
 
@@ -137,7 +140,9 @@ def _rounded(of: Evaluation, named: Named) -> Rounded:
     """Return what rounding meets in the function and its pushforward, at one point."""
     one = {name: array[0] if name in of.own else array for name, array in named.items()}
     structs = {
-        name: jax.ShapeDtypeStruct(np.shape(array), np.int32 if name in of.integers else jax.numpy.dtype(of.dtype))
+        name: jax.ShapeDtypeStruct(
+            np.shape(array), np.int32 if name in of.integers else jax.numpy.dtype(of.dtype)
+        )
         for name, array in one.items()
     }
 
@@ -158,7 +163,9 @@ def _in_float64(
 ) -> tuple[Numeric | None, str | None]:
     """Return the reference in float64; or none and why, where the function is another one there."""
     try:
-        exact = dataclasses.replace(_prepared(_evaluation(case, workload, "float64"), case, named), native=plain.native)
+        exact = dataclasses.replace(
+            _prepared(_evaluation(case, workload, "float64"), case, named), native=plain.native
+        )
         there = float64.values(exact.evaluation, named)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0][:120]
@@ -169,7 +176,10 @@ def _in_float64(
     far = ~(np.abs(here - there) <= allowed)
     if far.any():
         p, o = (int(i[0]) for i in np.nonzero(far))
-        return None, f"its values differ between {case.dtype} and float64 ({here[p, o]:.6g} and {there[p, o]:.6g})"
+        return (
+            None,
+            f"its values differ between {case.dtype} and float64 ({here[p, o]:.6g} and {there[p, o]:.6g})",
+        )
     return exact, None
 
 
@@ -178,7 +188,7 @@ def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why
 
     why: what forbids float64.
     """
-    if case.mode == "value" or found.unsure:
+    if case.ad_mode.is_value or found.unsure:
         return found
     roundoff = max(finite_differences.ROUNDOFF[found.evaluation.dtype], found.inside)
     levels = [found.evaluation]
@@ -194,7 +204,9 @@ def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why
             return dataclasses.replace(found, wrong=f"{words}: {rule}")
         if unsure or said.wrong.any():
             reason = f"finite differences in {found.evaluation.dtype} confirm {said.sure:.0%} of its outputs"
-            return dataclasses.replace(found, unsure=f"{why}, and {reason}" if why else f"{reason}; give a reference")
+            return dataclasses.replace(
+                found, unsure=f"{why}, and {reason}" if why else f"{reason}; give a reference"
+            )
     return dataclasses.replace(found, seconds=_seconds(found.evaluation, case, named))
 
 
@@ -228,7 +240,11 @@ def fingerprint(value: Any) -> Hashable:
     if isinstance(value, Mapping):
         return tuple((fingerprint(key), fingerprint(each)) for key, each in value.items())
     if isinstance(value, np.ndarray | np.generic):
-        return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return (
+            value.shape,
+            str(value.dtype),
+            hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest(),
+        )
     if isinstance(value, functools.partial):
         return fingerprint((value.func, value.args, value.keywords))
     if isinstance(value, TakesTrees):

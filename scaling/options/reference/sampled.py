@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.core.reduction_reference import Jacobians, by_output
+from scaling.core.reduction_reference import Jacobians
 from scaling.options.reference import fd_check, float64
 from scaling.options.reference.float64 import Evaluation, Named
 from scaling.options.reference.numeric import Numeric, picked
@@ -48,7 +48,9 @@ class EntryComparison:
 
     def at(self, part: SampledPart) -> "EntryComparison":
         """Return the comparison of some points, and of some columns."""
-        arrays = (np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size))
+        arrays = (
+            np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size)
+        )
         got, want, size = arrays if part.columns is None else (array[..., part.columns] for array in arrays)
         return dataclasses.replace(self, got=got, want=want, size=size)
 
@@ -86,14 +88,16 @@ def jacobians(
         direction = fd_check.random_direction(of, named, generator)
         flat = flatten(of, direction, points)
         want = float64.along(of, named, direction)
-        size = np.maximum(np.sqrt(by_output(J, J.values**2, flat**2)), np.abs(want))
-        yield EntryComparison(by_output(J, J.values, flat), want, size, _along(direction))
-    largest = np.sqrt(by_output(J, J.values**2, None))  # no less than the largest entry of a row
+        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
+        yield EntryComparison(J.by_output(J.values, flat), want, size, _along(direction))
+    largest = np.sqrt(J.by_output(J.values**2, None))  # no less than the largest entry of a row
     if pattern is None:
         largest = np.abs(J.values).max(axis=2)
     want = float64.columns(of, named, chosen.columns)
     got = _columns(J, chosen.columns)
-    yield EntryComparison(got, want, largest[:, :, None], lambda of, named, part: float64.columns(of, named, chosen.columns))
+    yield EntryComparison(
+        got, want, largest[:, :, None], lambda of, named, part: float64.columns(of, named, chosen.columns)
+    )
     if len(chosen.rows):
         want = float64.rows(of, named, chosen.rows)
         got = _rows(J, chosen.rows, flat_inputs)
@@ -101,7 +105,9 @@ def jacobians(
         yield EntryComparison(got, want, size, lambda of, named, part: float64.rows(of, named, chosen.rows))
 
 
-def products(of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator) -> EntryComparison:
+def products(
+    of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator
+) -> EntryComparison:
     """Compare Jacobians that are multiplied with a vector already: (points, outputs)."""
     want = float64.along(of, named, direction)
     size = np.abs(want)
@@ -123,7 +129,10 @@ def grams(
     want = float64.gram_columns(of, named, chosen.columns)
     size = np.abs(got).max(axis=2, keepdims=True)
     yield EntryComparison(
-        got[:, :, chosen.columns], want, size, lambda of, named, part: float64.gram_columns(of, named, chosen.columns)
+        got[:, :, chosen.columns],
+        want,
+        size,
+        lambda of, named, part: float64.gram_columns(of, named, chosen.columns),
     )
 
 
@@ -144,7 +153,9 @@ def flatten(of: Evaluation, arrays: Named, points: int) -> np.ndarray:
     parts = []
     for name in of.names:
         x = np.asarray(arrays[name], np.float64)
-        parts.append(x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size)))
+        parts.append(
+            x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+        )
     return np.concatenate(parts, axis=1)
 
 
@@ -162,7 +173,9 @@ def _rows(J: Jacobians, which: np.ndarray, inputs: int) -> np.ndarray:
     return _written(J.pattern.rows, J.pattern.cols, inputs, J.values, which)
 
 
-def _written(lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray) -> np.ndarray:
+def _written(
+    lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray
+) -> np.ndarray:
     made = np.zeros((len(values), len(which), length))
     for k, line in enumerate(which):
         at = np.flatnonzero(lines == line)

@@ -89,7 +89,9 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
     """The same where it is settled which entries rows own."""
     of_columns = color_columns(matrix, None if not by_row.any() else ~by_row)
-    return TwoSidedColors(of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row)
+    return TwoSidedColors(
+        of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row
+    )
 
 
 def _fullest(places: np.ndarray) -> int:
@@ -97,7 +99,9 @@ def _fullest(places: np.ndarray) -> int:
     return int(np.bincount(places).max(initial=0))
 
 
-def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool) -> Iterator[Colors]:
+def _attempts(
+    matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool
+) -> Iterator[Colors]:
     """Colourings of the columns that are wanted, the most promising first. alone: columns own every entry."""
     of = np.full(matrix.shape[1], -1, np.int32)
     if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
@@ -105,7 +109,9 @@ def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int,
     if alone and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _PAIRS:
         yield _by_asdex(matrix, wanted)
         return
-    of = np.full(matrix.shape[1], -1, np.int32)  # those that meet in the fullest row differ anyway, and need not be looked at
+    of = np.full(
+        matrix.shape[1], -1, np.int32
+    )  # those that meet in the fullest row differ anyway, and need not be looked at
     fullest = np.bincount(matrix.rows[owned]).argmax()
     of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(least)
     rest = wanted[of[wanted] < 0]
@@ -115,7 +121,9 @@ def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int,
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
     """What the loops go along: the columns that are wanted, the fullest first; the entries column by column, and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
-    by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")  # in each row, owned entries come first
+    by_row = np.argsort(
+        2 * matrix.rows.astype(np.int64) + ~owned, kind="stable"
+    )  # in each row, owned entries come first
     column_at, row_at = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
     own_end = row_at[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
     order = wanted[np.argsort(-np.diff(column_at)[wanted], kind="stable")]
@@ -179,8 +187,14 @@ def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, 
     where they are more than the bits of a number. After D. Brelaz, Communications of the ACM 22(4), 1979.
     """
     n, count, top = len(of), 0, 0
-    met, level = np.zeros(n, np.int64), np.full(n, -1, np.int64)  # the colours of neighbours, and how many; -1 once coloured
-    after, before = np.arange(n + 64), np.arange(n + 64)  # rings of columns of one level; that of level k begins at n + k
+    met, level = (
+        np.zeros(n, np.int64),
+        np.full(n, -1, np.int64),
+    )  # the colours of neighbours, and how many; -1 once coloured
+    after, before = (
+        np.arange(n + 64),
+        np.arange(n + 64),
+    )  # rings of columns of one level; that of level k begins at n + k
     for v in order[::-1]:
         level[v], after[v], before[v], before[after[n]], after[n] = 0, after[n], n, v, v
     for _ in range(len(order)):
@@ -216,7 +230,9 @@ def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]
     yield _fullest(matrix.cols), lambda: np.ones(count, bool)
     by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
     row_at, column_at = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
-    row_stage, column_stage, owned, rest = _fast(_taken_away)(row_at, matrix.cols[by_row], column_at, matrix.rows[by_column])
+    row_stage, column_stage, owned, rest = _fast(_taken_away)(
+        row_at, matrix.cols[by_row], column_at, matrix.rows[by_column]
+    )
 
     def divided(stage: int, left_to_rows: bool) -> np.ndarray:
         of_row, of_column = row_stage[matrix.rows], column_stage[matrix.cols]
@@ -242,7 +258,10 @@ def _taken_away(row_at, column_of, column_at, row_of):
     full = np.concatenate((np.diff(row_at), np.diff(column_at)))
     left, stage_of, top = full.copy(), np.full(lines, -1, np.int64), full.max()
     owned, rest = np.zeros((2, lines + 1), np.int64), np.zeros((2, lines + 1), np.int64)
-    after, before = np.arange(lines + top + 1), np.arange(lines + top + 1)  # rings of lines that have as many entries left
+    after, before = (
+        np.arange(lines + top + 1),
+        np.arange(lines + top + 1),
+    )  # rings of lines that have as many entries left
     for v in range(lines - 1, -1, -1):
         ring = lines + left[v]
         after[v], before[v], before[after[ring]], after[ring] = after[ring], ring, v, v
@@ -259,7 +278,9 @@ def _taken_away(row_at, column_of, column_at, row_of):
         stage += 1
         owned[:, stage], rest[:, stage] = owned[:, stage - 1], rest[:, stage - 1]
         rest[side, stage] = max(rest[side, stage], full[v] - left[v])
-        for p in range(row_at[v], row_at[v + 1]) if side == 0 else range(column_at[v - m], column_at[v - m + 1]):
+        for p in (
+            range(row_at[v], row_at[v + 1]) if side == 0 else range(column_at[v - m], column_at[v - m + 1])
+        ):
             w = m + column_of[p] if side == 0 else row_of[p]
             if stage_of[w] < 0:
                 left[w] -= 1

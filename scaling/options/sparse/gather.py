@@ -3,23 +3,10 @@
 Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing is sent.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from scaling.core.pattern import GatherIndices
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
-
-
-@dataclass(frozen=True)
-class GatherIndices:
-    """For each part of a derivative, what each device reads and where on the host that belongs.
-
-    at: for each part (devices, most): flat places in a device's slices of a point, (seeds, outputs) or (seeds, inputs); filled
-    up with zeros. places: for each part and device, the numbers of the entries in the pattern.
-    """
-
-    at: tuple[np.ndarray, ...]
-    places: tuple[tuple[np.ndarray, ...], ...]
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
@@ -28,7 +15,9 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     return GatherIndices(tuple(at for at, _ in found), tuple(places for _, places in found))
 
 
-def _of_part(sizes: DerivativeShape, part: LinearMapPart, devices: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+def _of_part(
+    sizes: DerivativeShape, part: LinearMapPart, devices: int
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     coloring = sizes.coloring
     assert coloring is not None
     pattern, here = coloring.pattern, ceil_div(part.seeds, devices)
@@ -42,7 +31,9 @@ def _of_part(sizes: DerivativeShape, part: LinearMapPart, devices: int) -> tuple
         device, seed = np.divmod(coloring.rows[pattern.rows[mine]], here)
         at = seed.astype(np.int64) * pattern.inputs + pattern.cols[mine]
     each = [np.flatnonzero(device == number) for number in range(devices)]
-    filled = np.zeros((devices, max(len(some) for some in each)), np.int32 if at.max(initial=0) < 2**31 else np.int64)
+    filled = np.zeros(
+        (devices, max(len(some) for some in each)), np.int32 if at.max(initial=0) < 2**31 else np.int64
+    )
     for number, some in enumerate(each):
         filled[number, : len(some)] = at[some]
     return filled, tuple(mine[some] for some in each)

@@ -9,47 +9,18 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from scaling.core.case import Refusal, unknown_name
+from scaling.core.pattern import Coloring, Pattern
 from scaling.options.sparse import color_graph
 from scaling.options.sparse.color_graph import Matrix
 
 HOW = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _KEPT = 4  # patterns, and colourings, of which each may have millions of entries
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """Where a Jacobian may be other than zero: rows and columns, int32, of each entry once, row by row."""
-
-    rows: np.ndarray
-    cols: np.ndarray
-    outputs: int
-    inputs: int
-
-
-@dataclass(frozen=True)
-class Coloring:
-    """A pattern and its colours.
-
-    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are compressed. rows:
-    (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour, otherwise it is off its column's.
-    Seconds are those of the first time, without those that it takes to import and compile asdex.
-    """
-
-    pattern: Pattern
-    columns: np.ndarray | None
-    rows: np.ndarray | None
-    column_count: int
-    row_count: int
-    by_row: np.ndarray
-    detect_seconds: float
-    color_seconds: float
 
 
 _patterns: dict[Hashable, tuple[Pattern, float]] = {}
@@ -74,11 +45,15 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: st
     return _colorings[key, how]
 
 
-def _told(pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float) -> Coloring:
+def _told(
+    pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
+) -> Coloring:
     """A colouring, with None for what is not compressed."""
     columns, rows = found.columns, found.rows
     of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
-    return Coloring(pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds)
+    return Coloring(
+        pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds
+    )
 
 
 @functools.cache
@@ -127,11 +102,15 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
         raise
     except Exception as error:
         words = " ".join(str(error).split())
-        raise Refusal(f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}") from None
+        raise Refusal(
+            f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}"
+        ) from None
     outputs, inputs = found.shape
     number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
     if not number.size:
-        raise Refusal("the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour")
+        raise Refusal(
+            "the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour"
+        )
     rows, cols = np.divmod(number, inputs)
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
@@ -154,15 +133,21 @@ def validate_coloring(coloring: Coloring) -> None:
     for name, of, count, line, place, read in sides:
         if of is None:
             if count or read.any():
-                raise ValueError(f"there are entries to be read off {name}s, or {count} colours, and no {name} has one")
+                raise ValueError(
+                    f"there are entries to be read off {name}s, or {count} colours, and no {name} has one"
+                )
             continue
         if of.min() < -1 or of.max() >= count:
-            raise ValueError(f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be")
+            raise ValueError(
+                f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be"
+            )
         wrong = read & ((of[line] < 0) | _shared(of[line], place, count))
         if wrong.any():
             entry = int(np.argmax(wrong))
             where = f"entry ({pattern.rows[entry]}, {pattern.cols[entry]})"
-            raise ValueError(f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it")
+            raise ValueError(
+                f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it"
+            )
 
 
 def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:

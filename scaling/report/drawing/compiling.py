@@ -23,7 +23,7 @@ def draw(timings: Iterable[Timing], several: bool) -> Drawing | None:
     families: dict[tuple, list[Place]] = {}
     for timing in timings:
         first = first_call(timing)
-        if first and timing.case.kind == "case" and timing.case.jit and timing.case.mode != "value":
+        if first and timing.case.kind == "case" and timing.case.jit and not timing.case.ad_mode.is_value:
             families.setdefault((timing.environment, *family(timing.case)), []).append((timing.median, first, timing))
     if not families:
         return None

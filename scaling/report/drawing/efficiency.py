@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from scaling.analysis.curves import Curve, size_name
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
 from scaling.analysis.methods import describe_call, method_of
-from scaling.core.case import ANALYTIC
 from scaling.core.formatting import count_of, format_percentage
 from scaling.report import choice
 from scaling.report.drawing import lines
@@ -39,7 +38,7 @@ def draw(losses: Sequence[tuple[Curve, tuple[EfficiencyBreakdown, ...]]], severa
 
 def _rank(curve: Curve) -> tuple[bool, int, float]:
     """The fastest on the most devices comes first; what is written by hand does not compete."""
-    return curve.case.mode not in ANALYTIC, curve.points[-1].devices, -curve.points[-1].seconds
+    return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _draw(axis: Axes, curve: Curve, parts: Sequence[EfficiencyBreakdown], several: bool) -> None:

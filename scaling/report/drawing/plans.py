@@ -41,7 +41,7 @@ def _largest(curves: Iterable[Predicted]) -> list[list[Predicted]]:
     for curve in curves:
         families.setdefault(family(curve.case), {}).setdefault(problem(_stem(curve.case, curve.kind)), []).append(curve)
     rows = [max(problems.values(), key=lambda same: volume(same[0].case)) for problems in families.values()]
-    return sorted(rows, key=lambda row: (row[0].case.mode == "value", -volume(row[0].case)))
+    return sorted(rows, key=lambda row: (row[0].case.ad_mode.is_value, -volume(row[0].case)))
 
 
 def _stem(case: Case, kind: str) -> Case:

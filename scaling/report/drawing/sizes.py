@@ -55,7 +55,7 @@ def _varied(panels: Sequence[Panel]) -> list[Panel]:
     for panel in sorted(panels, key=lambda p: (-len(p.lines), -sum(map(len, p.lines.values())), p.case.devices, -volume(p.case))):
         of = (panel.environment, *family(panel.case))
         turn[of] = turn.get(of, -1) + 1
-        ranked.append((panel.case.mode == "value", turn[of], len(ranked), panel))
+        ranked.append((panel.case.ad_mode.is_value, turn[of], len(ranked), panel))
     return [panel for *_, panel in sorted(ranked, key=lambda row: row[:3])]
 
 

@@ -1,6 +1,6 @@
-"""Places: where the entries of a pattern lie; checked, written out, and found again in another pattern.
+"""Sparsity patterns: where a Jacobian may be other than zero, how it is coloured, and how two patterns compare.
 
-Knows NumPy; a pattern is what sparsity.py says: rows and columns of the entries, row by row. Does not know how one is detected.
+Does not know how a pattern is detected or coloured.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.core.case import Refusal
-from scaling.options.sparse.sparsity import Pattern
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Where a Jacobian may be other than zero: rows and columns, int32, of each entry once, row by row."""
+
+    rows: np.ndarray
+    cols: np.ndarray
+    outputs: int
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """A pattern and its colours.
+
+    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are compressed. rows:
+    (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour, otherwise off its column's.
+    The seconds are those of the first time, without importing and compiling asdex.
+    """
+
+    pattern: Pattern
+    columns: np.ndarray | None
+    rows: np.ndarray | None
+    column_count: int
+    row_count: int
+    by_row: np.ndarray
+    detect_seconds: float
+    color_seconds: float
+
+
+@dataclass(frozen=True)
+class GatherIndices:
+    """For each part of a coloured derivative, what each device reads and where on the host that belongs.
+
+    at: for each part (devices, most): flat positions in a device's slices of a point, (seeds, outputs) or (seeds, inputs), padded
+    with zeros. places: for each part and device, the numbers of the entries in the pattern.
+    """
+
+    at: tuple[np.ndarray, ...]
+    places: tuple[tuple[np.ndarray, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -28,7 +68,9 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
     """A pattern of this shape; a `Refusal` where it has another, or does not name each entry once, row by row."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        raise Refusal(f"a pattern is the rows and the columns of its entries, not arrays of {rows.shape} and {cols.shape}")
+        raise Refusal(
+            f"a pattern is the rows and the columns of its entries, not arrays of {rows.shape} and {cols.shape}"
+        )
     if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
         raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
     pattern = Pattern(rows, cols, outputs, inputs)
