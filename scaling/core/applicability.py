@@ -1,19 +1,15 @@
 """Unfit: why a case cannot run by its nature, in words. What is bad input is refused elsewhere."""
 
-import importlib.util
-
-from scaling.core.case import AUTO, SECOND, Case
+from scaling.core import extensions
+from scaling.core.case import AUTO, JAX, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
-from scaling.peers import interface
-
-_INSTALL = "asdex is not installed; pip install 'ad-scaling[sparse]'"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Why a case cannot run, as (reason, words); None if it can."""
-    ours = case.engine == interface.JAX
+    ours = case.engine == JAX
     for words in (
         _mode(case, workload, sizes),
         _reduction(case, workload, sizes),
@@ -29,9 +25,10 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     if case.batch == "whole" and (found := _batch(case, workload, sizes)):
         return found
     if not ours:
-        return interface.why_not_offered(case, workload, sizes)
-    if case.seeds == "colored" and case.ad_mode.has_seeds and importlib.util.find_spec("asdex") is None:
-        return "not_installed", _INSTALL
+        why: tuple[str, str] | None = extensions.load("peers").why_not_offered(case, workload, sizes)
+        return why
+    if case.seeds == "colored" and case.ad_mode.has_seeds and (words := extensions.load("sparse").why_unavailable()):
+        return "not_installed", words
     return _layout(case, workload, sizes)
 
 
@@ -127,7 +124,7 @@ def _batch(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str,
         all(per_point) if sizes.summed and not workload.reduction.sums_points else not any(per_point)
     ):
         return "not_offered", f"{case.workload} with batch=whole is not differentiated by {case.wrt}"
-    if case.engine == interface.JAX and case.axes[0] > 1 and not workload.reduction.sums_points:
+    if case.engine == JAX and case.axes[0] > 1 and not workload.reduction.sums_points:
         return "not_defined", "a batch taken at once is not cut over points; split=seeds cuts its seeds"
     return None
 

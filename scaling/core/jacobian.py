@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import seeds, slices
+from scaling.core import extensions, seeds, slices
 from scaling.core.case import Case
 from scaling.core.reductions import REDUCTIONS
 from scaling.core.shape import DerivativeShape
 from scaling.core.slices import DevicePosition
 from scaling.core.workload import Workload
-from scaling.options import data_parallel
 
 Named = Mapping[str, Any]
 
@@ -34,7 +33,7 @@ def local_derivative(
         if workload.reduction.sums_points and case.mode in workload.whole_modes:
             return here.over_all(workload.whole_modes[case.mode](**everything))
         if workload.reduction.sums_points:
-            return data_parallel.sum_derivative(case, workload, sizes, points, shared, here)
+            return extensions.load("data_parallel").sum_derivative(case, workload, sizes, points, shared, here)
         if case.mode in workload.whole_modes:
             by_hand = workload.whole_modes[case.mode](**everything)
             return _reduce_whole(workload, sizes, by_hand, everything) if workload.left else by_hand
@@ -45,14 +44,11 @@ def local_derivative(
             return _jacobian(case, workload, sizes, workload.whole, everything, coloring, here)
         if case.ad_mode.is_value:
             return jax.vmap(lambda one: workload.function(**one, **shared))(points)
-        of_one = lambda one: _jacobian(
-            case, workload, sizes, workload.function, {**one, **shared}, coloring, here
-        )  # noqa: E731
-        return (
-            jax.vmap(of_one)(points)
-            if case.block is None
-            else jax.lax.map(of_one, points, batch_size=case.block)
-        )
+
+        def of_one(one: Named) -> tuple[Any, ...]:
+            return _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)
+
+        return jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
 
     def with_precision(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):

@@ -14,14 +14,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import jacobian
+from scaling.core import extensions, jacobian
 from scaling.core.case import Case, Refusal
 from scaling.core.gather import gather_pieces, gather_result
+from scaling.core.pattern import GatherIndices
 from scaling.core.shape import DerivativeShape, ceil_div, derivative_shape, input_structs
 from scaling.core.slices import DevicePosition
 from scaling.core.workload import Workload
-from scaling.options.sparse.gather import GatherIndices
-from scaling.options.sparse.gather import gather_indices as entries_of
 
 POINTS, SEEDS = (
     "points",
@@ -63,7 +62,8 @@ def lay_out(
     if len(devices) != case.devices:
         raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
-    entries = entries_of(sizes, case.axes[1]) if sizes.coloring is not None else None
+    colored = sizes.coloring is not None
+    entries = extensions.load("sparse").gather_indices(sizes, case.axes[1]) if colored else None
     given = _given(sizes, entries) | ({START: np.zeros((), np.int32)} if stepped else {})
     points, shared = input_structs(case, workload)
     each = ceil_div(case.points, case.axes[0])

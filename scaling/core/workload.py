@@ -30,12 +30,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core import pytrees, unused_fields
-from scaling.core.case import AUTO, DTYPES, SECOND, Case, Refusal, defaults, unknown_name
+from scaling.core import extensions, pytrees, unused_fields
+from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
 from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.peers import interface
 
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
@@ -125,10 +124,8 @@ def built_in() -> list[str]:
 
 def is_built_in(case: Case) -> bool:
     """Whether neither the workload nor the engine of a case is a user's own module."""
-    return case.workload in built_in() and case.engine.partition("/")[0] in (
-        interface.JAX,
-        *interface.built_in(),
-    )
+    peer = case.engine.partition("/")[0]
+    return case.workload in built_in() and (peer == JAX or peer in extensions.load("peers").built_in())
 
 
 def module(name: str) -> ModuleType:
@@ -206,8 +203,8 @@ def complete(case: Case, make: Make = make) -> Case:
     """The same case with every choice that was left to the workload written out."""
     case = _settled(case)
     case = dataclasses.replace(case, **_laid_out(case))
-    if case.engine != interface.JAX:
-        case = dataclasses.replace(case, **interface.complete_case(case))
+    if case.engine != JAX:
+        case = dataclasses.replace(case, **extensions.load("peers").complete_case(case))
     made = build(case, make)
     asked = case.reduce if case.reduce != (made.own or "whole") else None
     return dataclasses.replace(case, reduce=asked, wrt=None if case.ad_mode.is_value else made.wrt)
@@ -235,11 +232,11 @@ def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
     } | unused_fields.ignored_fields(settled)
     if case.formulation is not None and settled.formulation is None and "formulation" in dropped:
         found["formulation"] = dropped["formulation"]
-    if case.engine != interface.JAX:
+    if case.engine != JAX:
         why = unused_fields.UnusedField(
             f"with engine={case.engine}, which is called in its own way", ("engine",)
         )
-        own = interface.complete_case(settled) | {"cache": None}
+        own = extensions.load("peers").complete_case(settled) | {"cache": None}
         found |= {name: why for name, value in own.items() if getattr(settled, name) != value}
     return found
 
@@ -263,7 +260,7 @@ def _settled(case: Case) -> Case:
     variant = _chosen(case, "variant", tuple(getattr(of, "VARIANTS", ())))
     written = getattr(of, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
-    formulation = _chosen(case, "formulation", written, interface.formulations(case))
+    formulation = _chosen(case, "formulation", written, _peer_formulations(case))
     formulation = (
         None if formulation in written[:1] else formulation
     )  # its own first choice goes without saying
@@ -280,6 +277,11 @@ def _settled(case: Case) -> Case:
     return dataclasses.replace(
         case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points
     )
+
+
+def _peer_formulations(case: Case) -> tuple[str, ...]:
+    """Return the formulations of a workload that only the peer of a case has."""
+    return () if case.engine == JAX else tuple(extensions.load("peers").formulations(case))
 
 
 def _laid_out(case: Case) -> dict[str, Any]:
@@ -317,7 +319,7 @@ def build(case: Case, make: Make = make) -> Workload:
     """The workload of a case, with `wrt` settled and checked, and pytrees flattened: leaves are inputs, a result is one array."""
     own = (
         dataclasses.replace(case, formulation=None)
-        if case.formulation in interface.formulations(case)
+        if case.formulation in _peer_formulations(case)
         else case
     )
     made = make(own)

@@ -1,17 +1,19 @@
-"""Blocks: how much of a derivative is computed at a time, and the largest that fits into memory.
+"""chunk=auto: how much of a derivative is computed at a time, found by compiling: the largest blocks that fit into memory.
 
 Fewer points with all their seeds, or all points with fewer seeds, whichever does more at a time; where neither fits, fewer seeds
 of one point. What a program needs is not monotone in these, so it is not modelled: candidates are compiled, from the largest on,
-and the first that fits is refined once. Knows neither programs nor devices.
+and the first that fits is refined once.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import Case
-from scaling.core.shape import DerivativeShape, ceil_div
+from scaling.core.compile_case import CompiledCase, CompileSettings
+from scaling.core.formatting import count_of, format_bytes
+from scaling.core.shape import DerivativeShape, TooLarge, ceil_div
 from scaling.core.workload import Workload
 
 DEVICE, HOST = "device", "host"
@@ -55,10 +57,53 @@ class BlockSearch:
         """The fewest bytes that any candidate would have taken, where that was told."""
         return min((needed for _, needed in self.probes if needed is not None), default=None)
 
-    def told(self, limit: int | None) -> dict[str, Any]:
-        """As a record has it."""
+    def as_record(self, limit: int | None) -> dict[str, Any]:
+        """Return the search as a record has it."""
         probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
         return dataclasses.asdict(self.blocks or Blocks()) | {"limit_bytes": limit, "probes": probes}
+
+
+def compile_largest(
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    compile_blocks: Callable[[Case], CompiledCase],
+    settings: CompileSettings,
+) -> CompiledCase:
+    """Return a case compiled in the largest blocks that fit; raise `TooLarge` with the figures if none do.
+
+    compile_blocks: compiles a case whose blocks are known.
+    """
+    kept: dict[Blocks, CompiledCase] = {}
+    last: CompiledCase | None = None
+    words = ""
+
+    def need(blocks: Blocks) -> MemoryNeed:
+        nonlocal last, words
+        one = last = compile_blocks(blocks.of(case))
+        words = settings.missing_memory(one) or one.overflow or ""
+        if not words:
+            kept[blocks] = one
+        resting = (
+            dataclasses.replace(one, needs={**one.needs, "temp_bytes": 0})
+            if one.needs.get("temp_bytes")
+            else one
+        )
+        return MemoryNeed(
+            one.bytes_while_running, not words, bool(words) and settings.missing_memory(resting) is not None
+        )
+
+    found = find_blocks(case, workload, sizes, need, _known(settings.known_blocks))
+    if found.blocks is not None:
+        return dataclasses.replace(kept[found.blocks], blocks=found.as_record(case.memory_limit))
+    tried = count_of(len(found.probes), "program")
+    least = f"; the least of {tried} needs {format_bytes(found.least)}" if found.least else ""
+    raise TooLarge(f"in no block: {words}{least}", last.recorded_needs if last else None)
+
+
+def _known(recorded: Mapping[str, Any] | None) -> Blocks | None:
+    """Return the blocks that a record has."""
+    return Blocks(recorded["block"], recorded["chunk"], recorded["storage"]) if recorded is not None else None
 
 
 def find_blocks(

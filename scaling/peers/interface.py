@@ -34,10 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import AUTO, Case, Refusal, unknown_name
+from scaling.core.case import AUTO, JAX, Case, Refusal, unknown_name
 from scaling.core.sampling import Samples, Sampling
 
-JAX = "jax"
 _INSTALL = "pip install 'ad-scaling[peers]'"
 
 

@@ -15,16 +15,13 @@ import numpy as np
 
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.pattern import Coloring, Pattern
+from scaling.core.process_cache import cached
 from scaling.options.sparse import color_graph
 from scaling.options.sparse.color_graph import Matrix
 
 HOW = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _KEPT = 4  # patterns, and colourings, of which each may have millions of entries
-
-
-_patterns: dict[Hashable, tuple[Pattern, float]] = {}
-_colorings: dict[Hashable, Coloring] = {}
 
 
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
@@ -35,14 +32,14 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: st
     """
     if how not in HOW:
         raise unknown_name("way to colour", how, HOW)
-    if (key, how) not in _colorings:
+
+    def color() -> Coloring:
         _ready()
-        if key not in _patterns:
-            _keep(_patterns, key, _timed(_detected, function, x))
-        pattern, detect_seconds = _patterns[key]
+        pattern, detect_seconds = cached("pattern", key, lambda: _timed(_detected, function, x), _KEPT)
         found, color_seconds = _timed(_colored, pattern, how)
-        _keep(_colorings, (key, how), _told(pattern, found, detect_seconds, color_seconds))
-    return _colorings[key, how]
+        return _told(pattern, found, detect_seconds, color_seconds)
+
+    return cached("coloring", (key, how), color, _KEPT)
 
 
 def _told(
@@ -70,12 +67,6 @@ def _timed(make: Callable, *args: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     made = make(*args)
     return made, time.perf_counter() - start
-
-
-def _keep(kept: dict, key: Hashable, value: Any) -> None:
-    while len(kept) >= _KEPT:
-        kept.pop(next(iter(kept)))
-    kept[key] = value
 
 
 @contextlib.contextmanager
