@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from scaling.core import extensions, inputs, layout, memory, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
-from scaling.core.shape import DerivativeShape, TooLarge, ceil_div, derivative_shape, result_shape
+from scaling.core.shape import DerivativeShape, TooLarge, ceil_div, derivative_shape, input_structs, result_shape
 from scaling.core.workload import Workload
 
 _MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
@@ -72,7 +72,7 @@ class CompiledCase:
         """Bytes of the host that the case needs as well: with storage=host, all inputs and the result."""
         if self.plan is None:
             return 0
-        points, _ = layout.input_structs(self.case, self.workload)
+        points, _ = input_structs(self.case, self.workload)
         return _size(points) + self._host_result_bytes()
 
     @property
@@ -86,7 +86,7 @@ class CompiledCase:
         if self.plan is None or arguments is None:
             return memory.taken({**self.needs, "temp_bytes": 0}) if self.needs else None
         (whole, _), (step, _) = (
-            layout.input_structs(case, self.workload) for case in (self.case, self.plan.case)
+            input_structs(case, self.workload) for case in (self.case, self.plan.case)
         )
         moved = (_size(whole) - _size(step)) // self.case.axes[0]
         return arguments + moved + self._host_result_bytes() // self.case.devices
@@ -200,7 +200,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     offloaded = case.storage == "host" and sizes.parts
     plan = extensions.load("host_offload").plan_offload(case, workload, sizes) if offloaded else None
     step, of_step = (case, sizes) if plan is None else (plan.case, plan.sizes)
-    points, shared = layout.input_structs(step, workload)
+    points, shared = input_structs(step, workload)
     size = lambda x, first: math.prod(x.shape[first:]) * x.dtype.itemsize  # noqa: E731
     inside = ceil_div(step.points, step.axes[0]) * sum(size(x, 1) for x in points.values())
     inside += sum(size(x, 0) for x in shared.values())

@@ -22,6 +22,7 @@ _MODULES = {
     "compilation_cache": "scaling.options.compilation_cache",
     "computed_reference": "scaling.options.reference.computed",
     "data_parallel": "scaling.options.data_parallel",
+    "finite_step": "scaling.options.reference.finite_differences",
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",
     "peers": "scaling.peers.interface",

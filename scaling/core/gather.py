@@ -83,9 +83,9 @@ def _uncompressed(
     case: Case, shape: tuple[int, int, int], entries: GatherIndices, parts: list[np.ndarray]
 ) -> np.ndarray:
     """The entries of the pattern, in its order, from what each device read."""
-    points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
+    points = lambda a: np.asarray(a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]])  # noqa: E731
     if len(parts) == 1 and len(entries.places[0]) == 1:
-        return points(parts[0][:, 0]).reshape(shape)
+        return np.asarray(points(parts[0][:, 0]).reshape(shape))
     found = np.zeros((shape[0], shape[2]), parts[0].dtype)
     for part, places in zip(parts, entries.places, strict=True):
         for device, numbers in enumerate(places):

@@ -29,7 +29,8 @@ def shared_inputs(case: Case, workload: Workload, name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)  # a check asks for it once a block
 def _shared(draw: InputSpec, seed: int, name: str, dtype: str) -> np.ndarray:
-    return draw_block(draw, seed, name, 0, 1)[0].astype(np.int32 if draw.integer else jax.numpy.dtype(dtype))
+    row = draw_block(draw, seed, name, 0, 1)[0]
+    return np.asarray(row.astype(np.int32 if draw.integer else jax.numpy.dtype(dtype)))
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> Mapping[str, np.ndarray]:
@@ -94,10 +95,10 @@ def _place_one(
             return np.stack([of_device(device) for device in range(start, stop)])
         if name in workload.points:
             return points(start, stop)
-        return (shared_inputs(case, workload, name) if name in workload.shared else program.given[name])[
-            index
-        ]
+        whole = shared_inputs(case, workload, name) if name in workload.shared else program.given[name]
+        return np.asarray(whole[index])
 
     if case.api == "jit":
-        return jax.device_put(part((slice(None),) if struct.shape else ()), struct.sharding)
+        placed: jax.Array = jax.device_put(part((slice(None),) if struct.shape else ()), struct.sharding)
+        return placed
     return jax.make_array_from_callback(struct.shape, struct.sharding, part)

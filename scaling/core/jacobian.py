@@ -25,7 +25,7 @@ def local_derivative(
 ) -> Callable[[Named, Named, Named, DevicePosition], Any]:
     """(per-point inputs, shared inputs, what a colouring needs, where) -> this device's part of the derivative.
 
-    A seeded derivative is a tuple, an entry a part; with coloured seeds, of the entries that this device reads.
+    A seeded derivative is a tuple[Any, ...], an entry a part; with coloured seeds, of the entries that this device reads.
     """
 
     def compute(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
@@ -61,11 +61,11 @@ def _jacobian(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    function: Callable,
+    function: Callable[..., Any],
     named: Named,
     coloring: Named,
     here: DevicePosition,
-) -> tuple:
+) -> tuple[Any, ...]:
     """This device's slices of one Jacobian, part by part, reduced."""
     batch = case.points if case.batch == "whole" and not sizes.summed else None
     made = []

@@ -138,8 +138,8 @@ def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, n
 
 
 def _jit(
-    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
     """The plain program on one device; left uncompiled where the case says so."""
     one = SingleDeviceSharding(devices[0])
     arguments = {
@@ -150,8 +150,8 @@ def _jit(
 
 
 def _shard_map(
-    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
     """The same function on every device of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
@@ -180,8 +180,8 @@ def _over_all(case: Case) -> Callable[[Any], Any]:
 
 
 def _pmap(
-    case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]
-) -> tuple[Callable, Named]:
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
     """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
 
     def on_axis(*arrays: Any) -> Any:

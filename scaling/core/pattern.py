@@ -93,11 +93,11 @@ def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
     """(points, entries) -> (points, outputs, inputs), zero elsewhere."""
-    made = np.zeros((len(entries), pattern.outputs, pattern.inputs))
+    made: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     made[:, pattern.rows, pattern.cols] = entries
     return made
 
 
 def _numbers(pattern: Pattern) -> np.ndarray:
-    """The number of each entry in the matrix written out; int64, for that has more than fit into less."""
-    return pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols
+    """Return the number of each entry in the matrix written out, in int64."""
+    return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

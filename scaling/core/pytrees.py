@@ -71,7 +71,7 @@ class ReturnsDerivative(TakesTrees):
 class TakesBlocks(TakesTrees):
     """A reference in NumPy, which takes its inputs in one mapping."""
 
-    def __call__(self, named: Named, /) -> Any:  # type: ignore[override]
+    def __call__(self, named: Named, /) -> Any:  # type: ignore[override, unused-ignore]
         return self.function(rebuild(self.trees, named))
 
 

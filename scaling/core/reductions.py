@@ -130,8 +130,8 @@ def _reference_whole(e: "SizedEntries") -> Terms:
 
 
 def _reference_outputs(e: "SizedEntries") -> Terms:
-    largest = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
-    return (e.by_input(e.values)[:, None, :], *largest)  # type: ignore[return-value]
+    influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
+    return e.by_input(e.values)[:, None, :], influence, magnitude
 
 
 def _reference_points(e: "SizedEntries") -> Terms:

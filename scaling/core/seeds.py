@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-SeedFunction = Callable[[Any], tuple]
+SeedFunction = Callable[[Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class SeedRange:
     chunk: int | None = None
 
     @property
-    def rows(self) -> jax.Array:
+    def rows(self) -> Any:
         """Their numbers."""
         return self.first + jnp.arange(self.count)
 
@@ -32,10 +32,10 @@ class SeedRange:
         return self.chunk is None or self.chunk >= self.count
 
 
-def identity_seeds(like: tuple) -> SeedFunction:
+def identity_seeds(like: tuple[Any, ...]) -> SeedFunction:
     """The rows of the identity; zero beyond the last."""
 
-    def row(number: Any) -> tuple:
+    def row(number: Any) -> tuple[Any, ...]:
         seed, start = [], 0
         for a in like:
             seed.append((number == start + jnp.arange(a.size)).astype(a.dtype).reshape(a.shape))
@@ -45,10 +45,10 @@ def identity_seeds(like: tuple) -> SeedFunction:
     return row
 
 
-def colored_seeds(like: tuple, colors: Any) -> SeedFunction:
+def colored_seeds(like: tuple[Any, ...], colors: Any) -> SeedFunction:
     """For each colour the sum of the identity's rows that have it; zero for a colour that none has."""
 
-    def row(number: Any) -> tuple:
+    def row(number: Any) -> tuple[Any, ...]:
         seed, start = [], 0
         for a in like:
             seed.append((colors[start : start + a.size] == number).astype(a.dtype).reshape(a.shape))

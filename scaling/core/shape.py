@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from scaling.core.case import SECOND, Case, Refusal, unknown_name
 from scaling.core.modes import COTANGENT, MODES, TANGENT
 from scaling.core.pattern import Coloring
-from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload
 
 Named = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ class DerivativeShape:
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
     """Shapes and dtypes of the per-point inputs, points leading, and of the shared ones; nothing is allocated."""
 
-    def struct(draw, *leading: int) -> jax.ShapeDtypeStruct:
+    def struct(draw: InputSpec, *leading: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(
             (*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype)
         )
@@ -236,7 +236,7 @@ def result_entries(workload: Workload, sizes: DerivativeShape) -> int:
     return int(workload.pattern()[0].size)
 
 
-def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStruct:
+def _abstract(case: Case, function: Callable[..., Any], named: Named) -> jax.ShapeDtypeStruct:
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(named))
     except Refusal:

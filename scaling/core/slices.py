@@ -35,11 +35,11 @@ class SeedMap(NamedTuple):
     part: LinearMapPart
     at: Callable[[Any], Any]
     some: SeedRange
-    x: tuple
+    x: tuple[Any, ...]
 
 
 def linear_map(
-    case: Case, part: LinearMapPart, function: Callable, named: Named, colors: Any, here: DevicePosition
+    case: Case, part: LinearMapPart, function: Callable[..., Any], named: Named, colors: Any, here: DevicePosition
 ) -> SeedMap:
     """A part of the derivative of a function at its inputs, by name. colors: of its columns or rows; None for identity seeds."""
     x, mode = tuple(named[name] for name in part.names), MODES[part.mode]
@@ -130,16 +130,17 @@ def reduce_rows(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = N
     return seeds.map_seeds(kept, of.some)
 
 
-def _by_point(at: Callable, some: SeedRange, batch: int, outputs: int) -> list:
+def _by_point(at: Callable[..., Any], some: SeedRange, batch: int, outputs: int) -> list[Any]:
     """The rows of a batch, whose seeds run over the outputs of one point after another, added up for each point."""
     if some.at_once and some.count == batch * outputs:
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(some.rows)]
 
-    def total(numbers: Any) -> list:
+    def total(numbers: Any) -> list[Any]:
         add = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype).at[numbers // outputs].add(a, mode="drop")  # noqa: E731
         return [add(a) for a in jax.vmap(at)(numbers)]
 
-    return seeds.sum_over_seeds(total, some)
+    totals: list[Any] = seeds.sum_over_seeds(total, some)
+    return totals
 
 
 def _matrix(slices: Any) -> Any:

@@ -52,7 +52,7 @@ def gather_text(gather: Gather, text: str) -> list[str]:
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
-def compile_stages(function: Callable, arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
+def compile_stages(function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
     The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot

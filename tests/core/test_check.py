@@ -317,7 +317,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
             wrong[copy].flat[0] *= 1.0001
             verdict = check.verdict(case, built, sizes, wrong, "cpu")
             assert verdict.reason == "wrong_answer" and f"copy {copy} is wrong" in verdict.text
-    assert len(list(check._ranges(check._question(case, built, sizes, "cpu", None)))) == 13
+    assert len(list(check.point_ranges(check.make_question(case, built, sizes, "cpu", None)))) == 13
     assert abs(found[20].error - found[2**16].error) < 1e-9
 
 

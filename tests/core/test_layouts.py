@@ -292,17 +292,16 @@ def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_pl
 
 _ALONE = """
 import resource
-from scaling import workload
+from scaling.core import run_case, workload
 from scaling.core.case import Case
-from scaling.measuring import attempt
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 import jax
 
 fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
 case = workload.complete(Case("rbf", **fields))
-place = attempt.Place(jax.devices()[:1], "cpu")
-record = attempt.prepare(Record(case, "failed", {"digest": "test"}), place, Sampling()).record()  # run once and checked
+group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record()  # run once and checked
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
 held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(record.status, record.passes, record.error <= record.tolerance, needed, held)

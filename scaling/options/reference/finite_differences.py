@@ -11,33 +11,23 @@ import jax
 import numpy as np
 
 from scaling.core import inputs
-from scaling.core.case import SECOND, Case
+from scaling.core.case import Case
 from scaling.core.modes import STEPS, ravel
+from scaling.core.question import closed_form
 from scaling.core.shape import DerivativeShape
-from scaling.core.workload import Inputs, InputSpec, Reference, Workload
+from scaling.core.tolerances import ROUNDOFF
+from scaling.core.workload import InputSpec, Workload
 
 _COORDINATES = (
     64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
 )
 _LOOKED_AT = 2**24  # numbers in all of them
-# Unit roundoff of one operation.
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
-
 Exact = Mapping[str, np.ndarray]
-
-
-def closed(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """What gives a value in NumPy at the least cost, if anything does: a Jacobian of a known pattern need not be written out."""
-    return (
-        workload.nonzeros
-        if workload.nonzeros is not None and case.target not in SECOND
-        else workload.reference
-    )
 
 
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
     """Return the function at a block of points in float64: (points, outputs). The workload must have a reference."""
-    reference = closed(case, workload)
+    reference = closed_form(case, workload)
     assert reference is not None
     return reference(named).value
 
@@ -109,7 +99,7 @@ def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named:
     if sizes.summed and not workload.reduction.sums_points:  # of those, the bounds of the points are added up
         everywhere = values(case, workload, inputs.exact_inputs(case, workload, 0, case.points))
         return np.full(len(added), np.abs(everywhere).sum())
-    reference = closed(case, workload)
+    reference = closed_form(case, workload)
     if reference is None or (terms_size := reference(named).value_terms) is None:
         return added
     return np.maximum(added, terms_size * (sizes.values if workload.reduction.sums_outputs else 1))
@@ -143,9 +133,3 @@ def _bend(
 def draw_of(workload: Workload, name: str) -> InputSpec:
     """How an input is drawn."""
     return workload.points[name] if name in workload.points else workload.shared[name]
-
-
-def over(off: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """off / size, where nothing over nothing is no error and something over nothing an infinite one."""
-    off, size = np.broadcast_arrays(off, size)
-    return np.divide(off, size, out=np.where(off == 0, 0.0, np.inf), where=size > 0)

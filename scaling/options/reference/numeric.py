@@ -6,10 +6,8 @@ Either is confirmed by finite differences, once for each function and size. Does
 """
 
 import dataclasses
-import functools
-import hashlib
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +16,8 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core.case import SECOND, Case
-from scaling.core.pytrees import TakesTrees
 from scaling.core.shape import DerivativeShape
+from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
 from scaling.options.reference import fd_check, finite_differences, float64
 from scaling.options.reference.float64 import Evaluation, Named
@@ -85,7 +83,7 @@ def examine(case: Case, workload: Workload, sizes: DerivativeShape) -> Numeric:
     named = _some_points(case, workload)
     native = _evaluation(case, workload, case.dtype)
     with float64.evaluating(case.dtype):
-        here, noise = _values(native, named, finite_differences.ROUNDOFF[case.dtype])
+        here, noise = _values(native, named, ROUNDOFF[case.dtype])
         plain = _prepared(native, case, named)
         if case.dtype == "float64":
             return _confirmed(plain, case, workload, named, None)
@@ -170,7 +168,7 @@ def _in_float64(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0][:120]
         return None, f"it cannot be evaluated in float64 ({type(error).__name__}: {first})"
-    roundoff = max(finite_differences.ROUNDOFF[case.dtype], exact.inside)
+    roundoff = max(ROUNDOFF[case.dtype], exact.inside)
     scale = np.maximum(np.max(np.abs(there), axis=0), np.sqrt(np.mean(there**2)))
     allowed = _FAR * 16 * roundoff * np.sqrt(exact.terms) * scale + 4 * noise
     far = ~(np.abs(here - there) <= allowed)
@@ -190,7 +188,7 @@ def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why
     """
     if case.ad_mode.is_value or found.unsure:
         return found
-    roundoff = max(finite_differences.ROUNDOFF[found.evaluation.dtype], found.inside)
+    roundoff = max(ROUNDOFF[found.evaluation.dtype], found.inside)
     levels = [found.evaluation]
     if case.target in SECOND:  # the gradient itself, and then its derivative
         first = dataclasses.replace(found.evaluation, function=workload.function)
@@ -231,43 +229,3 @@ def native(case: Case, workload: Workload, named: Named) -> Evaluation:
     of = _evaluation(case, workload, case.dtype)
     with float64.evaluating(case.dtype):
         return _prepared(of, case, named).evaluation
-
-
-def fingerprint(value: Any) -> Hashable:
-    """Return what tells functions apart that are made anew at each call: their code and what they close over."""
-    if isinstance(value, tuple | list):
-        return (type(value), *map(fingerprint, value))
-    if isinstance(value, Mapping):
-        return tuple((fingerprint(key), fingerprint(each)) for key, each in value.items())
-    if isinstance(value, np.ndarray | np.generic):
-        return (
-            value.shape,
-            str(value.dtype),
-            hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest(),
-        )
-    if isinstance(value, functools.partial):
-        return fingerprint((value.func, value.args, value.keywords))
-    if isinstance(value, TakesTrees):
-        return type(value), *(fingerprint(getattr(value, field.name)) for field in dataclasses.fields(value))
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells))
-    try:
-        hash(value)
-    except TypeError:
-        return _Identity(value)
-    return value
-
-
-@dataclass(frozen=True, eq=False)
-class _Identity:
-    """An object that is only equal to itself."""
-
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)

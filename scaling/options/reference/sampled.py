@@ -4,12 +4,12 @@ Every point is multiplied with random directions and compared relative to the 2-
 point, and some points whole, are compared entry by entry. Does not know what is allowed.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.core.comparison import EntryComparison, Measure, SampledPart
 from scaling.core.reduction_reference import Jacobians
 from scaling.options.reference import fd_check, float64
 from scaling.options.reference.float64 import Evaluation, Named
@@ -18,41 +18,6 @@ from scaling.options.reference.numeric import Numeric, picked
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
 _SIGNS = 3  # random signs that show the size of a sum that cancels
-
-
-@dataclass(frozen=True)
-class SampledPart:
-    """Some points of a block by number, and columns where these can be evaluated alone."""
-
-    points: np.ndarray
-    columns: np.ndarray | None = None
-
-
-Measure = Callable[[Evaluation, Named, SampledPart], np.ndarray]
-
-
-@dataclass(frozen=True)
-class EntryComparison:
-    """A part of a result and of its reference at a block of points, and how to evaluate some of it again.
-
-    got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them. measure: (evaluation,
-    inputs of some points, which these are) -> array like want there; None where that is not offered. by_column: whether the
-    last axis is the columns of a Jacobian, some of which can be evaluated alone.
-    """
-
-    got: np.ndarray
-    want: np.ndarray
-    size: np.ndarray
-    measure: Measure | None = None
-    by_column: bool = False
-
-    def at(self, part: SampledPart) -> "EntryComparison":
-        """Return the comparison of some points, and of some columns."""
-        arrays = (
-            np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size)
-        )
-        got, want, size = arrays if part.columns is None else (array[..., part.columns] for array in arrays)
-        return dataclasses.replace(self, got=got, want=want, size=size)
 
 
 @dataclass(frozen=True)
