@@ -1,4 +1,4 @@
-"""Unfit: why a case cannot run by its nature, in words. What is bad input is refused elsewhere."""
+"""Say why a case cannot run by its nature, so that it is skipped. Bad input is refused elsewhere."""
 
 from scaling.core import extensions
 from scaling.core.case import AUTO, JAX, SECOND, Case
@@ -8,7 +8,7 @@ from scaling.core.workload import Workload
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a case cannot run, as (reason, words); None if it can."""
+    """Return why a case cannot run, as (reason, text), or None if it can."""
     ours = case.engine == JAX
     for words in (
         _mode(case, workload, sizes),
@@ -27,7 +27,11 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     if not ours:
         why: tuple[str, str] | None = extensions.load("peers").why_not_offered(case, workload, sizes)
         return why
-    if case.seeds == "colored" and case.ad_mode.has_seeds and (words := extensions.load("sparse").why_unavailable()):
+    if (
+        case.seeds == "colored"
+        and case.ad_mode.has_seeds
+        and (words := extensions.load("sparse").why_unavailable())
+    ):
         return "not_installed", words
     return _layout(case, workload, sizes)
 
@@ -37,7 +41,7 @@ def _of(case: Case) -> str:
 
 
 def _mode(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
-    """Why a mode and a target do not belong together."""
+    """Return why the mode cannot compute the target, or None."""
     if case.target in SECOND:
         if sizes.values != 1:
             return f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
@@ -62,7 +66,7 @@ def _mode(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
 
 
 def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
-    """Why a reduction has no meaning in a case."""
+    """Return why the reduction is not defined for the case, or None."""
     reduction = workload.reduction
     if reduction.sums_points:
         own = [name for name in workload.names if name in workload.points]
@@ -84,7 +88,7 @@ def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> str | 
 
 
 def _colors(case: Case, workload: Workload) -> str | None:
-    """Why seeds cannot be those of a colouring."""
+    """Return why the seeds cannot be coloured, or None."""
     if case.seeds != "colored" or case.ad_mode.is_value:
         return None
     if workload.reduce is not None:
@@ -99,7 +103,7 @@ def _colors(case: Case, workload: Workload) -> str | None:
 
 
 def _mixed(case: Case, workload: Workload) -> str | None:
-    """Why forward and reverse mode cannot share a derivative."""
+    """Return why mode=mixed is not defined for the case, or None."""
     if not case.ad_mode.parts:
         return None
     if case.batch == "whole":
@@ -116,7 +120,7 @@ def _mixed(case: Case, workload: Workload) -> str | None:
 
 
 def _batch(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a batch cannot be taken at once."""
+    """Return why the batch cannot be differentiated at once, or None."""
     if workload.whole is None:
         return "not_offered", f"{case.workload} does not offer batch=whole"
     per_point = [name in workload.points for name in workload.names]
@@ -130,7 +134,7 @@ def _batch(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str,
 
 
 def _layout(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a case cannot be laid out over its devices, or taken in blocks."""
+    """Return why the case cannot be laid out over its devices, or computed in blocks, or None."""
     if not case.ad_mode.has_seeds and case.axes[1] > 1:
         return "not_defined", f"{case.mode} has no seeds to cut; split=points cuts it"
     if case.api == "jit" and case.devices > 1:

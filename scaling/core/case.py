@@ -1,4 +1,4 @@
-"""A case: one cell of a study, as a frozen value, with the names that it may take.
+"""A case: one cell of a study, as a frozen value, with the values that each field may take.
 
 Knows the vocabulary and nothing else: not JAX, not the workloads, not the disk.
 """
@@ -253,7 +253,7 @@ def _require_integer(name: str, value: Any, least: int) -> None:
 
 
 def _axes(mesh: Any) -> tuple[int, int]:
-    """2x4 -> (2, 4)."""
+    """Parse a mesh: "2x4" -> (2, 4)."""
     sides = mesh.split("x") if isinstance(mesh, str) else []
     if len(sides) != 2 or not all(
         side.isdecimal() and side.isascii() and 0 < int(side[:16]) <= LARGEST for side in sides
@@ -263,17 +263,19 @@ def _axes(mesh: Any) -> tuple[int, int]:
 
 
 def to_dict(case: Case) -> dict[str, Any]:
-    """The fields of a case as plain JSON values."""
+    """Return the fields of a case as plain JSON values."""
     return {name: getattr(case, name) for name in FIELDS} | {"sizes": dict(case.sizes)}
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """The fields that differ from their defaults: what a revision without a field that was added later understands as well."""
+    """Return the fields that differ from their defaults, which an older version without a later field
+    understands too.
+    """
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
-    """The case with these fields; an unknown field or a bad value is a `Refusal`."""
+    """Return the case with these fields; raise `Refusal` for an unknown field or a bad value."""
     for name in fields:
         if name not in FIELDS:
             raise unknown_name("field", name, FIELDS)
@@ -292,7 +294,9 @@ _NAMED_IN_LABEL = {
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
+    """Return a case as one line of text: the fields that tell it from other cases, in the order of the
+    fields.
+    """
     out = set(leave_out)
     words = []
     for name, value in to_dict(case).items():

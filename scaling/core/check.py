@@ -28,7 +28,9 @@ from scaling.core.shape import DerivativeShape
 from scaling.core.tolerances import relative_error, tolerance, unit_roundoff
 from scaling.core.workload import Reference, Workload
 
-_BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
+_BLOCK_NUMBERS = (
+    2**16
+)  # of a block: its arrays stay in the cache, and their memory is not given back each time
 _KEPT_BYTES = 2**26
 _SUMMED_AGAIN = 64  # points of a sum that are evaluated again
 
@@ -71,7 +73,9 @@ def _session(question: Question) -> contextlib.AbstractContextManager[None]:
     """Return the context in which JAX is set up for a reference that is computed."""
     if question.computed is None:
         return contextlib.nullcontext()
-    session: contextlib.AbstractContextManager[None] = extensions.load("computed_reference").session(question.computed)
+    session: contextlib.AbstractContextManager[None] = extensions.load("computed_reference").session(
+        question.computed
+    )
     return session
 
 
@@ -124,7 +128,9 @@ def point_ranges(question: Question) -> Iterator[tuple[int, int]]:
     elif question.reduction.products:
         cells = max(cells, sizes.inputs**2)
     numbers = cells + sum(int(np.prod(draw.shape)) for draw in draws)
-    step = max(1, _BLOCK_NUMBERS * (16 if question.computed else 1) // numbers)  # a call of JAX wants more to do
+    step = max(
+        1, _BLOCK_NUMBERS * (16 if question.computed else 1) // numbers
+    )  # a call of JAX wants more to do
     return ((start, min(start + step, case.points)) for start in range(0, case.points, step))
 
 
@@ -167,9 +173,7 @@ def _block_of(question: Question, got: np.ndarray, start: int, stop: int) -> Blo
             and not question.case.ad_mode.is_value
             and question.case.target != "hvp"
         )
-        return Block(
-            start, named, [EntryComparison(got, want, size, measure, by_column)], np.zeros(len(got))
-        )
+        return Block(start, named, [EntryComparison(got, want, size, measure, by_column)], np.zeros(len(got)))
     size = size.reshape(len(size), -1).max(
         axis=1
     )  # so that the bound of one entry is not compared with the error of another
@@ -204,16 +208,18 @@ def _block_of_entries(
 
 
 def step_bound(question: Question, start: int, stop: int) -> np.ndarray:
-    """How far the mode's finite step may move the result: (points,)."""
+    """Return how far the finite step of the mode may move the result: (points,)."""
     case, workload, sizes = question.case, question.workload, question.sizes
-    bound = extensions.load("finite_step").step_bound(case, workload, sizes, start, stop, question.rounding.terms)
+    bound = extensions.load("finite_step").step_bound(
+        case, workload, sizes, start, stop, question.rounding.terms
+    )
     linear = question.reduction.degree == 1  # then the bound does not depend on the Jacobian
     J = Jacobians(np.zeros((stop - start, 1, 1))) if linear else reference_jacobians(question, start, stop)[0]
     return np.asarray(question.reduction.step_bound(J, bound))
 
 
 def _wanted(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the reference says, (points, outputs', inputs') or (points, 1, entries), and the size of what that adds up."""
+    """Return the expected result, (points, outputs', inputs') or (points, 1, entries), and its size."""
     case, sizes = question.case, question.sizes
     numbers = question.reduction.degree * question.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
     numbers = len(question.known.rows) if question.at_entries and question.known is not None else numbers
@@ -287,7 +293,9 @@ def _rows_of(workload: Workload, named: Any, name: str, points: int) -> np.ndarr
 
 
 def _value(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """The values of a block of points, (points, outputs), and the size of their terms, (points,), where that is known."""
+    """Return the values of a block of points, (points, outputs), and the size of their terms, (points,),
+    where it is known.
+    """
     case, workload = question.case, question.workload
     named = inputs.exact_inputs(case, workload, start, stop)
     closed = closed_form(case, workload)
@@ -298,7 +306,9 @@ def _value(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.nd
 
 
 def reference_jacobians(question: Question, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """What the reference says of a block of points, and the least size of an entry: (points,). Summed where the batch is."""
+    """Return the Jacobians of a block of points, and the least size of an entry: (points,). They are summed
+    where the batch is.
+    """
     case, workload, sizes = question.case, question.workload, question.sizes
     named = inputs.exact_inputs(case, workload, start, stop)
     if question.known is not None:
@@ -321,8 +331,10 @@ def reference_jacobians(question: Question, start: int, stop: int) -> tuple[Jaco
     return Jacobians(J), floor
 
 
-def _validate(question: Question, said: Reference, each: tuple[int, int] | None, start: int, stop: int) -> None:
-    """A reference that is not of the shape it should have, or not finite, can prove nothing. each: due of a derivative."""
+def _validate(
+    question: Question, said: Reference, each: tuple[int, int] | None, start: int, stop: int
+) -> None:
+    """Refuse a reference that is not finite, or not of the expected shape. each: the shape of a derivative."""
     due: dict[str, tuple[int, ...]] = {"value": (stop - start, question.sizes.values)}
     if each is not None:
         due["derivative"] = (stop - start, *each)
@@ -367,7 +379,9 @@ def _sum_of_derivatives(question: Question, got: np.ndarray) -> Block:
     extra = relative_error(np.full(len(got), bound.max()), size.max())
     named, measure = None, None
     if question.known is None and not question.stepping:
-        named = inputs.exact_inputs(question.case, question.workload, 0, min(_SUMMED_AGAIN, question.case.points))
+        named = inputs.exact_inputs(
+            question.case, question.workload, 0, min(_SUMMED_AGAIN, question.case.points)
+        )
         measure = _measure(question, "measure_sum")
     return Block(
         0,
@@ -380,7 +394,9 @@ def _sum_of_derivatives(question: Question, got: np.ndarray) -> Block:
 def _summed_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
     if question.sampled:
-        sampled: tuple[np.ndarray, np.ndarray] = extensions.load("computed_reference").sum_over_outputs(question, start, stop)
+        sampled: tuple[np.ndarray, np.ndarray] = extensions.load("computed_reference").sum_over_outputs(
+            question, start, stop
+        )
         return sampled
     J, floor = reference_jacobians(question, start, stop)
     value, magnitude = reduce_jacobians(REDUCTIONS["points"], J, question.rounding, floor)

@@ -1,4 +1,4 @@
-"""Compare a result with its reference, entry by entry, and say what the errors come to."""
+"""Compare a result with its reference, entry by entry, and decide whether it is right."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _INCOMPARABLE = 0.01  # the share of entries that may be left out because roundi
 
 
 class Verdict(NamedTuple):
-    """What the check says of a result.
+    """The result of the check.
 
     error: the largest over all points. tolerance: the largest of what was allowed. reason: None if every point passed. checked:
     the share of all entries that were compared one by one, and of points all of whose entries were.
@@ -88,7 +88,9 @@ class Comparisons:
     def add(self, block: Block) -> None:
         """Compare a block of points."""
         for whole in block.comparisons:
-            comparison = dataclasses.replace(whole, size=np.maximum(whole.size, least_size(self.question.case)))
+            comparison = dataclasses.replace(
+                whole, size=np.maximum(whole.size, least_size(self.question.case))
+            )
             error = relative_error(np.abs(comparison.got - comparison.want), comparison.size)
             self.entries += error.size
             flat = error.reshape(len(error), -1).max(axis=1)

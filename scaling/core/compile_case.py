@@ -17,7 +17,14 @@ import jax.numpy as jnp
 from scaling.core import extensions, inputs, layout, memory, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
-from scaling.core.shape import DerivativeShape, TooLarge, ceil_div, derivative_shape, input_structs, result_shape
+from scaling.core.shape import (
+    DerivativeShape,
+    TooLarge,
+    ceil_div,
+    derivative_shape,
+    input_structs,
+    result_shape,
+)
 from scaling.core.workload import Workload
 
 _MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
@@ -85,9 +92,7 @@ class CompiledCase:
         arguments = self.needs.get("argument_bytes")
         if self.plan is None or arguments is None:
             return memory.taken({**self.needs, "temp_bytes": 0}) if self.needs else None
-        (whole, _), (step, _) = (
-            input_structs(case, self.workload) for case in (self.case, self.plan.case)
-        )
+        (whole, _), (step, _) = (input_structs(case, self.workload) for case in (self.case, self.plan.case))
         moved = (_size(whole) - _size(step)) // self.case.axes[0]
         return arguments + moved + self._host_result_bytes() // self.case.devices
 

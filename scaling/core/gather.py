@@ -1,4 +1,4 @@
-"""Collecting: the parts of a derivative that devices hold, as one array on the host, in the order (points, outputs, inputs).
+"""Gather the parts of a derivative that devices hold into one array on the host: (points, outputs, inputs).
 
 A result's arrays lead with the two axes of the mesh, (devices over points, devices over seeds, ...). What stands in it only so
 that an axis shares out is dropped; what devices have as sums over their own seeds is added up, in float64.
@@ -19,7 +19,7 @@ from scaling.core.workload import Workload
 def gather_result(
     case: Case, workload: Workload, sizes: DerivativeShape, entries: GatherIndices | None, result: Any
 ) -> np.ndarray:
-    """The whole result, in the shape that is due."""
+    """Return the whole result, in the shape of `shape.result_shape`."""
     found = gather_pieces(case, workload, sizes, entries, result)
     whole = found[0] if len(found) == 1 else np.concatenate(found, axis=2)
     return whole.reshape(result_shape(case, workload, sizes))
@@ -28,7 +28,9 @@ def gather_result(
 def gather_pieces(
     case: Case, workload: Workload, sizes: DerivativeShape, entries: GatherIndices | None, result: Any
 ) -> list[np.ndarray]:
-    """The same in arrays that follow each other along the inputs, none of them copied where that is not needed."""
+    """Return the result as arrays that follow each other along the inputs; none is copied unless it has to
+    be.
+    """
     shape = result_shape(case, workload, sizes)
     if not case.ad_mode.has_seeds:
         (part,) = (np.asarray(part) for part in jax.tree.leaves(result))
@@ -49,7 +51,7 @@ def gather_pieces(
 
 
 def _whole(case: Case, workload: Workload, part: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """What has no seeds: cut over points only."""
+    """Return the result of a mode without seeds, which is divided over points only."""
     if workload.reduction.sums_points:
         part = _over_points(case, part).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -62,13 +64,13 @@ def _whole(case: Case, workload: Workload, part: np.ndarray, shape: tuple[int, i
 
 
 def _over_points(case: Case, part: np.ndarray) -> np.ndarray:
-    """(devices over points, devices over seeds, ...) -> a copy for each device where they added up, otherwise the sum."""
+    """Return one copy for each device where all-reduce added up the points, otherwise their sum."""
     first = part[:, 0]
     return first if case.split == "data" else first.astype(np.float64).sum(axis=0, keepdims=True)
 
 
 def _of_sum(case: Case, workload: Workload, part: LinearMapPart, slices: Any) -> np.ndarray:
-    """The derivative of a sum over points: (copies, 1, inputs)."""
+    """Return the derivative of a sum over points: (copies, 1, inputs)."""
     arrays = [np.asarray(a) for a in jax.tree.leaves(slices)]
     if part.columns:  # its seeds may be cut as well
         (a,) = arrays
@@ -82,7 +84,7 @@ def _of_sum(case: Case, workload: Workload, part: LinearMapPart, slices: Any) ->
 def _uncompressed(
     case: Case, shape: tuple[int, int, int], entries: GatherIndices, parts: list[np.ndarray]
 ) -> np.ndarray:
-    """The entries of the pattern, in its order, from what each device read."""
+    """Return the entries of the pattern, in its order, from what each device read."""
     points = lambda a: np.asarray(a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]])  # noqa: E731
     if len(parts) == 1 and len(entries.places[0]) == 1:
         return np.asarray(points(parts[0][:, 0]).reshape(shape))
@@ -96,7 +98,9 @@ def _uncompressed(
 def _part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, slices: Any
 ) -> dict[str, np.ndarray]:
-    """One linear map's slices: (points, outputs, inputs) for each input, or under its first input's name what adds up."""
+    """Return the slices of one linear map: (points, outputs, inputs) for each input; sums are under the first
+    input's name.
+    """
     arrays = [np.asarray(a) for a in jax.tree.leaves(slices)]
     a, b = case.axes
     here, reduction, name = ceil_div(part.seeds, b), workload.reduction, part.names[0]
@@ -135,14 +139,16 @@ def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
 
 
 def _points(case: Case, array: np.ndarray) -> np.ndarray:
-    """(devices over points, points, ...) -> (points, ...), without those that were added."""
+    """Join the points of all devices without padding: (devices over points, points, ...) -> (points, ...)."""
     return array.reshape(-1, *array.shape[2:])[: case.points]
 
 
 def _by_input(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Columns that run over the inputs of a part, and over so many points of each, input by input."""
+    """Split columns that run over the inputs of a part, and over all points of each, into one array for each
+    input.
+    """
     draws = {**workload.points, **workload.shared}
     ends = np.cumsum([points * math.prod(draws[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)
@@ -151,7 +157,9 @@ def _by_input(
 def _of_summed(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The gradient of one number by inputs that each point has its own of; tangents run over all points, input by input."""
+    """Return the gradient of one number by per-point inputs, whose tangents run over all points, input by
+    input.
+    """
     if part.columns:
         arrays = _by_input(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
     else:  # of one seed, which the first device has

@@ -1,4 +1,4 @@
-"""The derivative of a batch of points, as one function of its inputs: what one device computes of it.
+"""The derivative of a batch of points as one function of its inputs: what one device computes.
 
 Linear maps are applied to its part of the seeds (slices.py), at its part of the points; collect.py puts the parts together. Does
 not know meshes, devices or apis.
@@ -23,7 +23,8 @@ Named = Mapping[str, Any]
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[Named, Named, Named, DevicePosition], Any]:
-    """(per-point inputs, shared inputs, what a colouring needs, where) -> this device's part of the derivative.
+    """Return the function (per-point inputs, shared inputs, coloring, position) -> this device's part of the
+    derivative.
 
     A seeded derivative is a tuple[Any, ...], an entry a part; with coloured seeds, of the entries that this device reads.
     """
@@ -33,7 +34,9 @@ def local_derivative(
         if workload.reduction.sums_points and case.mode in workload.whole_modes:
             return here.over_all(workload.whole_modes[case.mode](**everything))
         if workload.reduction.sums_points:
-            return extensions.load("data_parallel").sum_derivative(case, workload, sizes, points, shared, here)
+            return extensions.load("data_parallel").sum_derivative(
+                case, workload, sizes, points, shared, here
+            )
         if case.mode in workload.whole_modes:
             by_hand = workload.whole_modes[case.mode](**everything)
             return _reduce_whole(workload, sizes, by_hand, everything) if workload.left else by_hand
@@ -48,7 +51,11 @@ def local_derivative(
         def of_one(one: Named) -> tuple[Any, ...]:
             return _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)
 
-        return jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
+        return (
+            jax.vmap(of_one)(points)
+            if case.block is None
+            else jax.lax.map(of_one, points, batch_size=case.block)
+        )
 
     def with_precision(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
@@ -66,7 +73,7 @@ def _jacobian(
     coloring: Named,
     here: DevicePosition,
 ) -> tuple[Any, ...]:
-    """This device's slices of one Jacobian, part by part, reduced."""
+    """Return this device's slices of one Jacobian, reduced, one entry for each part."""
     batch = case.points if case.batch == "whole" and not sizes.summed else None
     made = []
     for number, part in enumerate(sizes.parts):
@@ -82,7 +89,7 @@ def _jacobian(
 
 
 def _entries(of: slices.SeedMap, colors: Any, at: Any) -> Any:
-    """The entries that this device reads off its slices: (entries,)."""
+    """Return the entries that this device reads off its slices: (entries,)."""
     compute = lambda: jax.tree.leaves(seeds.map_seeds(of.at, of.some))  # noqa: E731
     # XLA would compute the slices anew for each entry that is read off them; it does not see through a choice that is none. On a
     # CPU, at 1e6 unknowns, four times the time of a derivative written by hand becomes two.

@@ -1,4 +1,4 @@
-"""Programs: a derivative laid out over devices by `jit`, `shard_map` or `pmap`.
+"""Lay out a derivative over devices with `jit`, `shard_map` or `pmap`.
 
 Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution is only the question
 of which is cut, so the three apis differ in how the same local function is wrapped. Returns what to compile, with the shapes and
@@ -33,7 +33,8 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function of positional arrays to compile, those arrays' shapes, dtypes and shardings by name, and how to read the result.
+    """A function to compile, the shapes, dtypes and shardings of its arguments by name, and how to gather its
+    result.
 
     collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays that follow each
     other along the inputs. given: the arguments that are no inputs, by
@@ -55,7 +56,7 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     stepped: bool = False,
 ) -> Program:
-    """The program of a case on these devices, of which there must be as many as the case says.
+    """Return the program of a case on these devices, as many as the case has.
 
     stepped: with the number of its first seed as an argument, for a program that takes one step after another.
     """
@@ -102,7 +103,9 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a device is given, by name: its own points, what all share, and what a colouring or a step needs."""
+    """The arguments of one device by name: its points, the shared inputs, and what a colouring or a step
+    needs.
+    """
 
     points: Named
     shared: Named
@@ -110,7 +113,7 @@ class _Arguments:
 
     @property
     def local(self) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """The shape and dtype of each on one device."""
+        """The shape and dtype of each argument on one device."""
         own = {
             name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()
         }
@@ -118,12 +121,14 @@ class _Arguments:
         return {name: (own.get(name, x.shape), x.dtype) for name, x in everything.items()}
 
     def spec(self, name: str) -> P:
-        """How it is cut over the mesh."""
+        """Return how an argument is partitioned over the mesh."""
         return P(POINTS) if name in self.points else P(SEEDS) if name.startswith(ENTRIES) else P()
 
 
 def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, np.ndarray]:
-    """The colours of columns and rows, and for each part the entries that each device over seeds reads."""
+    """Return the colours of columns and rows, and for each part the entries that each device over seeds
+    reads.
+    """
     if entries is None:
         return {}
     assert sizes.coloring is not None
@@ -140,7 +145,7 @@ def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, n
 def _jit(
     case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """The plain program on one device; left uncompiled where the case says so."""
+    """Return the program on one device; it is not compiled with jit=false."""
     one = SingleDeviceSharding(devices[0])
     arguments = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()
@@ -152,7 +157,7 @@ def _jit(
 def _shard_map(
     case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """The same function on every device of the mesh."""
+    """Return the program that runs the same function on every device of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -173,7 +178,7 @@ def _shard_map(
 
 
 def _over_all(case: Case) -> Callable[[Any], Any]:
-    """The sum over all devices, where it is asked for and there are several."""
+    """Return the sum over all devices with split=data, otherwise the identity."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -182,7 +187,7 @@ def _over_all(case: Case) -> Callable[[Any], Any]:
 def _pmap(
     case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
+    """Return the same program by pmap: devices are one axis, and shared inputs are repeated along it."""
 
     def on_axis(*arrays: Any) -> Any:
         device = jax.lax.axis_index(POINTS)

@@ -1,4 +1,6 @@
-"""What a result is compared with: the reference of a case, what is computed from it, and how far rounding may move that."""
+"""What a result is compared with: the reference of a case, its reduction, and how far rounding may move the
+result.
+"""
 
 import dataclasses
 import functools
@@ -17,7 +19,9 @@ from scaling.core.tolerances import ROUNDOFF, tolerance, unit_roundoff
 from scaling.core.workload import Inputs, Reference, Workload
 
 _MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
-BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+BUDGET_SECONDS = (
+    10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+)
 # How a problem is computed, not what: the reference is the same for every way.
 _SETTLED = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 PLAIN: dict[str, Any] = defaults(_SETTLED) | {"api": "jit", "precision": "highest"}
@@ -75,7 +79,11 @@ class Question(NamedTuple):
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
     """Return what gives a value in NumPy at the least cost, if anything does."""
-    return workload.nonzeros if workload.nonzeros is not None and case.target not in SECOND else workload.reference
+    return (
+        workload.nonzeros
+        if workload.nonzeros is not None and case.target not in SECOND
+        else workload.reference
+    )
 
 
 def make_question(
@@ -88,7 +96,9 @@ def make_question(
     if colored and pattern is not None:
         ours = patterns.validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
     if colored and ours is None:
-        raise Refusal(f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places")
+        raise Refusal(
+            f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places"
+        )
     question = Question(case, workload, sizes, ours)
     sums_entries = question.reduction is not WHOLE and not question.reduction.products
     of_entries = colored or workload.reference is None or sums_entries

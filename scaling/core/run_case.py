@@ -298,7 +298,7 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _fail_together(group: ProcessGroup) -> Iterator[None]:
-    """What fails in one process fails in all, so that none waits for another that has given up."""
+    """Raise an error of one process in all of them, so that none waits for one that failed."""
     error = None
     try:
         yield
@@ -490,7 +490,7 @@ def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
 
 
 def _reason_of(error: Exception) -> tuple[str, str, str]:
-    """What an exception makes of a case: status, reason, and at most 500 characters without paths."""
+    """Return the status, the reason and the text of an exception: at most 500 characters, without paths."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):

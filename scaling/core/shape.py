@@ -1,4 +1,4 @@
-"""The shape of a derivative: its sizes, the linear maps that it is made of, and what is due on the host.
+"""The shape of a derivative: its sizes, the linear maps that compute it, and the shape of the result.
 
 Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how many devices an axis is
 cut over.
@@ -22,7 +22,7 @@ Named = Mapping[str, Any]
 
 
 class TooLarge(Exception):
-    """A case that needs more than there is, in words; needs: the bytes of a device, as a record has them."""
+    """A case needs more memory than there is. needs: the bytes of a device, as a record has them."""
 
     def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(words)
@@ -31,7 +31,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One linear map of a derivative: by which inputs, and of how many seeds.
+    """One linear map of a derivative: the inputs it differentiates by, and its number of seeds.
 
     along: its only seed is the point itself.
     """
@@ -62,7 +62,7 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Shapes and dtypes of the per-point inputs, points leading, and of the shared ones; nothing is allocated."""
+    """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared ones."""
 
     def struct(draw: InputSpec, *leading: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(
@@ -74,13 +74,13 @@ def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
-    """The same of one point."""
+    """Return the shapes and dtypes of the inputs of one point."""
     points, shared = input_structs(case, workload)
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
-    """The sizes of the derivative of a case; a function that cannot be evaluated is a `Refusal`.
+    """Return the sizes of the derivative of a case; refuse a function that cannot be evaluated.
 
     coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be none.
     """
@@ -116,7 +116,9 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 def _parts(
     case: Case, workload: Workload, sizes: DerivativeShape, by: Mapping[str, int], outputs: int
 ) -> tuple[LinearMapPart, ...]:
-    """The linear maps of a seeded mode. by: how many numbers each input has; outputs: how many are differentiated."""
+    """Return the linear maps of a seeded mode. by: the size of each input; outputs: how many numbers are
+    differentiated.
+    """
     names, mode = workload.names, case.ad_mode
     if sizes.coloring is not None:
         column_mode, row_mode = mode.parts or (case.mode, case.mode)
@@ -146,7 +148,9 @@ def _parts(
 
 
 def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
-    """The inputs that mode=mixed takes forward: those that the case names, or all but the one of most numbers."""
+    """Return the inputs that mode=mixed differentiates forward: those that the case names, or all but the
+    largest.
+    """
     if case.forward is None:
         largest = max(by, key=lambda name: by[name])
         return tuple(name for name in by if name != largest)
@@ -164,7 +168,9 @@ def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """How many JVPs and VJPs a Jacobian takes; a Gram matrix by columns takes every column again for each block of them."""
+    """Return how many JVPs and VJPs a Jacobian takes. Products of columns take every column again for each
+    block.
+    """
     if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
     b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
@@ -179,17 +185,17 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def ceil_div(count: int, devices: int) -> int:
-    """How many of so many one device has, where the last may have fewer."""
+    """Return count / devices, rounded up."""
     return -(-count // devices)
 
 
 def is_chunked(case: Case, here: int) -> bool:
-    """Whether a device takes its seeds in several goes."""
+    """Return whether a device takes its seeds in several chunks."""
     return isinstance(case.chunk, int) and case.chunk < here
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """The share of points x seeds that is computed in vain, because they do not share out; None where they must."""
+    """Return the share of points x seeds that is padding; None where both divide evenly by definition."""
     if case.split != "both" and sizes.coloring is None:
         return None
     a, b = case.axes
@@ -199,7 +205,9 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
-    """The same case without `chunk` or `block` where they take all that a device has, which is the same program."""
+    """Return the case without a `chunk` or `block` that takes all that a device has, which is the same
+    program.
+    """
     a, b = case.axes
     if (
         isinstance(case.chunk, int)
@@ -213,7 +221,8 @@ def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """The shape of a result on the host: (points, outputs, inputs), as they are after the reduction; inputs is 1 for a value.
+    """Return the shape of the result on the host, (points, outputs, inputs), after the reduction; inputs is 1
+    for a value.
 
     One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with split=data once for
     each device. Coloured: (points, 1, entries of the pattern).
@@ -229,7 +238,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def result_entries(workload: Workload, sizes: DerivativeShape) -> int:
-    """How many entries the pattern has: that of the colouring, or the one known by hand."""
+    """Return how many entries the pattern has, detected or known by hand."""
     if sizes.coloring is not None:
         return int(sizes.coloring.pattern.rows.size)
     assert workload.pattern is not None

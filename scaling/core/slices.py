@@ -1,4 +1,4 @@
-"""Slices: what one linear map makes of this device's seeds, reduced as it comes.
+"""Slices: what one linear map computes of the seeds of a device, reduced as it is computed.
 
 With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a batch that is one
 function.
@@ -21,7 +21,9 @@ Named = Mapping[str, Any]
 
 
 class DevicePosition(NamedTuple):
-    """Where a device stands: along the points, along the seeds, at which seed this step begins, and how to add up over all."""
+    """The position of a device along points and seeds, the first seed of this step, and the sum over all
+    devices.
+    """
 
     points: Any = 0
     seeds: Any = 0
@@ -30,7 +32,9 @@ class DevicePosition(NamedTuple):
 
 
 class SeedMap(NamedTuple):
-    """A part of a derivative made ready: its slice by the number of a seed, this device's numbers, and the inputs it is by."""
+    """A part of a derivative: the function seed number -> slice, the seed numbers of this device, and the
+    inputs.
+    """
 
     part: LinearMapPart
     at: Callable[[Any], Any]
@@ -39,9 +43,16 @@ class SeedMap(NamedTuple):
 
 
 def linear_map(
-    case: Case, part: LinearMapPart, function: Callable[..., Any], named: Named, colors: Any, here: DevicePosition
+    case: Case,
+    part: LinearMapPart,
+    function: Callable[..., Any],
+    named: Named,
+    colors: Any,
+    here: DevicePosition,
 ) -> SeedMap:
-    """A part of the derivative of a function at its inputs, by name. colors: of its columns or rows; None for identity seeds."""
+    """Return a part of the derivative of a function at its inputs. colors: of its columns or rows; None for
+    identity seeds.
+    """
     x, mode = tuple(named[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -131,7 +142,9 @@ def reduce_rows(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = N
 
 
 def _by_point(at: Callable[..., Any], some: SeedRange, batch: int, outputs: int) -> list[Any]:
-    """The rows of a batch, whose seeds run over the outputs of one point after another, added up for each point."""
+    """Return the rows of a batch summed for each point; seeds run over the outputs of one point after
+    another.
+    """
     if some.at_once and some.count == batch * outputs:
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(some.rows)]
 
@@ -144,5 +157,5 @@ def _by_point(at: Callable[..., Any], some: SeedRange, batch: int, outputs: int)
 
 
 def _matrix(slices: Any) -> Any:
-    """Rows, an array an input, as one matrix: (seeds, inputs)."""
+    """Return rows, one array for each input, as a matrix: (seeds, inputs)."""
     return jnp.concatenate([a.reshape(a.shape[0], -1) for a in slices], axis=1)

@@ -1,4 +1,4 @@
-"""Measuring: the stages of a program apart, and samples of its steady state, taken in turns.
+"""Time the stages of a program, and sample its steady state in turns.
 
 Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether it is right. Seconds
 throughout.
@@ -30,7 +30,7 @@ Gather = Callable[
 
 @dataclass(frozen=True)
 class Stages:
-    """A program made ready: what to call, and what each stage took; None for a stage that does not exist apart."""
+    """A compiled program: what to call, and the seconds of each stage; None for a stage that does not exist."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -41,18 +41,20 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """The `Gather` of a process that shares its work with no other."""
+    """Return the numbers of the only process; a `Gather`."""
     return [values]
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Words of this process -> those of each, by rank, without the blanks at their ends."""
+    """Return the text of each process by rank, without trailing blanks."""
     sent = text.encode()
     longest = int(max(length for (length,) in gather([float(len(sent))])))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
-def compile_stages(function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
+def compile_stages(
+    function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
+) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
     The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot
@@ -89,7 +91,9 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    """Seconds of so many calls, each waited for. No more than this happens between the clocks."""
+    """Return the seconds of `count` calls, each waited for. Nothing else happens between the two clock
+    readings.
+    """
     if wait is None:
         began = time.perf_counter()
         for _ in itertools.repeat(None, count):
@@ -102,14 +106,14 @@ def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: 
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """One call, which returns when its result is there: (seconds, result)."""
+    """Time one call that returns when its result is ready: (seconds, result)."""
     began = time.perf_counter()
     result = call()
     return time.perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """The median of so many calls of what does nothing: seconds a call."""
+    """Return the median seconds of calls of an empty program."""
     return statistics.median(_clocked(call, wait, 1) for _ in range(calls))
 
 
@@ -146,7 +150,7 @@ def sample_turns(
 def _turn(
     timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """One turn's samples, added to what was taken; the seconds that it took. Every process decides alike."""
+    """Add the samples of one turn and return the seconds it took. All processes decide alike."""
     share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     count, spent = 0, 0.0
     if taken.turns and taken.seconds[-1] < _LONG:
@@ -194,7 +198,7 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
 
 
 def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Why to stop sampling now, or None."""
+    """Return why sampling stops now, or None."""
     seconds = taken.seconds
     if len(seconds) >= sampling.most:
         return "most"

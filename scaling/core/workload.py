@@ -45,7 +45,7 @@ _WORKLOAD = re.compile(
 
 
 class Reference(NamedTuple):
-    """What NumPy says in float64, for a block of points.
+    """The value and the derivative in float64, for a block of points.
 
     value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points, inputs, inputs) for a
     Hessian. value_terms, derivative_terms:
@@ -109,7 +109,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs to differentiate by, leaves of pytrees one by one."""
+        """The inputs to differentiate by, with the leaves of pytrees one by one."""
         draws = {**self.points, **self.shared}
         return tuple(
             leaf for name in self.wrt.split("+") for leaf in pytrees.names_under(name, draws) or [name]
@@ -118,18 +118,18 @@ class Workload:
 
 @functools.cache
 def built_in() -> list[str]:
-    """The names of the workloads that come with the package."""
+    """Return the names of the workloads that come with the package."""
     return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")]))
 
 
 def is_built_in(case: Case) -> bool:
-    """Whether neither the workload nor the engine of a case is a user's own module."""
+    """Return whether neither the workload nor the engine of a case is a user's own module."""
     peer = case.engine.partition("/")[0]
     return case.workload in built_in() and (peer == JAX or peer in extensions.load("peers").built_in())
 
 
 def module(name: str) -> ModuleType:
-    """The module of a workload: one of ours by its short name, or any import path."""
+    """Return the module of a workload: a built-in one by its short name, or any import path."""
     path = f"scaling.workloads.{name}" if name in built_in() else name
     _refuse_file(name)
     if name in built_in():
@@ -184,7 +184,9 @@ def _refuse_shadowed(name: str) -> None:
 
 
 def digest(name: str) -> str | None:
-    """A hash of the source of a user's workload; None for ours, which the package's own version covers."""
+    """Return a hash of the source of a user's workload; None for a built-in one, which the package version
+    covers.
+    """
     if name in built_in():
         return None
     file = getattr(module(name), "__file__", None)
@@ -200,7 +202,7 @@ def make(case: Case) -> Any:
 
 
 def complete(case: Case, make: Make = make) -> Case:
-    """The same case with every choice that was left to the workload written out."""
+    """Return the case with every choice that it left to the workload written out."""
     case = _settled(case)
     case = dataclasses.replace(case, **_laid_out(case))
     if case.engine != JAX:
@@ -285,7 +287,7 @@ def _peer_formulations(case: Case) -> tuple[str, ...]:
 
 
 def _laid_out(case: Case) -> dict[str, Any]:
-    """The fields that say how a case is computed, without those that have no meaning in it."""
+    """Return the fields that say how a case is computed, without those that have no effect in it."""
     if case.split == "both" and case.api != "jit":
         _fits(case)
     found = defaults(set(unused_fields.unused_fields(case)) - {"wrt"})
@@ -299,7 +301,7 @@ def _laid_out(case: Case) -> dict[str, Any]:
 
 
 def _fits(case: Case) -> None:
-    """Refuse a mesh that is not one of so many devices."""
+    """Refuse a mesh that does not have as many devices as the case."""
     every = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in every:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
@@ -308,7 +310,7 @@ def _fits(case: Case) -> None:
 
 
 def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] = ()) -> str | None:
-    """The case's choice from a list of names, or the first of the workload's own."""
+    """Return the case's choice from a list of names, or the workload's first one."""
     value = getattr(case, what) or (own[0] if own else None)
     if value is not None and value not in own + more:
         raise unknown_name(f"{what} of {case.workload}", value, own + more or ["none"])
@@ -316,11 +318,11 @@ def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] =
 
 
 def build(case: Case, make: Make = make) -> Workload:
-    """The workload of a case, with `wrt` settled and checked, and pytrees flattened: leaves are inputs, a result is one array."""
+    """Return the workload of a case with `wrt` settled and pytrees flattened: leaves are inputs, a result is
+    one array.
+    """
     own = (
-        dataclasses.replace(case, formulation=None)
-        if case.formulation in _peer_formulations(case)
-        else case
+        dataclasses.replace(case, formulation=None) if case.formulation in _peer_formulations(case) else case
     )
     made = make(own)
     if not isinstance(made, Workload):
@@ -398,7 +400,9 @@ def _check_functions(name: str, made: Workload) -> None:
 
 
 def _by(case: Case, made: Workload) -> str:
-    """The inputs to differentiate by, as the user names them, checked: the case's, the workload's own, or the first."""
+    """Return the inputs to differentiate by, as the user names them: those of the case, of the workload, or
+    the first.
+    """
     draws = {**made.points, **made.shared}
     real = [leaf for leaf in draws if not draws[leaf].integer]
     wrt = case.wrt or made.wrt or pytrees.top_level(draws)[0]

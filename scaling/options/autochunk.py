@@ -21,7 +21,9 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class Blocks:
-    """Points and seeds at a time on each device, None for all; and where inputs and result are kept meanwhile."""
+    """How many points and seeds are taken at a time on each device, None for all, and where inputs and result
+    are kept.
+    """
 
     block: int | None = None
     chunk: int | None = None
@@ -35,7 +37,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """What a program takes of each device in bytes, where that is told, and whether it is there.
+    """The bytes of each device that a program takes, where they are known, and whether it fits.
 
     hopeless: what lies there before and after it runs is too much already, so that no smaller block helps.
     """
@@ -47,7 +49,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The blocks that fit, None if none do, and what every candidate would have taken, in the order in which they were tried."""
+    """The largest blocks that fit, or None, and all candidates in the order in which they were tried."""
 
     blocks: Blocks | None
     probes: tuple[tuple[Blocks, int | None], ...]
@@ -113,7 +115,7 @@ def find_blocks(
     need: Callable[[Blocks], MemoryNeed],
     known: Blocks | None = None,
 ) -> BlockSearch:
-    """The largest blocks that fit. known: what fitted before, tried first.
+    """Return the largest blocks that fit. known: blocks that fitted before, tried first.
 
     Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the case does not
     say that they stay on the device.
@@ -144,7 +146,9 @@ def find_blocks(
 
 
 def _first(ladder: Iterable[Blocks], tried: Callable[[Blocks], MemoryNeed]) -> Blocks | None:
-    """The first that fits, or half way to the one before it; none where no smaller one would help."""
+    """Return the first candidate that fits, or one half way to the larger one; None where no smaller one
+    would help.
+    """
     larger = None
     for blocks in ladder:
         needed = tried(blocks)
@@ -158,7 +162,9 @@ def _first(ladder: Iterable[Blocks], tried: Callable[[Blocks], MemoryNeed]) -> B
 
 
 def _ladders(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[list[Blocks]]:
-    """From everything at once, by halves: fewer points with all their seeds; all points, with fewer seeds."""
+    """Yield candidates from everything at once, by halves: fewer points with all seeds; all points with fewer
+    seeds.
+    """
     points, seeds = _most(case, sizes)
     start = [Blocks()] if storage == DEVICE else []
     if case.batch == "vmap" or workload.reduction.sums_points:
@@ -167,20 +173,22 @@ def _ladders(case: Case, workload: Workload, sizes: DerivativeShape, storage: st
 
 
 def _last(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[Blocks]:
-    """Of one point, fewer and fewer seeds."""
+    """Yield candidates of one point with fewer and fewer seeds."""
     points, seeds = _most(case, sizes)
     if points > 1 and (case.batch == "vmap" or workload.reduction.sums_points):
         yield from (Blocks(1, chunk, storage) for chunk in _halves(seeds))
 
 
 def _most(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
-    """The points and the seeds of a device."""
+    """Return the points and the seeds of a device."""
     a, b = case.axes
     return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
 
 
 def _work(case: Case, sizes: DerivativeShape, blocks: Blocks) -> tuple[int, bool]:
-    """How much these do at a time; of as much, points are the better choice, for results of theirs lie together."""
+    """Return how much a candidate computes at a time; with as much, blocks of points come first, as their
+    results are contiguous.
+    """
     points, seeds = _most(case, sizes)
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
@@ -191,14 +199,14 @@ def can_offload(case: Case, workload: Workload) -> bool:
 
 
 def _halves(count: int) -> Iterator[int]:
-    """Of `count`, rounded up, down to one."""
+    """Yield the halves of a count, rounded up, down to one."""
     while count > 1:
         count = ceil_div(count, 2)
         yield count
 
 
 def _between(blocks: Blocks, larger: Blocks) -> Blocks | None:
-    """Half way to what was too large."""
+    """Return blocks half way to those that were too large, or None."""
     if blocks.chunk is not None:
         chunk = blocks.chunk + blocks.chunk // 2
         return dataclasses.replace(blocks, chunk=chunk) if chunk not in (blocks.chunk, larger.chunk) else None

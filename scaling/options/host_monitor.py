@@ -1,4 +1,4 @@
-"""The conditions: what the machine was doing while a case was sampled, and whether something disturbed it.
+"""What the host was doing while a case was sampled, and whether something disturbed it.
 
 Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is None. Does not know who
 disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
@@ -47,14 +47,16 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """What stands in a record before and after its samples. bound_to: cores; None where the process may use any."""
+    """Return what a record says of the host before and after sampling. bound_to: cores; None where the
+    process may use any.
+    """
     load, clocks = round(os.getloadavg()[0], 2), _core_mhz(bound_to) if bound_to else None
     found = {"load": load, "core_mhz": clocks, "governor": environment.governor(bound_to)}
     return found | ({"gpus": [_gpu(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """A reading, for `disturbed` when the turn is over. The work of child processes is not ours."""
+    """Start to watch for disturbances of a turn. Child processes of this process do not count."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     counts, own = _processor_counts(cores), resource.getrusage(resource.RUSAGE_SELF)
     hot = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -75,7 +77,7 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(started: HostReading) -> list[str]:
-    """What disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
+    """Return what disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
 
     Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as ours). A tenth of one
     core disturbs, because devices wait for the slowest; a tenth of all where a process is not bound and can give way. Idle time

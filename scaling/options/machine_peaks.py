@@ -1,4 +1,4 @@
-"""Ceilings: which measurements of the machine itself belong beside a study's cases, and how much work each of them is.
+"""Measurements of what the machine can do at most and at least, to compare the cases of a study with.
 
 Knows sizes and what bounds what; the workload `ceiling` knows how it is computed, standing.py what follows.
 """
@@ -41,7 +41,7 @@ def are_wanted(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cells(of: Sequence[GridCell], platform: str) -> list[GridCell]:
-    """The ceilings and floors of the machine that belong beside these cells on this platform, each once."""
+    """Return the ceilings and floors of the machine for these cases on this platform, each once."""
     made: dict[Case, None] = {}
     for case in sorted((cell.case for cell in of), key=lambda case: case.devices):
         alone = case.devices == 1
@@ -53,7 +53,7 @@ def peak_cells(of: Sequence[GridCell], platform: str) -> list[GridCell]:
 
 
 def _cases(target: str, beside: Case, api: str, platform: str) -> list[Case]:
-    """A ceiling in all its sizes, or a floor, on as many devices as a case."""
+    """Return a ceiling in all its sizes, or a floor, on as many devices as a case."""
     (dtype, precision), terms = peak_like(target, beside), _TERMS.get(target, 1)
     return [
         Case(
@@ -65,14 +65,18 @@ def _cases(target: str, beside: Case, api: str, platform: str) -> list[Case]:
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """The dtype and precision at which a ceiling bounds a case: bytes are bytes, products have many speeds."""
+    """Return the dtype and precision at which a ceiling bounds a case: bytes are bytes, products have many
+    speeds.
+    """
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _OF_NUMBERS and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """What one device does in a call of a ceiling: bytes read and written or sent, operations, exponentials, quotients, terms."""
+    """Return what one device does in a call of a ceiling: bytes moved or sent, operations, exponentials,
+    quotients, terms.
+    """
     each, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row = k * _BYTES[case.dtype]
     done: dict[str | None, int] = {

@@ -1,4 +1,4 @@
-"""Counts: the operations of a program on one device, from its jaxpr, loops by their trips.
+"""Count the operations of a program on one device from its jaxpr; loops count by their trips.
 
 Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here: kernels.py
 reads what it made of the program. What depends on trips that only running can tell is None. Does not know cases, devices or
@@ -19,7 +19,9 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """Floating-point operations of one device, and evaluations of transcendental functions beside them; both None if unknown."""
+    """Floating-point operations of one device, and evaluations of transcendental functions; both None if
+    unknown.
+    """
 
     flops: int | None
     transcendentals: int | None
@@ -78,7 +80,8 @@ _RULES: dict[
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """The work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is one device's.
+    """Count the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is that of
+    one device.
 
     A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a reduction or a
     running sum one for each that goes in, a scatter one for each update. Transcendental functions, roots and powers are counted
@@ -93,14 +96,14 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _sum(jaxpr: Any) -> tuple[int, int]:
-    """(flops, transcendentals) of a jaxpr, without the equations whose results nobody uses."""
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     each = [_one(equation) for equation in dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns]
     return sum(flops for flops, _ in each), sum(transcendentals for _, transcendentals in each)
 
 
 def _one(equation: Any) -> tuple[int, int]:
-    """The same of one equation and what is inside it."""
+    """Return (flops, transcendentals) of one equation and of what it contains."""
     name, p = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         times, body = (p["length"], p["jaxpr"]) if name == "scan" else (trips(equation), p["body_jaxpr"])
@@ -140,7 +143,7 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 
 def trips(equation: Any) -> int:
-    """The trips of `while counter < end: counter += step`, where beginning, end and step are whole numbers in the program."""
+    """Return the trips of `while counter < end: counter += step`, where start, end and step are constants."""
     p = equation.params
     test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr
     begins = equation.invars[p["cond_nconsts"] + p["body_nconsts"] :]

@@ -87,7 +87,12 @@ def _share_of_columns(question: Question) -> float:
 def _whole_points(question: Question) -> int:
     """Return how many points are compared whole, within half of the budget; none where one takes more than all of it."""
     assert question.computed is not None
-    return int(min(question.case.points, questions.BUDGET_SECONDS / 2 / (question.computed.seconds / question.case.points)))
+    return int(
+        min(
+            question.case.points,
+            questions.BUDGET_SECONDS / 2 / (question.computed.seconds / question.case.points),
+        )
+    )
 
 
 def whole_points(question: Question) -> tuple[int, ...]:
@@ -95,7 +100,9 @@ def whole_points(question: Question) -> tuple[int, ...]:
     if question.reduction.sampling == "products" or question.case.target == "hvp" or question.stepping:
         return ()
     generator = np.random.default_rng([question.case.data_seed, 1])
-    return tuple(int(point) for point in numeric.picked(_whole_points(question), question.case.points, generator))
+    return tuple(
+        int(point) for point in numeric.picked(_whole_points(question), question.case.points, generator)
+    )
 
 
 def sum_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

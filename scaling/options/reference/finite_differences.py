@@ -33,7 +33,7 @@ def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
 
 
 def gradient(workload: Workload) -> Callable:
-    """The function that a Hessian is the derivative of: (inputs,)."""
+    """Return the function whose derivative is the Hessian: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
@@ -47,20 +47,21 @@ def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
 
 
 def together(workload: Workload, sizes: DerivativeShape, outputs: np.ndarray) -> np.ndarray:
-    """(points, outputs) -> (points,): the size of all outputs where these are added up, that of the largest elsewhere."""
+    """Return the size of all outputs where they are summed, otherwise that of the largest: (points,)."""
     added = workload.reduction.sums_outputs or sizes.summed
     return np.abs(outputs).sum(axis=1) if added else np.abs(outputs).max(axis=1)
 
 
 def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exact:
-    """The inputs to differentiate by moved along a direction, the others as they are."""
+    """Return the inputs with those to differentiate by moved along a direction."""
     return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
 
 
 def step_bound(
     case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int
 ) -> np.ndarray:
-    """How far a forward difference with the mode's step may lie from the derivative, by each input: (points, inputs).
+    """Return how far a forward difference with the mode's step may lie from the derivative, by input:
+    (points, inputs).
 
     Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the two values, and of
     the sum x + h, over the step. Of a sum over outputs or points it is the bound of all that is added up; of J x, which is one
@@ -94,7 +95,7 @@ def step_bound(
 
 
 def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named: Exact) -> np.ndarray:
-    """The size of what is added up to make a value that is differenced: (points,)."""
+    """Return the size of what is added up to compute a value that is differenced: (points,)."""
     added = together(workload, sizes, values(case, workload, named))
     if sizes.summed and not workload.reduction.sums_points:  # of those, the bounds of the points are added up
         everywhere = values(case, workload, inputs.exact_inputs(case, workload, 0, case.points))
@@ -106,7 +107,9 @@ def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named:
 
 
 def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> tuple[np.ndarray, Callable]:
-    """The i-th number of an input, (points,) or () where they share it, and the values after it has moved."""
+    """Return the i-th number of an input, (points,) or () where it is shared, and the function that gives the
+    moved values.
+    """
     lead = (-1,) if name in workload.shared else (len(named[name]), -1)
 
     def at(by: Any) -> np.ndarray:
@@ -120,7 +123,7 @@ def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> 
 def _bend(
     workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float
 ) -> tuple[np.ndarray, ...]:
-    """The larger slope and curvature, at both ends of a step from x, of values by how far x has moved: two (points,)."""
+    """Return the larger slope and curvature of values at both ends of a step from x: two (points,)."""
     slope, curvature = np.zeros(()), np.zeros(())
     for end in (0.0, step):
         reach = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
@@ -131,5 +134,5 @@ def _bend(
 
 
 def draw_of(workload: Workload, name: str) -> InputSpec:
-    """How an input is drawn."""
+    """Return the specification of an input."""
     return workload.points[name] if name in workload.points else workload.shared[name]

@@ -15,8 +15,14 @@ from scaling.core.tolerances import ROUNDINGS, ROUNDOFF, relative_error
 from scaling.options.reference import fd_check, float64, numeric
 
 _FAIR = 64  # roundings of a value that may show in its derivative
-_NUDGES, _NUDGE_ROUNDINGS = 8, 2  # evaluations of what failed, and how many roundings the inputs of each are moved by
-_POINTS_AGAIN, _COLUMNS_AGAIN = 8, 32  # of what failed in a block, evaluated again; the rest is judged by their noise
+_NUDGES, _NUDGE_ROUNDINGS = (
+    8,
+    2,
+)  # evaluations of what failed, and how many roundings the inputs of each are moved by
+_POINTS_AGAIN, _COLUMNS_AGAIN = (
+    8,
+    32,
+)  # of what failed in a block, evaluated again; the rest is judged by their noise
 
 
 def look_again(compared: Comparisons, roundoff: float) -> None:
@@ -54,7 +60,10 @@ def _look_at(
     )  # of an output that crosses zero here
     typical = typical if part.columns is None else typical[..., part.columns]
     noise = np.maximum(
-        noise, np.minimum(compared.allowed * typical, rounding_of_value(roundoff, question.workload.terms) * natural)
+        noise,
+        np.minimum(
+            compared.allowed * typical, rounding_of_value(roundoff, question.workload.terms) * natural
+        ),
     )
     jitter = _jitter(question, named, comparison, part)
     zero = (
@@ -69,7 +78,10 @@ def _look_at(
         noise <= rounding_of_value(roundoff, question.workload.terms) * natural
     )
     size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
-    fine, allowed = error <= compared.allowed * comparison.size, compared.allowed + relative_error(noise, size)
+    fine, allowed = (
+        error <= compared.allowed * comparison.size,
+        compared.allowed + relative_error(noise, size),
+    )
     coarse = ~(allowed <= question.most)
     wrong = ~fine & ~(error <= compared.allowed * comparison.size + np.where(coarse, 4 * noise, noise))
     lost = ~fine & ~wrong & coarse
@@ -81,7 +93,8 @@ def _look_at(
         compared.worst_allowed, float(np.where(fine | lost, compared.allowed, allowed).max())
     )
     compared.count(block, kept, at)
-    _judge_rest(compared, 
+    _judge_rest(
+        compared,
         block,
         all_errors,
         part,
@@ -170,7 +183,8 @@ def _noise(
     natural = _natural(question, native, named, value, comparison.want)
     noise = found.max(axis=0) - found.min(axis=0)
     noise = np.maximum(
-        noise, comparison.size * np.median(relative_error(noise, np.broadcast_to(comparison.size, noise.shape)))
+        noise,
+        comparison.size * np.median(relative_error(noise, np.broadcast_to(comparison.size, noise.shape))),
     )
     off = np.abs(here - comparison.want)
     off = np.where(off <= rounding_of_value(roundoff, question.workload.terms) * natural, 2 * off, 0.0)
@@ -184,7 +198,9 @@ def _natural(
     """Return the size that value and inputs give a derivative, of a shape that broadcasts with `like`."""
     typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in of.names])) or 1.0
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
-    along_x = question.case.ad_mode.is_value or question.reduction.along_point or question.case.target == "hvp"
+    along_x = (
+        question.case.ad_mode.is_value or question.reduction.along_point or question.case.target == "hvp"
+    )
     size = value if along_x else (value / typical) ** question.reduction.degree
     if question.reduction.sums_points:
         return np.full((1,) * max(1, like.ndim), size.sum())
@@ -199,9 +215,7 @@ def _jitter(question: Question, named: Any, comparison: EntryComparison, part: S
         return np.zeros(1)
     of = question.computed.evaluation
     with float64.evaluating(of.dtype):
-        found = _nudged(
-            of, named, comparison, part, max(ROUNDOFF[of.dtype], question.computed.inside)
-        )
+        found = _nudged(of, named, comparison, part, max(ROUNDOFF[of.dtype], question.computed.inside))
     return (
         np.abs(found - comparison.want)
         .max(axis=(0, *range(2, found.ndim)))

@@ -1,4 +1,4 @@
-"""Colours for the columns and the rows of a sparse matrix, such that its entries can be read off compressed slices.
+"""Colour the columns and the rows of a sparse matrix so that its entries can be read off compressed slices.
 
 Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a colour, and two of
 them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to what is read.
@@ -31,7 +31,7 @@ class Matrix:
 
     @property
     def transposed(self) -> "Matrix":
-        """Rows for columns. The entries keep their order."""
+        """Return the transposed matrix. The entries keep their order."""
         return Matrix(self.cols, self.rows, self.shape[::-1])
 
 
@@ -58,7 +58,9 @@ class TwoSidedColors:
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Colours of the columns; of the rows, if given the transposed matrix. owned: the entries that columns own; None for all."""
+    """Colour the columns; or the rows, of the transposed matrix. owned: the entries that columns own; None
+    for all.
+    """
     mine = np.ones(len(matrix.rows), bool) if owned is None else owned
     wanted = np.unique(matrix.cols[mine])
     least = _fullest(matrix.rows[mine])
@@ -76,7 +78,9 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Colours of columns and rows together, the fewest found: at times of columns alone, or of rows alone."""
+    """Colour columns and rows together with the fewest colours found, which may be of columns or of rows
+    alone.
+    """
     best = None
     for least, by_row in sorted(_divisions(matrix), key=lambda division: division[0]):
         if best is None or least < best.count:
@@ -87,7 +91,7 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 
 
 def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """The same where it is settled which entries rows own."""
+    """Colour columns and rows for a given division of the entries between them."""
     of_columns = color_columns(matrix, None if not by_row.any() else ~by_row)
     return TwoSidedColors(
         of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row
@@ -95,14 +99,14 @@ def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
 
 
 def _fullest(places: np.ndarray) -> int:
-    """How many lie in the fullest place: columns whose entries meet in a row must all differ."""
+    """Return a lower bound of the colours: the most columns whose entries meet in a row."""
     return int(np.bincount(places).max(initial=0))
 
 
 def _attempts(
     matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool
 ) -> Iterator[Colors]:
-    """Colourings of the columns that are wanted, the most promising first. alone: columns own every entry."""
+    """Yield colourings of the columns, the most promising first. alone: columns own every entry."""
     of = np.full(matrix.shape[1], -1, np.int32)
     if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
         yield Colors(of, count)
@@ -146,7 +150,7 @@ def _starts(places: np.ndarray, count: int) -> np.ndarray:
 
 
 def _by_asdex(matrix: Matrix, wanted: np.ndarray) -> Colors:
-    """The colours of columns alone that asdex finds."""
+    """Return the colours of columns alone that asdex finds."""
     import asdex
 
     of, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))

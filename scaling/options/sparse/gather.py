@@ -1,4 +1,4 @@
-"""Entries: where the nonzeros of a coloured Jacobian lie in its compressed slices, device by device.
+"""Where the nonzeros of a coloured Jacobian lie in its compressed slices, device by device.
 
 Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing is sent.
 """
@@ -10,7 +10,7 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """The entries of a coloured derivative whose colours are cut over so many devices."""
+    """Return the gather indices of a coloured derivative whose colours are divided over devices."""
     found = [_of_part(sizes, part, devices) for part in sizes.parts]
     return GatherIndices(tuple(at for at, _ in found), tuple(places for _, places in found))
 

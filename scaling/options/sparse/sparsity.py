@@ -1,4 +1,4 @@
-"""Sparsity: where the Jacobian of one point may be other than zero, and colours by which it is compressed.
+"""Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
 
 The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in colors.py. Both are
 done once a process. Does not know cases, programs, or how entries are read off slices.
@@ -25,7 +25,7 @@ _KEPT = 4  # patterns, and colourings, of which each may have millions of entrie
 
 
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
-    """The colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
+    """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
 
     key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns, rows, or both, of
     which the fewest colours are taken. A `Refusal` where asdex is not installed, or does not know what the function does.
@@ -45,7 +45,7 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: st
 def _told(
     pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
 ) -> Coloring:
-    """A colouring, with None for what is not compressed."""
+    """Return a colouring, with None for what is not compressed."""
     columns, rows = found.columns, found.rows
     of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
     return Coloring(
@@ -71,7 +71,7 @@ def _timed(make: Callable, *args: Any) -> tuple[Any, float]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which would look at a set of each number of the function again and again."""
+    """Switch the garbage collector off, which would look at a set for each number of the function."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
-    """The pattern of a function's Jacobian, whatever its inputs."""
+    """Return the pattern of a function's Jacobian, whatever its inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
@@ -107,7 +107,7 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
 
 
 def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
-    """The colours of a pattern's columns, rows, or both."""
+    """Return the colours of a pattern's columns, rows, or both."""
     matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
     if how == "both":
         return color_graph.color_both(matrix)
@@ -115,7 +115,9 @@ def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """A `ValueError` that names an entry which could not be read off: one without a colour, or one that shares its place."""
+    """Raise `ValueError` for an entry that cannot be read off: one without a colour, or one that shares its
+    place.
+    """
     pattern = coloring.pattern
     sides = (
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
@@ -142,7 +144,7 @@ def validate_coloring(coloring: Coloring) -> None:
 
 
 def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
-    """Whether an entry meets another of its colour in its place; (entries,)."""
+    """Return whether an entry meets another of its colour in its place: (entries,)."""
     number = place.astype(np.int64) * (count + 1) + color + 1
     if (int(place.max()) + 1) * (count + 1) <= 16 * len(place):
         return np.bincount(number)[number] > 1
