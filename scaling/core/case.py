@@ -89,7 +89,8 @@ def _of_memory(default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of a study. `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own first choice.
+    """One cell of a study. `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own
+    first choice.
 
     Fields are flat, as on disk. Each belongs to one of the views `problem`, `method`, `layout` and `memory`.
     """
@@ -195,7 +196,8 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What its record is of: a `case`, or what the machine can do at most (`ceiling`) or at least (`floor`)."""
+        """What its record is of: a `case`, or what the machine can do at most (`ceiling`) or at least
+        (`floor`)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -207,7 +209,8 @@ class Case:
 
     @property
     def key(self) -> str:
-        """A short hash of the fields that differ from their defaults: a field added later never changes an old key."""
+        """A short hash of the fields that differ from their defaults: a field added later never changes an
+        old key."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:

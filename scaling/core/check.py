@@ -1,11 +1,11 @@
 """The check: whether a result is right, at every point. It runs before any time is kept.
 
-The reference is in float64 at the inputs as the dtype rounded them, block of points by block of points, and knows nothing of the
-mode under test: a closed form in NumPy, or for a function without one its own derivative in float64. Every entry is compared
-over the size of what is added up in its output (reduction_reference.py), so that a small output cannot hide behind a large one
-and a sum that cancels is judged by its terms. A sum over points is one result, of which every copy is checked. With coloured
-seeds a result is the entries of a detected pattern; what the pattern lacks counts as zero, so that one that lacks an entry is
-wrong.
+The reference is in float64 at the inputs as the dtype rounded them, block of points by block of points, and
+knows nothing of the mode under test: a closed form in NumPy, or for a function without one its own derivative
+in float64. Every entry is compared over the size of what is added up in its output (reduction_reference.py),
+so that a small output cannot hide behind a large one and a sum that cancels is judged by its terms. A sum
+over points is one result, of which every copy is checked. With coloured seeds a result is the entries of a
+detected pattern; what the pattern lacks counts as zero, so that one that lacks an entry is wrong.
 """
 
 import contextlib
@@ -44,9 +44,11 @@ def verdict(
     *,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare a result, (points, outputs', inputs') as `collect` gives it, with the reference: every point, or every copy.
+    """Compare a result, (points, outputs', inputs') as `collect` gives it, with the reference: every point,
+    or every copy.
 
-    pattern: where the entries of a coloured result lie; without one they are those of the workload's own pattern.
+    pattern: where the entries of a coloured result lie; without one they are those of the workload's own
+    pattern.
     """
     question = make_question(case, workload, sizes, platform, pattern)
     expected, one_for_all = _expected_shape(question), question.reduction.sums_points
@@ -97,7 +99,8 @@ def _hopeless(question: Question, allowed: float) -> tuple[str, str] | None:
 
 
 def _expected_shape(question: Question) -> tuple[int, int]:
-    """Return the shape of a result at each point, or of each copy of a sum over points; nothing is broadcast."""
+    """Return the shape of a result at each point, or of each copy of a sum over points; nothing is
+    broadcast."""
     sizes = question.sizes
     if question.case.ad_mode.is_value:
         return (1, 1) if question.reduction.sums_points else (sizes.values, 1)
@@ -107,7 +110,8 @@ def _expected_shape(question: Question) -> tuple[int, int]:
 
 
 def _not_finite(got: np.ndarray) -> int | None:
-    """Return the first point, or copy, where a result is not finite; block by block, as a result may fill half the memory."""
+    """Return the first point, or copy, where a result is not finite; block by block, as a result may fill
+    half the memory."""
     step = max(1, _BLOCK_NUMBERS // max(1, got[0].size))
     for start in range(0, len(got), step):
         fine = np.isfinite(got[start : start + step])
@@ -184,7 +188,8 @@ def _block_of(question: Question, got: np.ndarray, start: int, stop: int) -> Blo
 def _block_of_entries(
     question: Question, common: patterns.CommonEntries, got: np.ndarray, start: int, stop: int
 ) -> Block:
-    """Compare the entries of a pattern with those that the workload knows, and what the pattern lacks with zero."""
+    """Compare the entries of a pattern with those that the workload knows, and what the pattern lacks with
+    zero."""
     assert question.known is not None
     want, size = (array[:, 0] for array in _wanted(question, start, stop))
     size = np.broadcast_to(size, want.shape)
@@ -269,7 +274,8 @@ def _largest_of_rows(J: Jacobians) -> np.ndarray:
 def reduce_reference(
     question: Question, J: Jacobians, floor: np.ndarray | None, named: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is made of Jacobians, (points, outputs', inputs'), and its size. floor: (points,), the least of an entry."""
+    """Return what is made of Jacobians, (points, outputs', inputs'), and its size. floor: (points,), the
+    least of an entry."""
     if question.case.target != "hvp" and not question.reduction.along_point:
         return reduce_jacobians(question.reduction, J, question.rounding, floor)
     x = np.concatenate(
@@ -334,7 +340,8 @@ def reference_jacobians(question: Question, start: int, stop: int) -> tuple[Jaco
 def _validate(
     question: Question, said: Reference, each: tuple[int, int] | None, start: int, stop: int
 ) -> None:
-    """Refuse a reference that is not finite, or not of the expected shape. each: the shape of a derivative."""
+    """Refuse a reference that is not finite, or not of the expected shape. each: the shape of a
+    derivative."""
     due: dict[str, tuple[int, ...]] = {"value": (stop - start, question.sizes.values)}
     if each is not None:
         due["derivative"] = (stop - start, *each)
@@ -362,7 +369,8 @@ def _sum_of_values(question: Question, got: np.ndarray) -> Block:
 
 
 def _sum_of_derivatives(question: Question, got: np.ndarray) -> Block:
-    """Compare the derivative of the sum over all points and outputs, by inputs that they share: (copies, 1, inputs)."""
+    """Compare the derivative of the sum over all points and outputs, by inputs that they share: (copies, 1,
+    inputs)."""
     sizes = question.sizes
     bound = np.zeros(sizes.inputs)
     if question.stepping:

@@ -18,8 +18,9 @@ _INCOMPARABLE = 0.01  # the share of entries that may be left out because roundi
 class Verdict(NamedTuple):
     """The result of the check.
 
-    error: the largest over all points. tolerance: the largest of what was allowed. reason: None if every point passed. checked:
-    the share of all entries that were compared one by one, and of points all of whose entries were.
+    error: the largest over all points. tolerance: the largest of what was allowed. reason: None if every
+    point passed. checked: the share of all entries that were compared one by one, and of points all of whose
+    entries were.
     """
 
     error: float | None
@@ -44,9 +45,10 @@ Measure = Callable[[Any, Any, SampledPart], np.ndarray]  # (evaluation, inputs, 
 class EntryComparison:
     """A part of a result and of its reference at a block of points, and how to evaluate some of it again.
 
-    got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them. measure: (evaluation,
-    inputs of some points, which these are) -> array like want there; None where that is not offered. by_column: whether the
-    last axis is the columns of a Jacobian, some of which can be evaluated alone.
+    got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them.
+    measure: (evaluation, inputs of some points, which these are) -> array like want there; None where that is
+    not offered. by_column: whether the last axis is the columns of a Jacobian, some of which can be evaluated
+    alone.
     """
 
     got: np.ndarray
@@ -65,7 +67,8 @@ class EntryComparison:
 
 
 class Block(NamedTuple):
-    """A block of points, or all copies of a sum: what is compared, and what a finite step is allowed on top, (points,)."""
+    """A block of points, or all copies of a sum: what is compared, and what a finite step is allowed on top,
+    (points,)."""
 
     start: int
     named: Any

@@ -1,7 +1,8 @@
 """Compile a case so that it fits into memory, before anything is allocated.
 
-`compile_case` settles what the case leaves open: a colouring, and with chunk=auto the blocks. Running, planning and advising call
-it with their own devices, memory and way to compile. Does not know records, nor clocks beyond those of the stages.
+`compile_case` settles what the case leaves open: a colouring, and with chunk=auto the blocks. Running,
+planning and advising call it with their own devices, memory and way to compile. Does not know records, nor
+clocks beyond those of the stages.
 """
 
 import dataclasses
@@ -38,8 +39,9 @@ _SUSPECT = (
 class CompiledCase:
     """A case as it runs, with what it left open filled in, and its compiled program.
 
-    plan: its steps, with storage=host. overflow: why there is no program, in words; `needs` is then what any program of the case
-    needs at least. blocks: how its blocks were found, with chunk=auto, as a record has it.
+    plan: its steps, with storage=host. overflow: why there is no program, in words; `needs` is then what any
+    program of the case needs at least. blocks: how its blocks were found, with chunk=auto, as a record has
+    it.
     """
 
     case: Case
@@ -64,14 +66,16 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The needs as a record has them: without a program only the inputs, and maybe the result, are known."""
+        """The needs as a record has them: without a program only the inputs, and maybe the result, are
+        known."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Bytes of each device while the program runs: inputs, result and temporaries; of a step, two results."""
+        """Bytes of each device while the program runs: inputs, result and temporaries; of a step, two
+        results."""
         return memory.taken(self.needs, 1 if self.plan is None else 2)
 
     @property
@@ -86,8 +90,8 @@ class CompiledCase:
     def compulsory_bytes(self) -> int | None:
         """Bytes that each device must move: its inputs read once and its result written once.
 
-        None where the compiler does not tell. With storage=host the per-point inputs and the result are those of the whole case;
-        what the points share stays on the device and counts once.
+        None where the compiler does not tell. With storage=host the per-point inputs and the result are those
+        of the whole case; what the points share stays on the device and counts once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is None or arguments is None:
@@ -113,8 +117,8 @@ def compile_program(program: layout.Program) -> timing.Stages:
 class CompileSettings:
     """How programs are compiled, and what for.
 
-    stages: compiles a program. missing_memory: what a compiled case lacks, in words; None if it fits. known_blocks: the blocks
-    that an earlier attempt at the case found, as a record has them; tried first.
+    stages: compiles a program. missing_memory: what a compiled case lacks, in words; None if it fits.
+    known_blocks: the blocks that an earlier attempt at the case found, as a record has them; tried first.
     """
 
     stages: CompileStages = compile_program
@@ -123,7 +127,8 @@ class CompileSettings:
 
 
 def settle_shape(case: Case, workload: Workload, missing_memory: MissingMemory) -> DerivativeShape:
-    """Return the shape of the derivative of a case, for which a colouring is detected where its seeds are coloured.
+    """Return the shape of the derivative of a case, for which a colouring is detected where its seeds are
+    coloured.
 
     Raise `TooLarge` where the inputs at which a pattern is detected do not fit.
     """
@@ -143,7 +148,8 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return the compiled program of a case that fits into memory; raise `TooLarge` with the figures if none does.
+    """Return the compiled program of a case that fits into memory; raise `TooLarge` with the figures if none
+    does.
 
     sizes: as `settle_shape` returns them, where they are known already.
     """
@@ -198,7 +204,8 @@ def trace_program(one: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a case without its program, with the bytes of a device that any program of it needs: its inputs and result.
+    """Return a case without its program, with the bytes of a device that any program of it needs: its inputs
+    and result.
 
     `overflow` says whether an array, or the number of a seed, is beyond what XLA and JAX can count.
     """
@@ -235,7 +242,8 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_numbers(case: Case, sizes: DerivativeShape) -> int:
-    """Return how many numbers the seeds have that a device takes at a time, at all the points that it takes at a time."""
+    """Return how many numbers the seeds have that a device takes at a time, at all the points that it takes
+    at a time."""
     a, b = case.axes
     points = 1 if case.batch == "whole" else min(ceil_div(case.points, a), case.block or case.points)
     each = []

@@ -13,7 +13,8 @@ from scaling.core.pytrees import TakesTrees
 
 
 def fingerprint(value: Any) -> Hashable:
-    """Return what tells functions apart that are made anew at each call: their code and what they close over."""
+    """Return what tells functions apart that are made anew at each call: their code and what they close
+    over."""
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
     if isinstance(value, Mapping):

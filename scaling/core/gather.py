@@ -1,7 +1,8 @@
 """Gather the parts of a derivative that devices hold into one array on the host: (points, outputs, inputs).
 
-A result's arrays lead with the two axes of the mesh, (devices over points, devices over seeds, ...). What stands in it only so
-that an axis shares out is dropped; what devices have as sums over their own seeds is added up, in float64.
+A result's arrays lead with the two axes of the mesh, (devices over points, devices over seeds, ...). What
+stands in it only so that an axis shares out is dropped; what devices have as sums over their own seeds is
+added up, in float64.
 """
 
 import math

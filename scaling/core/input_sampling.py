@@ -1,7 +1,7 @@
 """Random inputs: any slice of rows is made from (seed, name, row) alone.
 
-The same row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in blocks, each block
-from a Philox generator of its own. Knows NumPy; does not know what the numbers are for.
+The same row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in
+blocks, each block from a Philox generator of its own. Knows NumPy; does not know what the numbers are for.
 """
 
 import math
@@ -21,7 +21,8 @@ _SMALLEST = 2.0**-24  # keeps the open interval open after rounding to float32 a
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input: the shape of one row, and `make(generator, rows)`, which returns float64 (len(rows), *shape)."""
+    """An input: the shape of one row, and `make(generator, rows)`, which returns float64 (len(rows),
+    *shape)."""
 
     shape: tuple[int, ...]
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
@@ -36,7 +37,8 @@ class InputSpec:
 
 
 def _shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
-    """Return the shape that a function was given, as separate sizes or as one tuple; a bad size is a `Refusal`."""
+    """Return the shape that a function was given, as separate sizes or as one tuple; a bad size is a
+    `Refusal`."""
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
     shape = []
     for size in sizes:
@@ -75,7 +77,8 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input that is normal with this mean and standard deviation. Give its shape as for `uniform`."""
+    """Return an input that is normal with this mean and standard deviation. Give its shape as for
+    `uniform`."""
     shape = _shape(
         "normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     )

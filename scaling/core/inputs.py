@@ -15,7 +15,8 @@ from scaling.core.workload import Workload
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return points `start` to `stop` of a per-point input, rounded to the case's dtype: (stop - start, ...)."""
+    """Return points `start` to `stop` of a per-point input, rounded to the case's dtype: (stop - start,
+    ...)."""
     draw = workload.points[name]
     return draw_block(draw, case.data_seed, name, start, stop).astype(
         np.int32 if draw.integer else jax.numpy.dtype(case.dtype)
@@ -70,10 +71,7 @@ def _place_one(
     struct: jax.ShapeDtypeStruct,
     host: Mapping[str, np.ndarray] | None,
 ) -> jax.Array:
-    (a, b), stacked = (
-        case.axes,
-        case.api == "pmap",
-    )  # devices lead, and each has its own points, or all of them
+    a, b = case.axes
     each = ceil_div(case.points, a)
 
     def points(start: int, stop: int) -> np.ndarray:
@@ -92,7 +90,7 @@ def _place_one(
 
     def part(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if stacked:
+        if case.api == "pmap":  # devices lead, and each has its own points, or all of them
             return np.stack([of_device(device) for device in range(start, stop)])
         if name in workload.points:
             return points(start, stop)

@@ -1,7 +1,7 @@
 """The derivative of a batch of points as one function of its inputs: what one device computes.
 
-Linear maps are applied to its part of the seeds (slices.py), at its part of the points; collect.py puts the parts together. Does
-not know meshes, devices or apis.
+Linear maps are applied to its part of the seeds (slices.py), at its part of the points; collect.py puts the
+parts together. Does not know meshes, devices or apis.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,45 +23,58 @@ Named = Mapping[str, Any]
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[Named, Named, Named, DevicePosition], Any]:
-    """Return the function (per-point inputs, shared inputs, coloring, position) -> this device's part of the
-    derivative.
+    """Return the function (per-point inputs, shared inputs, coloring, position) -> part of this device.
 
-    A seeded derivative is a tuple[Any, ...], an entry a part; with coloured seeds, of the entries that this device reads.
+    A seeded derivative is a tuple with an entry for each part; with coloured seeds, of the entries that this
+    device reads.
     """
 
     def compute(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
-        everything = {**points, **shared}
-        if workload.reduction.sums_points and case.mode in workload.whole_modes:
-            return here.over_all(workload.whole_modes[case.mode](**everything))
-        if workload.reduction.sums_points:
-            return extensions.load("data_parallel").sum_derivative(
-                case, workload, sizes, points, shared, here
-            )
-        if case.mode in workload.whole_modes:
-            by_hand = workload.whole_modes[case.mode](**everything)
-            return _reduce_whole(workload, sizes, by_hand, everything) if workload.left else by_hand
-        if case.batch == "whole":
-            assert workload.whole is not None
-            if case.ad_mode.is_value:
-                return workload.whole(**everything)
-            return _jacobian(case, workload, sizes, workload.whole, everything, coloring, here)
-        if case.ad_mode.is_value:
-            return jax.vmap(lambda one: workload.function(**one, **shared))(points)
-
-        def of_one(one: Named) -> tuple[Any, ...]:
-            return _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)
-
-        return (
-            jax.vmap(of_one)(points)
-            if case.block is None
-            else jax.lax.map(of_one, points, batch_size=case.block)
-        )
-
-    def with_precision(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
-            return compute(points, shared, coloring, here)
+            if workload.reduction.sums_points:
+                return _sum_over_points(case, workload, sizes, points, shared, here)
+            return _derivatives(case, workload, sizes, points, shared, coloring, here)
 
-    return with_precision
+    return compute
+
+
+def _sum_over_points(
+    case: Case, workload: Workload, sizes: DerivativeShape, points: Named, shared: Named, here: DevicePosition
+) -> Any:
+    """Return the value or the derivative of a sum over points."""
+    if case.mode in workload.whole_modes:
+        return here.over_all(workload.whole_modes[case.mode](**points, **shared))
+    return extensions.load("data_parallel").sum_derivative(case, workload, sizes, points, shared, here)
+
+
+def _derivatives(
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    points: Named,
+    shared: Named,
+    coloring: Named,
+    here: DevicePosition,
+) -> Any:
+    """Return the values or the derivatives of each point."""
+    everything = {**points, **shared}
+    if case.mode in workload.whole_modes:
+        by_hand = workload.whole_modes[case.mode](**everything)
+        return _reduce_whole(workload, sizes, by_hand, everything) if workload.left else by_hand
+    if case.batch == "whole":
+        assert workload.whole is not None
+        if case.ad_mode.is_value:
+            return workload.whole(**everything)
+        return _jacobian(case, workload, sizes, workload.whole, everything, coloring, here)
+    if case.ad_mode.is_value:
+        return jax.vmap(lambda one: workload.function(**one, **shared))(points)
+
+    def of_one(one: Named) -> tuple[Any, ...]:
+        return _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)
+
+    return (
+        jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
+    )
 
 
 def _jacobian(
@@ -91,7 +104,8 @@ def _jacobian(
 def _entries(of: slices.SeedMap, colors: Any, at: Any) -> Any:
     """Return the entries that this device reads off its slices: (entries,)."""
     compute = lambda: jax.tree.leaves(seeds.map_seeds(of.at, of.some))  # noqa: E731
-    # XLA would compute the slices anew for each entry that is read off them; it does not see through a choice that is none. On a
+    # XLA would compute the slices anew for each entry that is read off them; it does not see through a choice
+    # that is none. On a
     # CPU, at 1e6 unknowns, four times the time of a derivative written by hand becomes two.
     nothing = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     made = jax.lax.cond(colors[0] >= -1, compute, lambda: nothing)

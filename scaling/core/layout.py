@@ -1,8 +1,8 @@
 """Lay out a derivative over devices with `jit`, `shard_map` or `pmap`.
 
-Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution is only the question
-of which is cut, so the three apis differ in how the same local function is wrapped. Returns what to compile, with the shapes and
-shardings of its arguments; never places or allocates anything.
+Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution
+is only the question of which is cut, so the three apis differ in how the same local function is wrapped.
+Returns what to compile, with the shapes and shardings of its arguments; never places or allocates anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,8 @@ POINTS, SEEDS = (
     "points",
     "seeds",
 )  # the axes of the mesh; pmap has the first alone, along which devices over seeds follow each other
-# Arguments that are no inputs, whose names have no "+": the entries that are read, one array a part; the first seed.
+# Arguments that are no inputs, whose names have no "+": the entries that are read, one array a part; the
+# first seed.
 ENTRIES, START = "+entries", "+start"
 Named = Mapping[str, Any]
 
@@ -36,8 +37,8 @@ class Program:
     """A function to compile, the shapes, dtypes and shardings of its arguments by name, and how to gather its
     result.
 
-    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays that follow each
-    other along the inputs. given: the arguments that are no inputs, by
+    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays
+    that follow each other along the inputs. given: the arguments that are no inputs, by
     name: what a colouring needs, and the first seed of a step.
     """
 
@@ -58,7 +59,8 @@ def lay_out(
 ) -> Program:
     """Return the program of a case on these devices, as many as the case has.
 
-    stepped: with the number of its first seed as an argument, for a program that takes one step after another.
+    stepped: with the number of its first seed as an argument, for a program that takes one step after
+    another.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
@@ -69,23 +71,10 @@ def lay_out(
     points, shared = input_structs(case, workload)
     each = ceil_div(case.points, case.axes[0])
     points = {name: jax.ShapeDtypeStruct((each, *x.shape[1:]), x.dtype) for name, x in points.items()}
-    local = jacobian.local_derivative(case, workload, sizes)
-
-    def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
-        named = dict(zip([*points, *shared, *given], arrays, strict=True))
-        own = {
-            name: named[name][0] if name.startswith(ENTRIES) else named[name]
-            for name in given
-            if name != START
-        }
-        coloring = {name.removeprefix("+"): array for name, array in own.items()}
-        at = here._replace(start=named.get(START, 0))
-        return local(
-            {name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at
-        )
-
+    arguments = _Arguments(points, shared, given)
+    on_device = _device_function(jacobian.local_derivative(case, workload, sizes), arguments)
     wrap = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}[case.api]
-    wrapped, arguments = wrap(case, on_device, _Arguments(points, shared, given), devices)
+    wrapped, structs = wrap(case, on_device, arguments, devices)
     leading = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]
 
     def meshed(result: Any) -> Any:
@@ -93,7 +82,7 @@ def lay_out(
 
     return Program(
         wrapped,
-        arguments,
+        structs,
         lambda result: gather_result(case, workload, sizes, entries, meshed(result)),
         lambda result: gather_pieces(case, workload, sizes, entries, meshed(result)),
         sizes,
@@ -123,6 +112,27 @@ class _Arguments:
     def spec(self, name: str) -> P:
         """Return how an argument is partitioned over the mesh."""
         return P(POINTS) if name in self.points else P(SEEDS) if name.startswith(ENTRIES) else P()
+
+
+def _device_function(
+    local: Callable[..., Any], arguments: _Arguments
+) -> Callable[[DevicePosition, Sequence[Any]], Any]:
+    """Return the function (position, arrays in order) -> part of one device."""
+    names = [*arguments.points, *arguments.shared, *arguments.given]
+
+    def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
+        named = dict(zip(names, arrays, strict=True))
+        coloring = {
+            name.removeprefix("+"): named[name][0] if name.startswith(ENTRIES) else named[name]
+            for name in arguments.given
+            if name != START
+        }
+        points, shared = (
+            {name: named[name] for name in group} for group in (arguments.points, arguments.shared)
+        )
+        return local(points, shared, coloring, here._replace(start=named.get(START, 0)))
+
+    return on_device
 
 
 def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, np.ndarray]:
@@ -164,7 +174,8 @@ def _shard_map(
         here = DevicePosition(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _over_all(case))
         return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
 
-    # Every part of the result is its device's own. Were JAX to check what is replicated, it would also all-reduce the derivative
+    # Every part of the result is its device's own. Were JAX to check what is replicated, it would also
+    # all-reduce the derivative
     # by a replicated input, which is the whole Jacobian.
     specs = tuple(given.spec(name) for name in given.local)
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)

@@ -1,6 +1,8 @@
-"""What the stages of a case find out, as frozen values: each field is the field of a record with the same name.
+"""What the stages of a case find out, as frozen values: each field is the field of a record with the same
+name.
 
-A stage returns its value, or hands it over before the next one, which may fail; `Attempt` puts them together once.
+A stage returns its value, or hands it over before the next one, which may fail; `Attempt` puts them together
+once.
 """
 
 import dataclasses

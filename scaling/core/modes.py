@@ -1,9 +1,9 @@
 """AD modes: what each computes, which seeds it takes, and its linear map.
 
-A seeded mode is a function `f, x -> (seed -> slice)`, with x a tuple of arrays. Forward modes take a tangent (a tuple like x) to
-a column (like f(x)); reverse modes take a cotangent (like f(x)) to a row (a tuple like x). Hessian modes take a function of one
-number and give columns of its Hessian, flat. To add a mode, add one value to `MODES`. JAX is imported only when a linear map is
-made.
+A seeded mode is a function `f, x -> (seed -> slice)`, with x a tuple of arrays. Forward modes take a tangent
+(a tuple like x) to a column (like f(x)); reverse modes take a cotangent (like f(x)) to a row (a tuple like
+x). Hessian modes take a function of one number and give columns of its Hessian, flat. To add a mode, add one
+value to `MODES`. JAX is imported only when a linear map is made.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,8 @@ class Mode:
     """A way to differentiate a function.
 
     order: how many derivatives it takes: 0 (the function itself), 1 (Jacobian) or 2 (Hessian).
-    seed: TANGENT, COTANGENT, BOTH for a mode that is composed of two others, or None for a result that is computed without seeds.
+    seed: TANGENT, COTANGENT, BOTH for a mode that is composed of two others, or None for a result that is
+    computed without seeds.
     linear_map: (f, x) -> (seed -> slice); None for a mode that is composed, or that has no seeds.
     parts: the names of the modes that compute the columns and the rows of a composed mode.
     sums_outputs: whether it differentiates the sum over the outputs, which is one number.

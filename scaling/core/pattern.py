@@ -1,4 +1,5 @@
-"""Sparsity patterns: where a Jacobian may be other than zero, how it is coloured, and how two patterns compare.
+"""Sparsity patterns: where a Jacobian may be other than zero, how it is coloured, and how two patterns
+compare.
 
 Does not know how a pattern is detected or coloured.
 """
@@ -24,9 +25,10 @@ class Pattern:
 class Coloring:
     """A pattern and its colours.
 
-    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are compressed. rows:
-    (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour, otherwise off its column's.
-    The seconds are those of the first time, without importing and compiling asdex.
+    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are
+    compressed. rows: (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour,
+    otherwise off its column's. The seconds are those of the first time, without importing and compiling
+    asdex.
     """
 
     pattern: Pattern
@@ -43,8 +45,9 @@ class Coloring:
 class GatherIndices:
     """For each part of a coloured derivative, what each device reads and where on the host that belongs.
 
-    at: for each part (devices, most): flat positions in a device's slices of a point, (seeds, outputs) or (seeds, inputs), padded
-    with zeros. places: for each part and device, the numbers of the entries in the pattern.
+    at: for each part (devices, most): flat positions in a device's slices of a point, (seeds, outputs) or
+    (seeds, inputs), padded with zeros. places: for each part and device, the numbers of the entries in the
+    pattern.
     """
 
     at: tuple[np.ndarray, ...]
@@ -55,8 +58,8 @@ class GatherIndices:
 class CommonEntries:
     """How the entries of a pattern (`ours`) lie in another (`theirs`).
 
-    at: for each of ours the number of the same entry of theirs, where there is one (`has`); lacking: the numbers of theirs that
-    we have not. All None where both patterns are the same.
+    at: for each of ours the number of the same entry of theirs, where there is one (`has`); lacking: the
+    numbers of theirs that we have not. All None where both patterns are the same.
     """
 
     at: np.ndarray | None = None
@@ -65,7 +68,8 @@ class CommonEntries:
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """A pattern of this shape; a `Refusal` where it has another, or does not name each entry once, row by row."""
+    """A pattern of this shape; a `Refusal` where it has another, or does not name each entry once, row by
+    row."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(

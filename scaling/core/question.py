@@ -31,7 +31,8 @@ class Question(NamedTuple):
     """What a result is compared with.
 
     pattern: of the entries that the result has; None for one that is written out.
-    known: the workload's own pattern, where it gives its derivative at these entries and no Jacobian has to be written out.
+    known: the workload's own pattern, where it gives its derivative at these entries and no Jacobian has to
+    be written out.
     computed: the reference of a function without a closed form.
     most: the largest tolerance that proves anything.
     identity: of the function and its reference, in a cache.
@@ -89,7 +90,8 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 def make_question(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None
 ) -> Question:
-    """Return the question of a case: its patterns are validated, and the numbers that its result adds up are counted."""
+    """Return the question of a case: its patterns are validated, and the numbers that its result adds up are
+    counted."""
     own = _own_pattern(case, workload, sizes)
     colored = case.seeds == "colored" and not case.ad_mode.is_value
     ours = own if colored else None

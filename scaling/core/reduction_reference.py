@@ -1,9 +1,10 @@
 """Evaluate a reduction in NumPy float64, and bound how far rounding may move the result of a case.
 
-A result is compared with the expected one, over the `size` of what it adds up, and may be off by what the table of tolerances
-allows a sum of N numbers, which grows with the root of N. Two things move a reduction:
+A result is compared with the expected one, over the `size` of what it adds up, and may be off by what the
+table of tolerances allows a sum of N numbers, which grows with the root of N. Two things move a reduction:
 
-- The entries of J are rounded. One that adds up `terms` numbers is off by e s: e is what the table allows so many numbers, s the
+- The entries of J are rounded. One that adds up `terms` numbers is off by e s: e is what the table allows so
+many numbers, s the
   size of the point's entries: the largest of |J|, or of what is added up to compute one. How far this moves the result is the
   `influence`.
 - Adding up so many entries (`added`) rounds again, in proportion to the sum of their magnitudes.
@@ -14,9 +15,10 @@ allows a sum of N numbers, which grows with the root of N. Two things move a red
     norm                        2 s sum |J| + e k s^2         sum J^2                      k entries
     J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|              k outputs, c_a = sum |J_a| over these
 
-The table is asked for N = max(terms, added), so that `size` is the larger of influence sqrt(terms / N) and magnitude
-sqrt(added / N). In a sum each entry is rounded in proportion to itself, but to no less than what is added up to compute it
-(`floor`). Without the second order e k s^2, a column of zeros could not be off by a rounding.
+The table is asked for N = max(terms, added), so that `size` is the larger of influence sqrt(terms / N) and
+magnitude sqrt(added / N). In a sum each entry is rounded in proportion to itself, but to no less than what is
+added up to compute it (`floor`). Without the second order e k s^2, a column of zeros could not be off by a
+rounding.
 """
 
 from dataclasses import dataclass
@@ -29,7 +31,8 @@ from scaling.core.reductions import Reduction
 
 @dataclass(frozen=True)
 class Rounding:
-    """How many numbers an entry of J adds up, how many entries a result adds up, and what the table allows an entry."""
+    """How many numbers an entry of J adds up, how many entries a result adds up, and what the table allows an
+    entry."""
 
     terms: int
     added: int = 1
@@ -48,7 +51,8 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """Those of some points: (points, outputs, inputs), or the entries of a pattern, (points, entries), zero elsewhere."""
+    """Those of some points: (points, outputs, inputs), or the entries of a pattern, (points, entries), zero
+    elsewhere."""
 
     values: np.ndarray
     pattern: Pattern | None = None
@@ -60,7 +64,8 @@ class Jacobians:
         return _sum_at(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sum over inputs, each times its own of x, (points, inputs), if given: (points, outputs)."""
+        """Return the sum over inputs, each times its own of x, (points, inputs), if given: (points,
+        outputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         return _sum_at(
@@ -131,10 +136,11 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result, (points, outputs', inputs'), and its size, of a shape that broadcasts with it.
+    """Return the expected result, (points, outputs', inputs'), and its size, of a shape that broadcasts with
+    it.
 
-    floor: (points,), the least size of an entry. x: (points, inputs). Of a sum over points both are still by point, to be added
-    up. The whole Jacobian and J^T J are of Jacobians that are written out.
+    floor: (points,), the least size of an entry. x: (points, inputs). Of a sum over points both are still by
+    point, to be added up. The whole Jacobian and J^T J are of Jacobians that are written out.
     """
     magnitude = np.abs(J.values)
     lead = (-1, *[1] * (magnitude.ndim - 1))

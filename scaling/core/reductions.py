@@ -1,10 +1,12 @@
-"""Reductions: what is computed from the Jacobian J of each point, as values that hold everything particular to one.
+"""Reductions: what is computed from the Jacobian J of each point, as values that hold everything particular
+to one.
 
-A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its slices as they are computed, so that a whole
-Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some results are a sum over the seeds,
-which the host adds up over devices; the others have a place for each seed. `reference` says the expected result in float64, and
-how large the terms are that it adds up; see reduction_reference.py. To add a reduction, add one value to `REDUCTIONS`. Imports
-neither JAX nor NumPy until one is applied.
+A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its slices as they are computed, so
+that a whole Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some
+results are a sum over the seeds, which the host adds up over devices; the others have a place for each seed.
+`reference` says the expected result in float64, and how large the terms are that it adds up; see
+reduction_reference.py. To add a reduction, add one value to `REDUCTIONS`. Imports neither JAX nor NumPy until
+one is applied.
 """
 
 import math
@@ -25,8 +27,8 @@ Terms = tuple[
 class SliceStep:
     """What a device keeps of its slices.
 
-    each: for columns, (..., outputs) -> what is kept of one; for rows, (a tuple of arrays, the inputs) -> what is kept. None
-    keeps the slice.
+    each: for columns, (..., outputs) -> what is kept of one; for rows, (a tuple of arrays, the inputs) ->
+    what is kept. None keeps the slice.
     added: whether what is kept is summed over the seeds, on the device and over devices on the host.
     products: whether the result is the products of all pairs of inputs instead.
     """
@@ -56,8 +58,8 @@ class Reduction:
     reference: the expected result with its influence and magnitude, in NumPy.
     step_bound: how far the result moves where each entry moves by at most the bound of its input: (points,).
     degree: of the result as a polynomial in J.
-    sampling: how a part of the reference is compared where all of it takes too long: by "entries", "products" of J with a
-    vector, or "columns" of J^T J; None where no part can be compared.
+    sampling: how a part of the reference is compared where all of it takes too long: by "entries", "products"
+    of J with a vector, or "columns" of J^T J; None where no part can be compared.
     along_point: whether its only tangent is the point itself.
     sums_points: whether it is summed over the points too, so that there is one result for all.
     """

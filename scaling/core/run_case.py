@@ -1,4 +1,5 @@
-"""Run a case: build, compile, call once, check, then sample in turns, until there is a record, whatever happens.
+"""Run a case: build, compile, call once, check, then sample in turns, until there is a record, whatever
+happens.
 
 Knows devices and programs; not where a record goes, nor who asks.
 """
@@ -86,7 +87,8 @@ class ProcessGroup(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case on the way to its record: what its stages found out so far, and the turns in which it is sampled."""
+    """A case on the way to its record: what its stages found out so far, and the turns in which it is
+    sampled."""
 
     blank: Record
     turns: Iterator[bool] | None = None  # whether the samples are enough now
@@ -114,7 +116,8 @@ class Attempt:
 
 
 class CheckedProgram(NamedTuple):
-    """A case that was run once and found right: what to call, how to wait, or a peer's own way to take samples.
+    """A case that was run once and found right: what to call, how to wait, or a peer's own way to take
+    samples.
 
     check: takes a result, and raises `CaseEnded` where it is wrong.
     """
@@ -126,7 +129,8 @@ class CheckedProgram(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """A case ready to be called: how to collect its result on the host, and a peer's own way to take samples."""
+    """A case ready to be called: how to collect its result on the host, and a peer's own way to take
+    samples."""
 
     sizes: DerivativeShape
     call: Callable[[], Any]
@@ -167,7 +171,8 @@ def prepare_case(
 def refuse_case(
     blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
 ) -> Attempt:
-    """Return an attempt that failed before it began, because the workload is not the one that was asked for."""
+    """Return an attempt that failed before it began, because the workload is not the one that was asked
+    for."""
     words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
     return fail_case(Attempt(blank), "not_as_asked", words)
 
@@ -201,7 +206,8 @@ def finish_case(attempt: Attempt) -> Record:
 
 
 def _check_again(ready: CheckedProgram) -> None:
-    """Raise `CaseEnded` where a later call gives a wrong result. A peer that takes its own samples is not called."""
+    """Raise `CaseEnded` where a later call gives a wrong result. A peer that takes its own samples is not
+    called."""
     if ready.sample is None:
         ready.check(jax.block_until_ready(ready.call()))
 
@@ -283,7 +289,8 @@ def _digest(got: np.ndarray) -> bytes:
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that waits for results like this one: `jax.block_until_ready` adds 1 us to a call."""
+    """Return the fastest function that waits for results like this one: `jax.block_until_ready` adds 1 us to
+    a call."""
     if hasattr(example, "block_until_ready"):
         wait: Callable[[Any], Any] = type(example).block_until_ready
         return wait

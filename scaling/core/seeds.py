@@ -15,7 +15,8 @@ SeedFunction = Callable[[Any], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class SeedRange:
-    """Rows `first` to `first + count`, of which at most `chunk` are held at a time; None takes all at once."""
+    """Rows `first` to `first + count`, of which at most `chunk` are held at a time; None takes all at
+    once."""
 
     first: Any
     count: int
@@ -46,7 +47,8 @@ def identity_seeds(like: tuple[Any, ...]) -> SeedFunction:
 
 
 def colored_seeds(like: tuple[Any, ...], colors: Any) -> SeedFunction:
-    """Return the function color -> sum of the identity's rows of that color; zero for a color without rows."""
+    """Return the function color -> sum of the identity's rows of that color; zero for a color without
+    rows."""
 
     def row(number: Any) -> tuple[Any, ...]:
         seed, start = [], 0

@@ -1,7 +1,7 @@
 """The shape of a derivative: its sizes, the linear maps that compute it, and the shape of the result.
 
-Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how many devices an axis is
-cut over.
+Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how
+many devices an axis is cut over.
 """
 
 import dataclasses
@@ -49,7 +49,8 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the gradient."""
+    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the
+    gradient."""
 
     outputs: int  # of one point
     inputs: int  # of one point, those that the derivative is by; 1 for a Hessian times a vector
@@ -82,7 +83,8 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
     """Return the sizes of the derivative of a case; refuse a function that cannot be evaluated.
 
-    coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be none.
+    coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be
+    none.
     """
     one = point_structs(case, workload)
     out = _abstract(case, workload.function, one)
@@ -224,8 +226,8 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
     """Return the shape of the result on the host, (points, outputs, inputs), after the reduction; inputs is 1
     for a value.
 
-    One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with split=data once for
-    each device. Coloured: (points, 1, entries of the pattern).
+    One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with
+    split=data once for each device. Coloured: (points, 1, entries of the pattern).
     """
     value = case.ad_mode.is_value
     if workload.reduction.sums_points:

@@ -1,7 +1,7 @@
 """Slices: what one linear map computes of the seeds of a device, reduced as it is computed.
 
-With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a batch that is one
-function.
+With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a
+batch that is one function.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,7 +83,8 @@ def linear_map(
 def reduce_columns(
     of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, inputs: int = 0
 ) -> Any:
-    """Return columns, seeds last; their sum over seeds; or this device's rows of the products with the columns of all inputs.
+    """Return columns, seeds last; their sum over seeds; or this device's rows of the products with the
+    columns of all inputs.
 
     batch: the points that the function's outputs are those of; None where it is one point's.
     """
@@ -103,7 +104,8 @@ def reduce_columns(
 
 
 def _multiply_columns(column: Callable[[Any], Any], some: SeedRange, inputs: int) -> Any:
-    """Return (columns of this device, inputs). In chunks, all columns are computed again with each chunk of this device's."""
+    """Return (columns of this device, inputs). In chunks, all columns are computed again with each chunk of
+    this device's."""
     if some.at_once and some.count >= inputs:
         C = jax.vmap(column)(some.rows)
         return C @ C.T
@@ -118,7 +120,8 @@ def _multiply_columns(column: Callable[[Any], Any], some: SeedRange, inputs: int
 
 
 def reduce_rows(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, outputs: int = 1) -> Any:
-    """Return rows, seeds first, an array for each input; their sum; the sum of their products; or one number for each row.
+    """Return rows, seeds first, an array for each input; their sum; the sum of their products; or one number
+    for each row.
 
     batch: as above, and how many outputs each of its points has.
     """

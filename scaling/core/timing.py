@@ -1,7 +1,7 @@
 """Time the stages of a program, and sample its steady state in turns.
 
-Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether it is right. Seconds
-throughout.
+Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether
+it is right. Seconds throughout.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ Gather = Callable[
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program: what to call, and the seconds of each stage; None for a stage that does not exist."""
+    """A compiled program: what to call, and the seconds of each stage; None for a stage that does not
+    exist."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -57,8 +58,8 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
-    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot
-    be traced apart from being lowered.
+    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no
+    stages. `pmap` cannot be traced apart from being lowered.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -77,7 +78,8 @@ def compile_stages(
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the process."""
+    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the
+    process."""
     from jax.extend.core import jaxprs_in_params
 
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
@@ -125,11 +127,13 @@ def sample_turns(
     gather: Gather = single_process,
     disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there, or later.
+    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there,
+    or later.
 
-    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the clock; of several
-    processes the slowest counts. Between two turns other cases may have theirs. wait: waits for what a call returned; None where
-    a call returns when all is done. disturbed: asked before a turn, gives what to ask after it, which marks that turn.
+    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the
+    clock; of several processes the slowest counts. Between two turns other cases may have theirs. wait: waits
+    for what a call returned; None where a call returns when all is done. disturbed: asked before a turn,
+    gives what to ask after it, which marks that turn.
     """
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)
@@ -182,7 +186,8 @@ def _turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
+    """Call until calls and time are enough and the later half is no faster than the earlier; the median of
+    the later half."""
     taken: list[float] = []
     total = 0.0
     while True:

@@ -18,7 +18,8 @@ _UNDERFLOWS = 2.0**10  # of the smallest normal number: what lies below may be l
 
 
 def tolerance(case: Case, terms: int, platform: str, inside: float = 0.0) -> float:
-    """Return what rounding may do to an answer that adds up `terms` numbers: some roundings a term, a random walk over the sum.
+    """Return what rounding may do to an answer that adds up `terms` numbers: some roundings a term, a random
+    walk over the sum.
 
     inside: the unit roundoff of the narrowest dtype in the function.
     """
@@ -31,7 +32,8 @@ def least_size(case: Case) -> float:
 
 
 def unit_roundoff(case: Case, platform: str, inside: float) -> float:
-    """Return the unit roundoff of the least exact operation. inside: that of the narrowest dtype in the function."""
+    """Return the unit roundoff of the least exact operation. inside: that of the narrowest dtype in the
+    function."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))

@@ -1,6 +1,7 @@
 """A workload: a function family with sizes, and how to find one by name.
 
-A workload is a module, ours or anybody's, with a function `workload(case) -> Workload` and, where they apply, the constants
+A workload is a module, ours or anybody's, with a function `workload(case) -> Workload` and, where they apply,
+the constants
 
     SIZES     {name: default}; a default of "points" means as many as the case has points
     TARGETS   names of what can be computed, the first being the default
@@ -47,10 +48,9 @@ _WORKLOAD = re.compile(
 class Reference(NamedTuple):
     """The value and the derivative in float64, for a block of points.
 
-    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points, inputs, inputs) for a
-    Hessian. value_terms, derivative_terms:
-    (points,), the size of what is added up on the way where that cancels; None where nothing does, and the result's own size
-    counts.
+    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points,
+    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the size of what is added up on
+    the way where that cancels; None where nothing does, and the result's own size counts.
     """
 
     value: np.ndarray
@@ -63,27 +63,38 @@ class Reference(NamedTuple):
 class Workload:
     """The function of a case, its inputs, and what its derivative is checked against.
 
-    function: one point, in JAX: takes every input by name, returns an array, or a pytree of arrays, which are raveled and
+    function: one point, in JAX: takes every input by name, returns an array, or a pytree of arrays, which are
+    raveled and
         concatenated in the order of `jax.tree.leaves`.
-    points: inputs that each point has its own of; shared: inputs that all points share. Both by name: a `Draw`, or a pytree of
+    points: inputs that each point has its own of; shared: inputs that all points share. Both by name: a
+    `Draw`, or a pytree of
         them. `build` makes each leaf of a pytree an input of its own, named by its path, such as `params.w`.
-    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` stands for all real leaves of
+    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` stands for
+    all real leaves of
         that input in the order of the tree, `params.w` for one of them.
-    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs": the sum over the
+    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs":
+    the sum over the
         outputs. None asks for the whole Jacobian.
-    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs), a pytree of
+    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points,
+    *outputs), a pytree of
         such arrays, or one number, the sum over points. None where differentiating the batch at once is not offered.
-    whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the order
+    whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the
+    order
         (points, outputs, inputs), each flattened as one likes; or a pytree of arrays as `jax.vmap(jax.jacrev(...))` returns it.
-    reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It takes pytrees as
+    reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It
+    takes pytrees as
         `points` and `shared` have them, and returns plain arrays: outputs and inputs each flat, in the order of the leaves.
-    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's target is `hessian`
+    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's
+    target is `hessian`
         or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the answer; scales the tolerance.
-    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row by row. Where the
+    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row
+    by row. Where the
         case's seeds are `colored`, whole_modes must give these entries, (points, entries).
-    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large to be written out.
-    own, left: set by `build`, which sets `reduce` to what the case asks for: the workload's own reduction, and the one that
+    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large
+    to be written out.
+    own, left: set by `build`, which sets `reduce` to what the case asks for: the workload's own reduction,
+    and the one that
         whole_modes leave to be done.
     """
 
@@ -168,7 +179,8 @@ def _refuse_file(name: str) -> None:
 
 
 def _refuse_shadowed(name: str) -> None:
-    """Refuse the name of a workload of ours where a user's own module has it as well, with a function workload()."""
+    """Refuse the name of a workload of ours where a user's own module has it as well, with a function
+    workload()."""
     ours = Path(__file__).parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -213,7 +225,8 @@ def complete(case: Case, make: Make = make) -> Case:
 
 
 def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
-    """Return the fields of a case, as a study states it, that have no effect: what `complete` drops, and what nothing reads."""
+    """Return the fields of a case, as a study states it, that have no effect: what `complete` drops, and what
+    nothing reads."""
     settled, found = _settled(case), dict[str, unused_fields.UnusedField]()
     if settled.mode != case.mode:
         found["mode"] = unused_fields.UnusedField(
@@ -244,7 +257,8 @@ def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
 
 
 def _settled(case: Case) -> Case:
-    """Return a case with its target, mode, variant, formulation, sizes and points; a name the workload lacks is refused."""
+    """Return a case with its target, mode, variant, formulation, sizes and points; a name the workload lacks
+    is refused."""
     of = module(case.workload)
     value = getattr(of, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -345,7 +359,8 @@ def build(case: Case, make: Make = make) -> Workload:
 
 
 def _flattened(case: Case, made: Workload) -> Workload:
-    """Return a user's workload, checked, with flat inputs and with functions that take these and return one array."""
+    """Return a user's workload, checked, with flat inputs and with functions that take these and return one
+    array."""
     name = case.workload
     points, trees_of_points = pytrees.flatten_inputs(name, "points", made.points)
     shared, trees_of_shared = pytrees.flatten_inputs(name, "shared", made.shared)
@@ -419,7 +434,8 @@ def _by(case: Case, made: Workload) -> str:
 
 
 def _leaves(case: Case, wrt: str, draws: Mapping[str, InputSpec]) -> set[str]:
-    """Return the flat names that wrt stands for; an unknown name, or an input that is named twice, is a `Refusal`."""
+    """Return the flat names that wrt stands for; an unknown name, or an input that is named twice, is a
+    `Refusal`."""
     found: list[str] = []
     for name in wrt.split("+"):
         leaves = [leaf for leaf in pytrees.names_under(name, draws) if not draws[leaf].integer]

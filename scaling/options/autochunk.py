@@ -1,8 +1,9 @@
-"""chunk=auto: how much of a derivative is computed at a time, found by compiling: the largest blocks that fit into memory.
+"""chunk=auto: how much of a derivative is computed at a time, found by compiling: the largest blocks that fit
+into memory.
 
-Fewer points with all their seeds, or all points with fewer seeds, whichever does more at a time; where neither fits, fewer seeds
-of one point. What a program needs is not monotone in these, so it is not modelled: candidates are compiled, from the largest on,
-and the first that fits is refined once.
+Fewer points with all their seeds, or all points with fewer seeds, whichever does more at a time; where
+neither fits, fewer seeds of one point. What a program needs is not monotone in these, so it is not modelled:
+candidates are compiled, from the largest on, and the first that fits is refined once.
 """
 
 import dataclasses
@@ -117,8 +118,8 @@ def find_blocks(
 ) -> BlockSearch:
     """Return the largest blocks that fit. known: blocks that fitted before, tried first.
 
-    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the case does not
-    say that they stay on the device.
+    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and
+    the case does not say that they stay on the device.
     """
     probes: dict[Blocks, MemoryNeed] = {}
 
@@ -194,7 +195,8 @@ def _work(case: Case, sizes: DerivativeShape, blocks: Blocks) -> tuple[int, bool
 
 
 def can_offload(case: Case, workload: Workload) -> bool:
-    """Whether a result can go to the host block by block: a matter of points, so not where they are one batch or one sum."""
+    """Whether a result can go to the host block by block: a matter of points, so not where they are one batch
+    or one sum."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 

@@ -1,4 +1,5 @@
-"""JAX's persistent compilation cache, for cases that measure it: empty, or with the program of the case in it."""
+"""JAX's persistent compilation cache, for cases that measure it: empty, or with the program of the case in
+it."""
 
 import contextlib
 import functools

@@ -1,6 +1,7 @@
 """The value or the derivative of a sum over points, by shared inputs: a loss over data and its gradient.
 
-Each device sums over its own points, and with split=data all devices add up, so that each has the whole. Does not know how.
+Each device sums over its own points, and with split=data all devices add up, so that each has the whole. Does
+not know how.
 """
 
 import dataclasses
@@ -34,7 +35,8 @@ class _Piece(NamedTuple):
 def sum_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape, points: Named, shared: Named, here: DevicePosition
 ) -> Any:
-    """Return one entry for each part: seeds last, or an array for each input; with mode=value the sum itself."""
+    """Return one entry for each part: seeds last, or an array for each input; with mode=value the sum
+    itself."""
     count = ceil_div(case.points, case.axes[0])
     padded = count * case.axes[0] != case.points
 

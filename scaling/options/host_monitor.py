@@ -1,7 +1,7 @@
 """What the host was doing while a case was sampled, and whether something disturbed it.
 
-Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is None. Does not know who
-disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
+Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is
+None. Does not know who disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
 """
 
 import ctypes
@@ -79,9 +79,11 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(started: HostReading) -> list[str]:
     """Return what disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
 
-    Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as ours). A tenth of one
-    core disturbs, because devices wait for the slowest; a tenth of all where a process is not bound and can give way. Idle time
-    is rounded to 10 ms a core: less foreign time is noise, but for a single core that we had to leave. So several cores tell
+    Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as
+    ours). A tenth of one core disturbs, because devices wait for the slowest; a tenth of all where a process
+    is not bound and can give way. Idle time
+    is rounded to 10 ms a core: less foreign time is noise, but for a single core that we had to leave. So
+    several cores tell
     little of a turn as short as that: read around several turns, too.
     """
     now = start_meter(started.platform, started.bound_to)
@@ -97,7 +99,8 @@ def find_disturbances(started: HostReading) -> list[str]:
 
 
 def _processor_counts(cores: Sequence[int]) -> list[list[int]]:
-    """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells zeros."""
+    """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells
+    zeros."""
     lines = [
         line.split()
         for line in (environment.contents("/proc/stat") or "").splitlines()
@@ -125,9 +128,11 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, up to the first that does not exist.
+    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, up to the first that does
+    not exist.
 
-    CUDA's numbers are taken for NVML's, which holds where all GPUs are of one kind. A part of a GPU (MIG) is not found.
+    CUDA's numbers are taken for NVML's, which holds where all GPUs are of one kind. A part of a GPU (MIG) is
+    not found.
     """
     found: dict[str, ctypes.c_void_p] = {}
     for index in range(_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):

@@ -1,8 +1,9 @@
 """Compute a Jacobian larger than the devices step by step, into an array on the host.
 
-Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the devices. A step is some
-points, and of a whole Jacobian some of its seeds. The last steps begin so early that they are as long as the others: what they
-share with the step before them is computed twice. One result is fetched while the next is computed.
+Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the
+devices. A step is some points, and of a whole Jacobian some of its seeds. The last steps begin so early that
+they are as long as the others: what they share with the step before them is computed twice. One result is
+fetched while the next is computed.
 """
 
 import dataclasses
@@ -113,7 +114,8 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
-    """Return the dtype of that array: float64 where sums of several devices are added up, otherwise that of the case."""
+    """Return the dtype of that array: float64 where sums of several devices are added up, otherwise that of
+    the case."""
     added = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if added else jnp.dtype(case.dtype)
 

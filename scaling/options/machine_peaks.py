@@ -18,9 +18,12 @@ _OF_NUMBERS = (*_TERMS, "reduction")  # that depend on how wide a number is
 _ALONE = tuple(name for name in UNITS if name != "all_reduce")  # that say something of one device
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
-# Of each ceiling: points of a device, and k; see workloads/ceiling.py. On a CPU what fits into a cache moves many times as fast,
-# and results of 32 MB and more are taken from the system page by page: so copies of 1, 16 and 128 MB, and a sum over devices of
-# 16 MB: taking pages is not sending. All else takes some ten milliseconds. An accelerator of 5 TB/s and 1 PFLOP/s needs half a
+# Of each ceiling: points of a device, and k; see workloads/ceiling.py. On a CPU what fits into a cache moves
+# many times as fast,
+# and results of 32 MB and more are taken from the system page by page: so copies of 1, 16 and 128 MB, and a
+# sum over devices of
+# 16 MB: taking pages is not sending. All else takes some ten milliseconds. An accelerator of 5 TB/s and 1
+# PFLOP/s needs half a
 # millisecond or more for each of its own, beside some ten microseconds of asking.
 _CPU = {
     "copy": [(4, 2**16), (64, 2**16), (512, 2**16)], "matmul": [(1, 1024)], "transcendental": [(4, 2**16)],

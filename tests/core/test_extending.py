@@ -66,7 +66,7 @@ def test_a_mode_is_one_value(layout, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mode", "layout"), itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS), ids=str
+    ("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str
 )
 def test_a_reduction_is_one_value(mode, layout, monkeypatch):
     if mode == "analytic" and layout.get("split") in ("seeds", "both"):

@@ -1,6 +1,7 @@
 """Operations: what kind of work an instruction of HLO is, and how much, as each backend writes it.
 
-Does not know what it moves (kernels.py), nor what a library does inside a call other than a product of matrices.
+Does not know what it moves (kernels.py), nor what a library does inside a call other than a product of
+matrices.
 """
 
 import math
@@ -47,7 +48,8 @@ _DIVIDES = {"divide", "remainder"}
 
 
 def work(line: HloLine, lines: Mapping[str, HloLine]) -> tuple[str, int]:
-    """What an instruction is counted as, by the name of a field of `Kernel`, and how much of it; nothing for what only moves."""
+    """What an instruction is counted as, by the name of a field of `Kernel`, and how much of it; nothing for
+    what only moves."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -88,14 +90,16 @@ def _product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
 
 
 def _forward(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
-    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one that goes forward."""
+    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one
+    that goes forward."""
     if "convBackwardInput" in line.rest:
         return line, second, first
     return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
 
 
 def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> int:
-    """Multiplications and additions of a convolution, without those that its padding and dilation make with zeros."""
+    """Multiplications and additions of a convolution, without those that its padding and dilation make with
+    zeros."""
     labels = _LABELS.search(words)
     if labels is None:
         return 0
@@ -123,10 +127,12 @@ def _along(window: Mapping[str, str], name: str, axis: int, usual: int) -> int:
 
 
 def _taps(given: int, kernel: int, made: int, pad: int, stride: int, spread: int, dilate: int) -> int:
-    """How many pairs of a number of one axis of the result and one of the kernel meet a number of what is given."""
+    """How many pairs of a number of one axis of the result and one of the kernel meet a number of what is
+    given."""
     count = 0
     for tap in range(kernel):
-        # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within what is given.
+        # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within
+        # what is given.
         first, last = pad - tap * dilate, (given - 1) * spread + pad - tap * dilate
         low, high = max(0, -(-first // stride)), min(made - 1, last // stride)
         if stride == spread == 1:

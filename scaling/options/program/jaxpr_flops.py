@@ -1,8 +1,8 @@
 """Count the operations of a program on one device from its jaxpr; loops count by their trips.
 
-Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here: kernels.py
-reads what it made of the program. What depends on trips that only running can tell is None. Does not know cases, devices or
-clocks.
+Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known
+here: kernels.py reads what it made of the program. What depends on trips that only running can tell is None.
+Does not know cases, devices or clocks.
 """
 
 import math
@@ -83,11 +83,12 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     """Count the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is that of
     one device.
 
-    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a reduction or a
-    running sum one for each that goes in, a scatter one for each update. Transcendental functions, roots and powers are counted
-    apart, one each however long they take. Integers, comparisons, choices, moves and collectives are free. Of several branches,
-    the most expensive. Unknown: what has no rule above, such as most factorisations and one's own kernels; complex numbers;
-    loops whose trips are not numbers in the program.
+    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a
+    reduction or a running sum one for each that goes in, a scatter one for each update. Transcendental
+    functions, roots and powers are counted apart, one each however long they take. Integers, comparisons,
+    choices, moves and collectives are free. Of several branches, the most expensive. Unknown: what has no
+    rule above, such as most factorisations and one's own kernels; complex numbers; loops whose trips are not
+    numbers in the program.
     """
     try:
         return OperationCounts(*_sum(jaxpr))
@@ -133,7 +134,8 @@ def _one(equation: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it expands to."""
+    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it
+    expands to."""
     primitive = equation.params.get(
         "_prim"
     )  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12

@@ -14,7 +14,8 @@ _COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The work of one result on each device, as a record has it: what the program computes, moves and sends in all its steps."""
+    """The work of one result on each device, as a record has it: what the program computes, moves and sends
+    in all its steps."""
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -24,7 +25,8 @@ class ProgramWork:
 
 
 def measure_work(one: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and why its collectives are not the expected ones, in words, or None."""
+    """Return the work of a compiled case, and why its collectives are not the expected ones, in words, or
+    None."""
     if one.stages.compiled is None:
         return program_work(one, devices, None), None
     read = hlo_cost.read(one.stages.compiled.as_text())
@@ -43,7 +45,8 @@ def program_work(one: CompiledCase, devices: Sequence[Any], read: hlo_cost.Progr
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """What is wrong with the collectives of a program, in words: a split over points or seeds sends nothing."""
+    """What is wrong with the collectives of a program, in words: a split over points or seeds sends
+    nothing."""
     due = (
         case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
     )

@@ -1,6 +1,8 @@
-"""The reference of a function without a closed form, where all of it would take too long: a sample of it is compared.
+"""The reference of a function without a closed form, where all of it would take too long: a sample of it is
+compared.
 
-What the core asks for when a workload has no reference: `examine` and `with_reference` (numeric.py), and the samples here.
+What the core asks for when a workload has no reference: `examine` and `with_reference` (numeric.py), and the
+samples here.
 """
 
 import contextlib
@@ -85,7 +87,8 @@ def _share_of_columns(question: Question) -> float:
 
 
 def _whole_points(question: Question) -> int:
-    """Return how many points are compared whole, within half of the budget; none where one takes more than all of it."""
+    """Return how many points are compared whole, within half of the budget; none where one takes more than
+    all of it."""
     assert question.computed is not None
     return int(
         min(
@@ -115,7 +118,8 @@ def sum_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndar
 
 
 def compared_shares(question: Question, kept: float) -> dict[str, float]:
-    """Return the share of entries that a sample compares, and of points that are compared whole. kept: of the entries."""
+    """Return the share of entries that a sample compares, and of points that are compared whole. kept: of the
+    entries."""
     if question.reduction.sampling == "products" or question.case.target == "hvp":
         return {"entries": kept, "points": 1.0}
     whole = 0.0 if question.reduction.sums_points else _whole_points(question) / question.case.points

@@ -26,7 +26,8 @@ Exact = Mapping[str, np.ndarray]
 
 
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
-    """Return the function at a block of points in float64: (points, outputs). The workload must have a reference."""
+    """Return the function at a block of points in float64: (points, outputs). The workload must have a
+    reference."""
     reference = closed_form(case, workload)
     assert reference is not None
     return reference(named).value
@@ -63,9 +64,9 @@ def step_bound(
     """Return how far a forward difference with the mode's step may lie from the derivative, by input:
     (points, inputs).
 
-    Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the two values, and of
-    the sum x + h, over the step. Of a sum over outputs or points it is the bound of all that is added up; of J x, which is one
-    difference along x, it is (points, 1).
+    Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the
+    two values, and of the sum x + h, over the step. Of a sum over outputs or points it is the bound of all
+    that is added up; of J x, which is one difference along x, it is (points, 1).
     """
     named, step = inputs.exact_inputs(case, workload, start, stop), STEPS[case.dtype]
     added = _values_added(case, workload, sizes, named)

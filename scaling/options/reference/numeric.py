@@ -1,8 +1,9 @@
 """Prepare the reference of a function that has no closed form, and find out how far it can be trusted.
 
-The reference is the derivative of the same function in float64 on the CPU. Where the values of the function differ between
-float64 and the dtype of the case (random bits, a cast, a carry of a fixed dtype), it is the derivative in the dtype of the case.
-Either is confirmed by finite differences, once for each function and size. Does not know results.
+The reference is the derivative of the same function in float64 on the CPU. Where the values of the function
+differ between float64 and the dtype of the case (random bits, a cast, a carry of a fixed dtype), it is the
+derivative in the dtype of the case. Either is confirmed by finite differences, once for each function and
+size. Does not know results.
 """
 
 import dataclasses
@@ -33,9 +34,10 @@ _FAR = 2.0  # times what rounding explains: then the values differ
 class Numeric:
     """The reference of a function without a closed form.
 
-    evaluation: how it is evaluated; native: the same function in the dtype of the case. terms: how many numbers a derivative adds
-    up. inside: the unit roundoff of the narrowest dtype in the function. wrong: why the function's own rule is wrong. unsure: why
-    the reference proves nothing. seconds: an estimate for all entries of all points. backward: whether reverse mode is defined.
+    evaluation: how it is evaluated; native: the same function in the dtype of the case. terms: how many
+    numbers a derivative adds up. inside: the unit roundoff of the narrowest dtype in the function. wrong: why
+    the function's own rule is wrong. unsure: why the reference proves nothing. seconds: an estimate for all
+    entries of all points. backward: whether reverse mode is defined.
     """
 
     evaluation: Evaluation
@@ -49,7 +51,8 @@ class Numeric:
 
 
 class Computed:
-    """A reference at a block of points, like `workload.Reference`; each part is evaluated when it is asked for."""
+    """A reference at a block of points, like `workload.Reference`; each part is evaluated when it is asked
+    for."""
 
     value_terms = None
     derivative_terms = None
@@ -114,7 +117,8 @@ def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 
 
 def _values(of: Evaluation, named: Named, roundoff: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values, and how far a nudge of the inputs by a rounding moves them: two (points, outputs)."""
+    """Return the values, and how far a nudge of the inputs by a rounding moves them: two (points,
+    outputs)."""
     here, generator = float64.values(of, named), np.random.default_rng(0)
     moved = [float64.values(of, fd_check.nudged(of, named, 4 * roundoff, generator)) for _ in range(_REPEATS)]
     return here, np.max(np.abs(np.array(moved) - here), axis=0)
@@ -182,7 +186,8 @@ def _in_float64(
 
 
 def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why: str | None) -> Numeric:
-    """Confirm the derivative by finite differences and estimate what all of it takes; in the dtype of the evaluation.
+    """Confirm the derivative by finite differences and estimate what all of it takes; in the dtype of the
+    evaluation.
 
     why: what forbids float64.
     """

@@ -67,8 +67,9 @@ _EXACT = (
 class Rounded:
     """What rounding meets in a function.
 
-    terms: how many numbers are added up on the longest way from an input to an output. bits: of the mantissa of the narrowest
-    floating dtype that an intermediate result has. width: numbers of the largest intermediate result.
+    terms: how many numbers are added up on the longest way from an input to an output. bits: of the mantissa
+    of the narrowest floating dtype that an intermediate result has. width: numbers of the largest
+    intermediate result.
     """
 
     terms: int

@@ -1,7 +1,8 @@
 """Compare a result with a part of its reference, where all of it would take too long.
 
-Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random columns and rows of every
-point, and some points whole, are compared entry by entry. Does not know what is allowed.
+Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random
+columns and rows of every point, and some points whole, are compared entry by entry. Does not know what is
+allowed.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""Look again at entries that fail: what rounding explains at inputs within a rounding of those asked for is no error.
+"""Look again at entries that fail: what rounding explains at inputs within a rounding of those asked for is
+no error.
 
 They are evaluated at nudged inputs in the dtype of the case, and may be off by what these differ by.
 """
@@ -54,28 +55,11 @@ def _look_at(
     named = block.named if question.reduction.sums_points else _at_points(native, block.named, part)
     comparison = whole.at(part)
     error = np.abs(comparison.got - comparison.want)
-    noise, natural = _noise(question, native, named, comparison, part, roundoff)
-    typical = np.sqrt(
-        np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0)
-    )  # of an output that crosses zero here
+    # Of an output that crosses zero here, the size elsewhere counts.
+    typical = np.sqrt(np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0))
     typical = typical if part.columns is None else typical[..., part.columns]
-    noise = np.maximum(
-        noise,
-        np.minimum(
-            compared.allowed * typical, rounding_of_value(roundoff, question.workload.terms) * natural
-        ),
-    )
-    jitter = _jitter(question, named, comparison, part)
-    zero = (
-        comparison.size <= 8 * jitter
-    )  # the reference is nothing but its own rounding, and that grows with the roundoff
-    finer = ROUNDOFF[question.computed.evaluation.dtype] if question.computed else roundoff
-    of_point = np.maximum(
-        noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True), ROUNDINGS * jitter * roundoff / finer
-    )
-    noise = np.where(zero, of_point, noise)
-    drowned = (zero | (noise > question.most * comparison.size)) & (
-        noise <= rounding_of_value(roundoff, question.workload.terms) * natural
+    noise, natural, drowned = _explained(
+        question, native, named, comparison, part, roundoff, compared.allowed * typical
     )
     size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
     fine, allowed = (
@@ -103,10 +87,37 @@ def _look_at(
     )
 
 
+def _explained(
+    question: Question,
+    native: float64.Evaluation,
+    named: Any,
+    comparison: EntryComparison,
+    part: SampledPart,
+    roundoff: float,
+    typical: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the noise of entries, their natural size, and whether the noise hides them.
+
+    typical: the tolerance at the typical size of each entry.
+    """
+    noise, natural = _noise(question, native, named, comparison, part, roundoff)
+    of_values = rounding_of_value(roundoff, question.workload.terms) * natural
+    noise = np.maximum(noise, np.minimum(typical, of_values))
+    jitter = _jitter(question, named, comparison, part)
+    # Where the reference is nothing but its own rounding, that grows with the roundoff.
+    zero = comparison.size <= 8 * jitter
+    finer = ROUNDOFF[question.computed.evaluation.dtype] if question.computed else roundoff
+    largest = noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True)
+    noise = np.where(zero, np.maximum(largest, ROUNDINGS * jitter * roundoff / finer), noise)
+    drowned = (zero | (noise > question.most * comparison.size)) & (noise <= of_values)
+    return noise, natural, drowned
+
+
 def _judge_rest(
     compared: Comparisons, block: Block, errors: np.ndarray, part: SampledPart, lost: float, drowned: bool
 ) -> None:
-    """Judge the entries that failed and were not evaluated again. lost: the share of those that were and say nothing."""
+    """Judge the entries that failed and were not evaluated again. lost: the share of those that were and say
+    nothing."""
     rest = errors.copy()
     if part.columns is None:
         rest[part.points] = 0.0
@@ -124,12 +135,14 @@ def _judge_rest(
 
 
 def rounding_of_value(roundoff: float, terms: int) -> float:
-    """Return what rounding may do to a number of this roundoff on the way to a derivative, relative to the number."""
+    """Return what rounding may do to a number of this roundoff on the way to a derivative, relative to the
+    number."""
     return _FAIR * roundoff * float(np.sqrt(terms))
 
 
 def _worst_part(failed: np.ndarray, error: np.ndarray, by_column: bool) -> SampledPart:
-    """Return the points, and the columns, of the largest errors among those that failed, and some of the others that did."""
+    """Return the points, and the columns, of the largest errors among those that failed, and some of the
+    others that did."""
     points = failed.reshape(len(failed), -1)
     picked = _some_of(points.any(axis=1), error.reshape(len(error), -1).max(axis=1), _POINTS_AGAIN)
     if not by_column:
@@ -142,7 +155,8 @@ def _worst_part(failed: np.ndarray, error: np.ndarray, by_column: bool) -> Sampl
 
 
 def _some_of(failed: Any, error: Any, most: int) -> np.ndarray:
-    """Return at most so many numbers of what failed: the worst half, and of the others those that lie evenly."""
+    """Return at most so many numbers of what failed: the worst half, and of the others those that lie
+    evenly."""
     numbers = np.flatnonzero(failed)
     order = numbers[np.argsort(-error[numbers], kind="stable")]
     rest = np.sort(order[most // 2 :])
@@ -167,11 +181,12 @@ def _noise(
     part: SampledPart,
     roundoff: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what rounding explains of what is compared, and the size that values and inputs give it: two (points, ...).
+    """Return what rounding explains of what is compared, and the size that values and inputs give it: two
+    (points, ...).
 
-    It explains the range at nudged inputs in the dtype of the case, and no less than is typical of the other entries; and
-    what forward mode in that dtype is off by, as far as the rounding of a value over its input may be (1 - tanh^2 where tanh is
-    near 1). Nothing where the function cannot be evaluated.
+    It explains the range at nudged inputs in the dtype of the case, and no less than is typical of the other
+    entries; and what forward mode in that dtype is off by, as far as the rounding of a value over its input
+    may be (1 - tanh^2 where tanh is near 1). Nothing where the function cannot be evaluated.
     """
     assert comparison.measure is not None
     try:
@@ -210,7 +225,8 @@ def _natural(
 
 
 def _jitter(question: Question, named: Any, comparison: EntryComparison, part: SampledPart) -> np.ndarray:
-    """Return how far the reference moves when its inputs move by a rounding of its own: the largest of each point."""
+    """Return how far the reference moves when its inputs move by a rounding of its own: the largest of each
+    point."""
     if question.computed is None:
         return np.zeros(1)
     of = question.computed.evaluation

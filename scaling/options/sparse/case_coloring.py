@@ -1,4 +1,5 @@
-"""The colouring of a case's Jacobian, and where its entries are gathered from; what the core asks for with seeds=colored."""
+"""The colouring of a case's Jacobian, and where its entries are gathered from; what the core asks for with
+seeds=colored."""
 
 import importlib.util
 from typing import Any

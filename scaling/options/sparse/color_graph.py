@@ -1,14 +1,16 @@
 """Colour the columns and the rows of a sparse matrix so that its entries can be read off compressed slices.
 
-Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a colour, and two of
-them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to what is read.
-Likewise for rows. Where columns own all entries that is the colouring of columns alone; where some are left to rows it is the
-direct bicolouring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
-differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your
-Jacobian?", SIAM Review 47(4), 2005. To find the fewest colours is NP-hard: these are found greedily.
+Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a
+colour, and two of
+them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to
+what is read. Likewise for rows. Where columns own all entries that is the colouring of columns alone; where
+some are left to rows it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient computation
+of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
+Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. To find the
+fewest colours is NP-hard: these are found greedily.
 
-Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or how a pattern is
-found.
+Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or
+how a pattern is found.
 """
 
 import functools
@@ -123,7 +125,8 @@ def _attempts(
 
 
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What the loops go along: the columns that are wanted, the fullest first; the entries column by column, and row by row."""
+    """What the loops go along: the columns that are wanted, the fullest first; the entries column by column,
+    and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
     by_row = np.argsort(
         2 * matrix.rows.astype(np.int64) + ~owned, kind="stable"
@@ -135,7 +138,8 @@ def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.nd
 
 
 def ready() -> None:
-    """Compile every loop, ours and those of asdex, so that it need not be done while somebody looks at the clock."""
+    """Compile every loop, ours and those of asdex, so that it need not be done while somebody looks at the
+    clock."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
     wanted = np.unique(matrix.cols)
     for loop in (_by_saturation, _in_order):
@@ -145,7 +149,8 @@ def ready() -> None:
 
 
 def _starts(places: np.ndarray, count: int) -> np.ndarray:
-    """Where each place begins among entries that are sorted by place, and where the last ends: (count + 1,)."""
+    """Where each place begins among entries that are sorted by place, and where the last ends: (count +
+    1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(places, minlength=count))])
 
 
@@ -185,10 +190,12 @@ def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
 
 
 def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """The lowest free colour, always for a column that has the fewest left, and of these for the one that met a new colour last.
+    """The lowest free colour, always for a column that has the fewest left, and of these for the one that met
+    a new colour last.
 
-    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how many there are, 0
-    where they are more than the bits of a number. After D. Brelaz, Communications of the ACM 22(4), 1979.
+    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how
+    many there are, 0 where they are more than the bits of a number. After D. Brelaz, Communications of the
+    ACM 22(4), 1979.
     """
     n, count, top = len(of), 0, 0
     met, level = (
@@ -226,8 +233,8 @@ def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, 
 def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
     """Ways to divide the entries between columns and rows, with the fewest colours that each allows.
 
-    The fullest row or column is taken away with its entries, which it owns, then the fullest of what is left, and so on; at each
-    stage what is left may go to columns or to rows.
+    The fullest row or column is taken away with its entries, which it owns, then the fullest of what is left,
+    and so on; at each stage what is left may go to columns or to rows.
     """
     count = len(matrix.rows)
     yield _fullest(matrix.rows), lambda: np.zeros(count, bool)
@@ -254,9 +261,9 @@ def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]
 def _taken_away(row_at, column_of, column_at, row_of):
     """Takes the fullest row or column away, one after another, until nothing is left.
 
-    Returns the stage at which each row and each column goes, the last for those that stay; and of each stage the most entries
-    that rows own in a column and columns in a row so far (2, stages), and the most that columns own in a row that is gone and
-    rows in a column that is gone (2, stages).
+    Returns the stage at which each row and each column goes, the last for those that stay; and of each stage
+    the most entries that rows own in a column and columns in a row so far (2, stages), and the most that
+    columns own in a row that is gone and rows in a column that is gone (2, stages).
     """
     m, lines = len(row_at) - 1, len(row_at) + len(column_at) - 2  # lines: rows, then columns
     full = np.concatenate((np.diff(row_at), np.diff(column_at)))

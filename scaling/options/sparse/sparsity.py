@@ -1,7 +1,7 @@
 """Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
 
-The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in colors.py. Both are
-done once a process. Does not know cases, programs, or how entries are read off slices.
+The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in
+colors.py. Both are done once a process. Does not know cases, programs, or how entries are read off slices.
 """
 
 import contextlib
@@ -27,8 +27,9 @@ _KEPT = 4  # patterns, and colourings, of which each may have millions of entrie
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
     """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
 
-    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns, rows, or both, of
-    which the fewest colours are taken. A `Refusal` where asdex is not installed, or does not know what the function does.
+    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns,
+    rows, or both, of which the fewest colours are taken. A `Refusal` where asdex is not installed, or does
+    not know what the function does.
     """
     if how not in HOW:
         raise unknown_name("way to colour", how, HOW)
