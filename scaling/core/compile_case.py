@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,19 @@ _SUSPECT = (
 )  # numbers in the seeds of a program without a tracing stage, from which its arrays are looked through
 
 
+class StepPlan(Protocol):
+    """The steps of a case with storage=host: what one step computes, how many seeds it takes, and all steps."""
+
+    @property
+    def case(self) -> Case: ...
+    @property
+    def sizes(self) -> DerivativeShape: ...
+    @property
+    def seeds(self) -> int | None: ...
+    @property
+    def steps(self) -> Sequence[Any]: ...
+
+
 @dataclass(frozen=True)
 class CompiledCase:
     """A case as it runs, with what it left open filled in, and its compiled program.
@@ -50,7 +63,7 @@ class CompiledCase:
     program: layout.Program | None
     stages: timing.Stages
     needs: Mapping[str, int | None]
-    plan: Any = None
+    plan: StepPlan | None = None
     overflow: str | None = None
     blocks: Mapping[str, Any] | None = None
 

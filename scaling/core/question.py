@@ -5,7 +5,7 @@ result.
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from scaling.core import extensions
 from scaling.core import pattern as patterns
@@ -27,6 +27,29 @@ _SETTLED = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulatio
 PLAIN: dict[str, Any] = defaults(_SETTLED) | {"api": "jit", "precision": "highest"}
 
 
+class ComputedReference(Protocol):
+    """The reference of a function without a closed form.
+
+    inside: the unit roundoff of the narrowest dtype in the function. wrong: why its own rule is wrong. unsure:
+    why the reference proves nothing. seconds: an estimate for all entries of all points.
+    """
+
+    @property
+    def inside(self) -> float: ...
+    @property
+    def wrong(self) -> str | None: ...
+    @property
+    def unsure(self) -> str | None: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def backward(self) -> bool: ...
+    @property
+    def evaluation(self) -> Any: ...
+    @property
+    def native(self) -> Any: ...
+
+
 class Question(NamedTuple):
     """What a result is compared with.
 
@@ -44,7 +67,7 @@ class Question(NamedTuple):
     pattern: Pattern | None = None
     known: Pattern | None = None
     rounding: Rounding = Rounding(1)
-    computed: Any = None
+    computed: ComputedReference | None = None
     most: float = _MOST
     identity: Hashable = None
 
@@ -143,9 +166,10 @@ class Keyed:
 
 
 @functools.lru_cache(maxsize=8)
-def _examined(problem: Case, keyed: Keyed) -> Any:
+def _examined(problem: Case, keyed: Keyed) -> ComputedReference:
     """Return the numeric reference of a problem, examined once."""
-    return extensions.load("computed_reference").examine(problem, *keyed.value)
+    found: ComputedReference = extensions.load("computed_reference").examine(problem, *keyed.value)
+    return found
 
 
 def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:

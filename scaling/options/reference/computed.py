@@ -78,7 +78,7 @@ def _sample(question: Question) -> sampled.Sample:
     assert question.computed is not None
     outputs = 1 if question.reduction.sums_outputs else question.sizes.outputs
     return sampled.sample(
-        question.computed, outputs, question.sizes.inputs, np.random.default_rng(question.case.data_seed)
+        question.computed.backward, outputs, question.sizes.inputs, np.random.default_rng(question.case.data_seed)
     )
 
 
@@ -111,6 +111,7 @@ def whole_points(question: Question) -> tuple[int, ...]:
 def sum_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
     found, named = question.computed, inputs.exact_inputs(question.case, question.workload, start, stop)
+    assert found is not None
     of = float64.summed(found.evaluation)
     make = float64.rows if found.backward else float64.columns
     value = make(of, named, np.arange(1 if found.backward else question.sizes.inputs))[:, 0]

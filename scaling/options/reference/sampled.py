@@ -14,7 +14,7 @@ from scaling.core.comparison import EntryComparison, Measure, SampledPart
 from scaling.core.reduction_reference import Jacobians
 from scaling.options.reference import fd_check, float64
 from scaling.options.reference.float64 import Evaluation, Named
-from scaling.options.reference.numeric import Numeric, picked
+from scaling.options.reference.numeric import picked
 
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
@@ -29,9 +29,9 @@ class Sample:
     rows: np.ndarray
 
 
-def sample(numeric: Numeric, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
-    """Return the columns and rows to compare; no rows where reverse mode is not defined."""
-    rows = picked(_ROWS, outputs, generator) if numeric.backward else np.arange(0)
+def sample(backward: bool, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
+    """Return the columns and rows to compare; no rows unless reverse mode is defined (backward)."""
+    rows = picked(_ROWS, outputs, generator) if backward else np.arange(0)
     return Sample(picked(_COLUMNS, inputs, generator), rows)
 
 
