@@ -122,7 +122,7 @@ def _engine_name(case: Case) -> str:
     """Return what was timed, where it is no mode of JAX."""
     if case.kind != "case":
         return "what the machine can do"
-    return case.engine if case.engine != "jax" else "values" if case.mode == "value" else "derivatives written by hand"
+    return case.engine if case.engine != "jax" else "values" if case.ad_mode.is_value else "derivatives written by hand"
 
 
 def _describe_verdict(row: FastestMethod, size: str) -> str:

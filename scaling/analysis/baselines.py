@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scaling.analysis.curves import Timing, problem, time_ratio
 from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Estimate
-from scaling.core.case import ANALYTIC, CEILING
+from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.record import Record
 from scaling.options import machine_peaks
@@ -66,11 +66,11 @@ def machine_key(timing: Timing) -> tuple:
 
 def _baseline(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
     ours = [t for t in group if t.case.engine == "jax"]
-    by_hand = _fastest(t for t in ours if t.case.mode in ANALYTIC and t.case.seeds == timing.case.seeds)
-    jax = _fastest(t for t in ours if t.case.mode not in ANALYTIC) if timing.case.engine != "jax" else None
+    by_hand = _fastest(t for t in ours if t.case.ad_mode.closed_form and t.case.seeds == timing.case.seeds)
+    jax = _fastest(t for t in ours if not t.case.ad_mode.closed_form) if timing.case.engine != "jax" else None
     return Baseline(
         timing,
-        by_hand=time_ratio(timing, by_hand) if by_hand and timing.case.mode != "value" else None,
+        by_hand=time_ratio(timing, by_hand) if by_hand and not timing.case.ad_mode.is_value else None,
         bound=_bound(timing, rates),
         jax=jax,
         over_jax=time_ratio(timing, jax) if jax else None,

@@ -9,7 +9,6 @@ from scaling.analysis.curves import Timing, problem, time_ratio
 from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.stages import break_even_calls
-from scaling.core.case import WHOLE
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ColoringGain:
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
     """Return the gain of every timing with colored seeds; derivatives written by hand are left out."""
-    seeded = (t for t in timings if t.case.mode not in WHOLE and t.case.engine == "jax")
+    seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     groups = group_by(seeded, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
     return [_gain(timing, group) for group in groups for timing in group if timing.case.seeds != "identity"]
 

@@ -13,7 +13,7 @@ from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import MEMORY_FIELDS, Method, base_method, method_of
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.sweeps import find_sweeps, size_values
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, is_ratio_determined
 from scaling.core.record import Record
 from scaling.core.store import latest
@@ -368,7 +368,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
     """Return JAX's fastest method for each problem on each number of devices, in each environment."""
-    timings = (timing for timing in pool_processes(records) if timing.case.mode != "value")
+    timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
     groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
     competing = (([t for t in group if _competes(t.case)], group) for group in groups)
     return [_fastest(rivals, group) for rivals, group in competing if rivals]
@@ -376,7 +376,7 @@ def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
 
 def _competes(case: Case) -> bool:
     """Return whether a case may be the fastest: one of JAX that is not written by hand."""
-    return case.engine == "jax" and case.mode not in ANALYTIC
+    return case.engine == "jax" and not case.ad_mode.closed_form
 
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
@@ -386,7 +386,7 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod
     second = min(others, key=lambda t: t.median, default=None)
     ratio, low, high = time_ratio(second, first) if second else (None, None, None)
     # A sparse derivative written by hand may be dense or its nonzeros: never compare one with the other.
-    written = (t for t in group if t.case.engine == "jax" and t.case.mode in ANALYTIC)
+    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
     excluded = tuple(t for t in group if not _competes(t.case))
     by_hand = first.median / hand if hand else None

@@ -15,7 +15,7 @@ import numpy as np
 from scaling.analysis.curves import KINDS, family_name, size_name, stem
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import method_of
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
 from scaling.core.record import Record
 from scaling.core.store import latest
@@ -199,7 +199,7 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     """Return in sentences when more devices stop paying, what does not fit, and which count is the
     cheapest.
     """
-    modes = (curve for curve in forecast.curves if curve.case.mode not in ANALYTIC)
+    modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
     sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]

@@ -13,7 +13,7 @@ from scaling.analysis.curves import KINDS, Curve, Timing, family_name, size_name
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.meshes import padding_share
 from scaling.analysis.pareto import OUT_OF_MEMORY_REASONS, automatic_blocks
-from scaling.core.case import ANALYTIC, Case, label, problem
+from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration, format_percentage
 from scaling.core.record import REASONS, Record
@@ -229,7 +229,9 @@ def _list_problems(cases: Sequence[Case]) -> list[str]:
 
 def _cases_without_comparison(findings: Findings) -> list[str]:
     compared = {
-        problem(timing.case) for timing in _timed_cases(findings) if timing.case.mode in ANALYTIC or timing.case.engine != "jax"
+        problem(timing.case)
+        for timing in _timed_cases(findings)
+        if timing.case.ad_mode.closed_form or timing.case.engine != "jax"
     }
     return _list_problems([row.first.case for row in findings.fastest if problem(row.first.case) not in compared])
 

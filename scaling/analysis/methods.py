@@ -7,8 +7,9 @@ are taken at a time, where the result is kept, what reverse mode saves). Works o
 from dataclasses import replace
 from typing import NamedTuple
 
-from scaling.core.case import WHOLE, Case
+from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes
+from scaling.core.modes import MODES
 
 # Fields that trade memory for time; they change neither the result nor the mode. None: no such setting.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
@@ -33,7 +34,7 @@ class Method(NamedTuple):
     @property
     def name(self) -> str:
         """Return the method in words, such as 'jacfwd (vmap), 4 seeds at a time'."""
-        mode = self.mode if self.mode in WHOLE and self.batch == "vmap" else f"{self.mode} ({self.batch})"
+        mode = self.mode if not MODES[self.mode].has_seeds and self.batch == "vmap" else f"{self.mode} ({self.batch})"
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
         if (self.engine == "jax") != self.jit:  # JAX compiles by default, most peers do not
             words.append("compiled" if self.jit else "eager")

@@ -76,7 +76,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
     points = [
         MemoryPoint(needed, timing.median, timing)
         for timing in pool_processes(newest)
-        if timing.honest and timing.case.mode != "value" and (needed := memory.taken(vars(timing.records[0])))
+        if timing.honest and not timing.case.ad_mode.is_value and (needed := memory.taken(vars(timing.records[0])))
     ]
     programs = group_by(points, lambda point: _program(point.timing.environment, point.timing.case))
     replicates = group_by(

@@ -1,19 +1,15 @@
-"""Unfit: why a case cannot run by its nature, in words. What is bad input is refused elsewhere."""
+"""Say why a case cannot run by its nature, so that it is skipped. Bad input is refused elsewhere."""
 
-import importlib.util
-
-from scaling.core.case import AUTO, HESSIAN, MIXED, SECOND, WHOLE, Case
-from scaling.core.modes import SEEDED
+from scaling.core import extensions
+from scaling.core.case import AUTO, JAX, SECOND, Case
+from scaling.core.modes import HESSIAN
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
-from scaling.peers import interface
-
-_INSTALL = "asdex is not installed; pip install 'ad-scaling[sparse]'"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a case cannot run, as (reason, words); None if it can."""
-    ours = case.engine == interface.JAX
+    """Return why a case cannot run, as (reason, text), or None if it can."""
+    ours = case.engine == JAX
     for words in (
         _mode(case, workload, sizes),
         _reduction(case, workload, sizes),
@@ -22,14 +18,15 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     ):
         if words:
             return "not_defined", words
-    if ours and case.mode in WHOLE and case.mode != "value" and case.mode not in workload.whole_modes:
+    if ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes:
         return "not_offered", f"{case.workload} offers no {case.mode}" + (f" by {case.wrt}" if case.wrt else "") + _of(case)
     if case.batch == "whole" and (found := _batch(case, workload, sizes)):
         return found
     if not ours:
-        return interface.why_not_offered(case, workload, sizes)
-    if case.seeds == "colored" and case.mode not in WHOLE and importlib.util.find_spec("asdex") is None:
-        return "not_installed", _INSTALL
+        why: tuple[str, str] | None = extensions.load("peers").why_not_offered(case, workload, sizes)
+        return why
+    if case.seeds == "colored" and case.ad_mode.has_seeds and (words := extensions.load("sparse").why_unavailable()):
+        return "not_installed", words
     return _layout(case, workload, sizes)
 
 
@@ -38,93 +35,95 @@ def _of(case: Case) -> str:
 
 
 def _mode(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
-    """Why a mode and a target do not belong together."""
+    """Return why the mode cannot compute the target, or None."""
     if case.target in SECOND:
         if sizes.values != 1:
             return f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
-        if case.mode not in (*HESSIAN, *WHOLE):
+        if case.ad_mode.has_seeds and case.ad_mode.order != 2:
             return f"{case.mode} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
         if case.batch == "whole" or case.split == "data":
             what = "split=data differentiates a sum over points" if case.split == "data" else "batch=vmap is that"
             return f"target={case.target} is taken point by point; {what}"
-    elif case.mode in HESSIAN:
+    elif case.ad_mode.order == 2:
         return f"{case.mode} differentiates twice; its targets are {' and '.join(SECOND)}"
-    added = workload.reduce == "points" or (workload.reduce == "outputs" and case.batch == "vmap")
+    added = workload.reduction.sums_points or (workload.reduction.sums_outputs and case.batch == "vmap")
     alone = workload.reduce is None and sizes.outputs == 1 and case.batch == "vmap"
-    if case.mode == "grad_of_sum" and not (added or sizes.summed or alone):
+    if case.ad_mode.single_seed and not (added or sizes.summed or alone):
         return f"the derivative of {case.workload} asked for is not one of a sum over outputs"
     return None
 
 
 def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
-    """Why a reduction has no meaning in a case."""
-    reduce = workload.reduce
-    if reduce == "points":
+    """Return why the reduction is not defined for the case, or None."""
+    reduction = workload.reduction
+    if reduction.sums_points:
         own = [name for name in workload.names if name in workload.points]
-        if case.mode != "value" and own:
+        if not case.ad_mode.is_value and own:
             return f"a sum over points is differentiated by what these share, and each has its own {' and '.join(own)}"
-        if case.mode in WHOLE and case.mode != "value" and case.points % case.axes[0]:
+        if case.ad_mode.by_workload and case.points % case.axes[0]:
             return f"{case.mode} adds up whole points, and {case.points} do not share out over {case.axes[0]} devices"
         if case.storage == "host":
             return "a sum over points is one Jacobian, which stays on the devices; block takes some of the points at a time"
         return None
-    if case.batch == "whole" and case.mode != "value":
-        if reduce == "gram":
-            return "reduce=gram is taken point by point; batch=vmap is that"
-        if sizes.summed and reduce not in (None, "outputs"):
-            return f"batch=whole of {case.workload} is one number, of which reduce={reduce} has no meaning"
+    if case.batch == "whole" and not case.ad_mode.is_value:
+        if reduction.products:
+            return f"reduce={reduction.name} is taken point by point; batch=vmap is that"
+        if sizes.summed and not reduction.linear_in_inputs:
+            return f"batch=whole of {case.workload} is one number, of which reduce={reduction.name} has no meaning"
         if case.storage == "host":
             return "storage=host takes some points at a time; batch=vmap is that"
     return None
 
 
 def _colors(case: Case, workload: Workload) -> str | None:
-    """Why seeds cannot be those of a colouring."""
-    if case.seeds != "colored" or case.mode == "value":
+    """Return why the seeds cannot be coloured, or None."""
+    if case.seeds != "colored" or case.ad_mode.is_value:
         return None
     if workload.reduce is not None:
         return f"seeds=colored gives the nonzeros of the whole Jacobian, not its reduce={workload.reduce}; reduce=whole is that"
     if case.batch == "whole":
         return "seeds=colored is taken point by point; batch=vmap is that"
-    if case.mode == "grad_of_sum" or case.target == "hvp":
+    if case.ad_mode.single_seed or case.target == "hvp":
         return f"{case.target if case.target == 'hvp' else case.mode} takes one seed, which is not coloured"
-    if case.mode in WHOLE and workload.pattern is None:
+    if not case.ad_mode.has_seeds and workload.pattern is None:
         return f"{case.workload} does not say which of its entries are not zero, which {case.mode} would give"
     return None
 
 
 def _mixed(case: Case, workload: Workload) -> str | None:
-    """Why forward and reverse mode cannot share a derivative."""
-    if case.mode not in MIXED:
+    """Return why mode=mixed is not defined for the case, or None."""
+    if not case.ad_mode.parts:
         return None
     if case.batch == "whole":
         return "mode=mixed is taken point by point; batch=vmap is that"
     if case.seeds == "colored":
         return None
-    if workload.reduce == "gram":
-        return "mode=mixed has no inputs in common between its halves, and so no Gram matrix; jacfwd and jacrev do"
+    if workload.reduction.products:
+        why = f"reduce={workload.reduction.name} multiplies columns by all inputs"
+        return f"{why}, of which each half of mode={case.mode} has some; jacfwd and jacrev have all"
     if len(workload.names) < 2:
-        return (
-            f"mode=mixed takes some inputs forward and others in reverse, and {case.wrt} is one; seeds=colored mixes within one"
-        )
+        words = f"mode=mixed takes some inputs forward and others in reverse, and {case.wrt} is one"
+        return f"{words}; seeds=colored mixes within one"
     return None
 
 
 def _batch(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a batch cannot be taken at once."""
+    """Return why the batch cannot be differentiated at once, or None."""
     if workload.whole is None:
         return "not_offered", f"{case.workload} does not offer batch=whole"
     per_point = [name in workload.points for name in workload.names]
-    if case.mode in SEEDED and not (all(per_point) if sizes.summed and workload.reduce != "points" else not any(per_point)):
+    if case.ad_mode.has_seeds and not (
+        all(per_point) if sizes.summed and not workload.reduction.sums_points else not any(per_point)
+    ):
         return "not_offered", f"{case.workload} with batch=whole is not differentiated by {case.wrt}"
-    if case.engine == interface.JAX and case.axes[0] > 1 and workload.reduce != "points":
+    if case.engine == JAX and case.axes[0] > 1 and not workload.reduction.sums_points:
         return "not_defined", "a batch taken at once is not cut over points; split=seeds cuts its seeds"
     return None
 
 
 def _layout(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Why a case cannot be laid out over its devices, or taken in blocks."""
-    if case.mode in WHOLE and case.axes[1] > 1:
+    """Return why the case cannot be laid out over its devices, or computed in blocks, or None."""
+    if not case.ad_mode.has_seeds and case.axes[1] > 1:
         return "not_defined", f"{case.mode} has no seeds to cut; split=points cuts it"
     if case.api == "jit" and case.devices > 1:
         return "not_defined", "api=jit is the plain program on one device"

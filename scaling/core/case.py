@@ -1,4 +1,4 @@
-"""A case: one cell of a study, as a frozen value, with the names that it may take.
+"""A case: one cell of a study, as a frozen value, with the values that each field may take.
 
 Knows the vocabulary and nothing else: not JAX, not the workloads, not the disk.
 """
@@ -7,23 +7,28 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections import namedtuple
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from scaling.core.formatting import format_bytes
+from scaling.core.modes import MODES, Mode
+from scaling.core.reductions import REDUCTIONS
 
-FORWARD = ("jacfwd", "linearize", "finite_difference")  # seeds are tangents, slices are columns
-REVERSE = ("jacrev", "grad_of_sum")  # seeds are cotangents, slices are rows
-HESSIAN = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd")  # seeds are tangents, slices are columns of a Hessian
-ANALYTIC = ("analytic", "analytic_vmap")  # written by hand: for the whole batch, or for one point and vmapped
-WHOLE = ("value", *ANALYTIC, "vmap_grad")  # return the derivative (or the value) itself: no seeds
-MIXED = ("mixed",)  # compose: forward for some inputs, reverse for the others; of a coloured Jacobian, some columns and some rows
-MODES = FORWARD + REVERSE + HESSIAN + MIXED + WHOLE
-SECOND = ("hessian", "hvp")  # targets of every function of one number: its Hessian, and that times the point itself
+JAX = "jax"  # the engine of this package; others are peers
+SECOND = (
+    "hessian",
+    "hvp",
+)  # targets of every function of one number: its Hessian, and that times the point itself
 BATCHES = ("vmap", "whole")
-SPLITS = ("points", "seeds", "both", "data")  # data: one function that is a sum over the points of every device
+SPLITS = (
+    "points",
+    "seeds",
+    "both",
+    "data",
+)  # data: one function that is a sum over the points of every device
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
@@ -31,75 +36,99 @@ PRECISIONS = ("highest", "high", "default")
 SEEDS = ("identity", "colored")
 AUTO = "auto"  # a chunk that is found by compiling
 STORAGES = ("device", "host")
-# What is made of a point's Jacobian J: all of it; its sum over outputs or over inputs; J times the point itself; its squared
-# Frobenius norm; J^T J. Or the sum over outputs and points, which is the gradient of a loss over data.
-REDUCTIONS = ("whole", "outputs", "inputs", "vector", "norm", "gram", "points")
-REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")  # of jax.checkpoint
+REMATS = (
+    "nothing_saveable",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "everything_saveable",
+)  # of jax.checkpoint
 
-CACHES = ("cold", "warm")  # of the persistent compilation cache: empty when the case compiles, or holding its program
+CACHES = (
+    "cold",
+    "warm",
+)  # of the persistent compilation cache: empty when the case compiles, or holding its program
 
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
 FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
 LARGEST = 10**15  # of any count
-# What is computed, not how.
-PROBLEM = ("workload", "target", "variant", "sizes", "points", "wrt", "reduce", "dtype", "precision", "data_seed")
-
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """Bad input, told in one line: the value, the alternatives, the fix."""
+    """Bad input, described in one line: the value, the alternatives, the fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """The refusal of a name that is not in a closed list, with the nearest one that is."""
+    """Return the refusal of a name that is not in a closed list, with the nearest one that is."""
     names = [str(name) for name in known]
     close = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
 
 
+def _of_problem(default: Any) -> Any:
+    """Declare a field that says what is computed."""
+    return field(default=default, metadata={"view": "problem"})
+
+
+def _of_method(default: Any) -> Any:
+    """Declare a field that says how it is differentiated, and by what."""
+    return field(default=default, metadata={"view": "method"})
+
+
+def _of_layout(default: Any) -> Any:
+    """Declare a field that says how the work is distributed over devices."""
+    return field(default=default, metadata={"view": "layout"})
+
+
+def _of_memory(default: Any) -> Any:
+    """Declare a field that says how much is held in memory at a time, and where."""
+    return field(default=default, metadata={"view": "memory"})
+
+
 @dataclass(frozen=True)
 class Case:
-    """One cell of a study. `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own first choice."""
+    """One cell of a study. `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own
+    first choice.
 
-    workload: str
-    target: str | None = None
-    variant: str | None = None  # of the function
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    points: int = 1
-    wrt: str | None = None  # input names joined by "+"
-    mode: str = "jacfwd"
-    batch: str = "vmap"
-    split: str = "points"
-    api: str = "shard_map"
-    devices: int = 1
-    dtype: str = "float32"
-    precision: str = "highest"
-    jit: bool = True
-    data_seed: int = 0
-    engine: str = "jax"  # or a peer: another system that differentiates
-    chunk: int | str | None = None  # seeds at a time; None takes all at once, "auto" the largest blocks that fit into memory
-    formulation: str | None = None  # how the same function is written
-    cache: str | None = None  # the persistent compilation cache; None compiles without one
-    seeds: str = "identity"  # or the compressed ones of a colouring
-    reduce: str | None = None  # what is made of each point's Jacobian; None is the workload's own
-    block: int | None = None  # points at a time on each device; None takes all at once
-    memory_limit: int | None = None  # bytes of each device; None is what there is
-    storage: str | None = None  # of per-point inputs and the result; on the host, they go to the devices and back block by block
-    remat: str | None = None  # what reverse mode keeps of the way there, by jax.checkpoint's policies; None is JAX's own choice
-    forward: str | None = None  # with mode=mixed: the inputs that are taken forward, joined by "+"
-    mesh: str | None = None  # with split=both: devices over points x devices over seeds, such as 2x4
-    overlap: bool = False  # with split=data: reduce each part of the gradient as soon as it is there
+    Fields are flat, as on disk. Each belongs to one of the views `problem`, `method`, `layout` and `memory`.
+    """
+
+    workload: str = field(metadata={"view": "problem"})
+    target: str | None = _of_problem(None)
+    variant: str | None = _of_problem(None)  # of the function
+    sizes: Mapping[str, int] = field(default_factory=dict, metadata={"view": "problem"})
+    points: int = _of_problem(1)
+    wrt: str | None = _of_problem(None)  # input names joined by "+"
+    mode: str = _of_method("jacfwd")
+    batch: str = _of_method("vmap")
+    split: str = _of_layout("points")
+    api: str = _of_layout("shard_map")
+    devices: int = _of_layout(1)
+    dtype: str = _of_problem("float32")
+    precision: str = _of_problem("highest")
+    jit: bool = _of_method(True)
+    data_seed: int = _of_problem(0)
+    engine: str = _of_method("jax")  # or a peer: another system that differentiates
+    chunk: int | str | None = _of_memory(None)  # seeds at a time; None takes all at once, "auto" the largest blocks that fit
+    formulation: str | None = _of_method(None)  # how the same function is written
+    cache: str | None = _of_method(None)  # the persistent compilation cache; None compiles without one
+    seeds: str = _of_method("identity")  # or "colored": the compressed ones of a colouring
+    reduce: str | None = _of_problem(None)  # what is computed from each point's Jacobian; None is the workload's own
+    block: int | None = _of_memory(None)  # points at a time on each device; None takes all at once
+    memory_limit: int | None = _of_memory(None)  # bytes of each device; None is what there is
+    storage: str | None = _of_memory(None)  # of per-point inputs and the result; from the host they are sent block by block
+    remat: str | None = _of_method(None)  # what reverse mode stores, a policy of jax.checkpoint; None is JAX's own choice
+    forward: str | None = _of_method(None)  # with mode=mixed: the inputs to differentiate forward, joined by "+"
+    mesh: str | None = _of_layout(None)  # with split=both: devices over points x devices over seeds, such as 2x4
+    overlap: bool = _of_layout(False)  # with split=data: reduce each part of the gradient as soon as it is computed
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
-        for name, known in OPTIONS.items():
-            if getattr(self, name) is not None and getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+        for name, known in (*CHOICES.items(), *OPTIONS.items()):
+            value = getattr(self, name)
+            if value not in tuple(known) and (value is not None or name in CHOICES):
+                raise unknown_name(name, value, known)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value) and (value is not None or name in ("workload", "engine")):
@@ -121,36 +150,82 @@ class Case:
             _require_integer(f"sizes.{name}", size, 1)
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
 
-    def __hash__(self) -> int:  # of the sizes too, which have none of themselves: thousands of cases may differ in these alone
+    def __hash__(self) -> int:
         return hash((*(getattr(self, name) for name in FIELDS if name != "sizes"), *self.sizes.items()))
 
     @property
+    def ad_mode(self) -> Mode:
+        """The mode as a value."""
+        return MODES[self.mode]
+
+    @property
+    def problem(self) -> tuple[Any, ...]:
+        """What is computed: equal for two cases whose results are the same numbers."""
+        return _view(self, "problem")
+
+    @property
+    def method(self) -> tuple[Any, ...]:
+        """How it is differentiated, and by what."""
+        return _view(self, "method")
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """How the work is distributed over devices."""
+        return _view(self, "layout")
+
+    @property
+    def memory(self) -> tuple[Any, ...]:
+        """How much is held in memory at a time, and where."""
+        return _view(self, "memory")
+
+    @property
     def kind(self) -> str:
-        """What its record is: of a `case`, or of what the machine can do at most (`ceiling`) or at least (`floor`)."""
+        """What its record is of: a `case`, or what the machine can do at most (`ceiling`) or at least
+        (`floor`)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def axes(self) -> tuple[int, int]:
-        """Over how many devices the points are cut, and over how many the seeds."""
+        """The number of devices over which the points are divided, and over which the seeds are."""
         if self.mesh is not None:
             return _axes(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
     @property
     def key(self) -> str:
-        """A short hash of the fields that differ from their defaults: a field added later never changes an old key."""
+        """A short hash of the fields that differ from their defaults: a field added later never changes an
+        old key."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (from_dict, (to_dict(self),))
 
 
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, Collection[str]] = {
     "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES, "precision": PRECISIONS, "seeds": SEEDS,
 }  # fmt: skip
-OPTIONS: dict[str, tuple[str, ...]] = {"cache": CACHES, "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS}  # or None
+OPTIONS: dict[str, Collection[str]] = {
+    "cache": CACHES,
+    "reduce": REDUCTIONS,
+    "storage": STORAGES,
+    "remat": REMATS,
+}  # or None
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
+VIEWS: dict[str, tuple[str, ...]] = {
+    view: tuple(f.name for f in dataclasses.fields(Case) if f.metadata["view"] == view)
+    for view in ("problem", "method", "layout", "memory")
+}
+_VIEW_TYPES: dict[str, Any] = {view: namedtuple(view.title(), names) for view, names in VIEWS.items()}
+
+
+def _view(case: Case, view: str) -> tuple[Any, ...]:
+    """Return some fields of a case as a named tuple; sizes are a tuple of pairs, so that it can be hashed."""
+    values = {name: getattr(case, name) for name in VIEWS[view]}
+    if "sizes" in values:
+        values["sizes"] = tuple(case.sizes.items())
+    made: tuple[Any, ...] = _VIEW_TYPES[view](**values)
+    return made
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
@@ -165,7 +240,7 @@ def _require_integer(name: str, value: Any, least: int) -> None:
 
 
 def _axes(mesh: Any) -> tuple[int, int]:
-    """2x4 -> (2, 4)."""
+    """Parse a mesh: "2x4" -> (2, 4)."""
     sides = mesh.split("x") if isinstance(mesh, str) else []
     if len(sides) != 2 or not all(side.isdecimal() and side.isascii() and 0 < int(side[:16]) <= LARGEST for side in sides):
         raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
@@ -173,47 +248,40 @@ def _axes(mesh: Any) -> tuple[int, int]:
 
 
 def to_dict(case: Case) -> dict[str, Any]:
-    """The fields of a case as plain JSON values."""
+    """Return the fields of a case as plain JSON values."""
     return {name: getattr(case, name) for name in FIELDS} | {"sizes": dict(case.sizes)}
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """The fields that differ from their defaults: what a revision without a field that was added later understands as well."""
+    """Return the fields that differ from their defaults, which an older version without a later field
+    understands too.
+    """
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
-    """The case with these fields; an unknown field or a bad value is a `Refusal`."""
+    """Return the case with these fields; raise `Refusal` for an unknown field or a bad value."""
     for name in fields:
         if name not in FIELDS:
             raise unknown_name("field", name, FIELDS)
     return Case(**fields)
 
 
-def problem(case: Case) -> tuple:
-    """What is computed, not how: equal for two cases whose results are the same numbers."""
-    return tuple(tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in PROBLEM)
+def problem(case: Case) -> tuple[Any, ...]:
+    """Return what is computed: equal for two cases whose results are the same numbers."""
+    return case.problem
 
 
 # Fields that a label gives with their names.
-_NAMED_IN_LABEL = (
-    "points",
-    "devices",
-    "wrt",
-    "split",
-    "chunk",
-    "block",
-    "reduce",
-    "storage",
-    "remat",
-    "forward",
-    "mesh",
-    "data_seed",
-)
+_NAMED_IN_LABEL = {
+    "points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh", "data_seed",
+}  # fmt: skip
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """A case in one line, as people say it: the fields that tell it from its neighbours, in the order of the fields."""
+    """Return a case as one line of text: the fields that tell it from other cases, in the order of the
+    fields.
+    """
     out = set(leave_out)
     words = []
     for name, value in to_dict(case).items():

@@ -1,7 +1,7 @@
-"""Draws: random inputs in which any slice of rows comes from (seed, name, row) alone.
+"""Random inputs: any slice of rows is made from (seed, name, row) alone.
 
-The same row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in blocks, each block
-from a Philox generator of its own. Knows NumPy; does not know what the numbers are for.
+The same row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in
+blocks, each block from a Philox generator of its own. Knows NumPy; does not know what the numbers are for.
 """
 
 import math
@@ -21,7 +21,8 @@ _SMALLEST = 2.0**-24  # keeps the open interval open after rounding to float32 a
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input: the shape of one row, and how rows are made: `make(generator, rows)` -> float64 (len(rows), *shape)."""
+    """An input: the shape of one row, and `make(generator, rows)`, which returns float64 (len(rows),
+    *shape)."""
 
     shape: tuple[int, ...]
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
@@ -34,7 +35,8 @@ class InputSpec:
 
 
 def _shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
-    """Return the shape that a function was given, as separate sizes or as one tuple; a bad size is a `Refusal`."""
+    """Return the shape that a function was given, as separate sizes or as one tuple; a bad size is a
+    `Refusal`."""
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
     shape = []
     for size in sizes:
@@ -60,7 +62,9 @@ def _require_finite(function: str, **numbers: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Uniform on the open interval (low, high). The shape is given as sizes, `uniform(2, 3)`, or as a tuple."""
+    """Return an input that is uniform on the open interval (low, high). Give its shape as sizes, `uniform(2,
+    3)`, or as a tuple.
+    """
     shape = _shape("uniform", shape, "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)")
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
@@ -69,7 +73,8 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Normal with this mean and standard deviation. The shape is given as for `uniform`."""
+    """Return an input that is normal with this mean and standard deviation. Give its shape as for
+    `uniform`."""
     shape = _shape("normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)")
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):
@@ -78,7 +83,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Poisson counts, one integer a row."""
+    """Return an input of Poisson counts, one integer for each row."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -86,7 +91,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_block(draw: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Rows `start` to `stop` of the input `name`: float64, (stop - start, *shape)."""
+    """Return rows `start` to `stop` of the input `name`: float64, (stop - start, *shape)."""
     block_rows = max(1, _BLOCK // max(1, math.prod(draw.shape)))
     taken = np.empty((stop - start, *draw.shape))
     for block in range(start // block_rows, -(-stop // block_rows)):

@@ -1,8 +1,8 @@
-"""Programs: a derivative laid out over devices by `jit`, `shard_map` or `pmap`.
+"""Lay out a derivative over devices with `jit`, `shard_map` or `pmap`.
 
-Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution is only the question
-of which is cut, so the three apis differ in how the same local function is wrapped. Returns what to compile, with the shapes and
-shardings of its arguments; never places or allocates anything.
+Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution
+is only the question of which is cut, so the three apis differ in how the same local function is wrapped.
+Returns what to compile, with the shapes and shardings of its arguments; never places or allocates anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,30 +14,31 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import jacobian
+from scaling.core import extensions, jacobian
 from scaling.core.case import Case, Refusal
 from scaling.core.gather import gather_pieces, gather_result
+from scaling.core.pattern import GatherIndices
 from scaling.core.shape import DerivativeShape, ceil_div, derivative_shape, input_structs
 from scaling.core.slices import DevicePosition
 from scaling.core.workload import Workload
-from scaling.options.sparse.gather import GatherIndices
-from scaling.options.sparse.gather import gather_indices as entries_of
 
 POINTS, SEEDS = (
     "points",
     "seeds",
 )  # the axes of the mesh; pmap has the first alone, along which devices over seeds follow each other
-# Arguments that are no inputs, whose names have no "+": the entries that are read, one array a part; the first seed.
+# Arguments that are no inputs, whose names have no "+": the entries that are read, one array a part; the
+# first seed.
 ENTRIES, START = "+entries", "+start"
 Named = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function of positional arrays to compile, those arrays' shapes, dtypes and shardings by name, and how to read the result.
+    """A function to compile, the shapes, dtypes and shardings of its arguments by name, and how to gather its
+    result.
 
-    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays that follow each
-    other along the inputs. given: the arguments that are no inputs, by
+    collect: result -> (points, outputs, inputs) on the host, as `shape.due` says; pieces: the same in arrays
+    that follow each other along the inputs. given: the arguments that are no inputs, by
     name: what a colouring needs, and the first seed of a step.
     """
 
@@ -50,31 +51,30 @@ class Program:
 
 
 def lay_out(
-    case: Case, workload: Workload, devices: Sequence[Any], sizes: DerivativeShape | None = None, stepped: bool = False
+    case: Case,
+    workload: Workload,
+    devices: Sequence[Any],
+    sizes: DerivativeShape | None = None,
+    stepped: bool = False,
 ) -> Program:
-    """The program of a case on these devices, of which there must be as many as the case says.
+    """Return the program of a case on these devices, as many as the case has.
 
-    stepped: with the number of its first seed as an argument, for a program that takes one step after another.
+    stepped: with the number of its first seed as an argument, for a program that takes one step after
+    another.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
-    entries = entries_of(sizes, case.axes[1]) if sizes.coloring is not None else None
+    colored = sizes.coloring is not None
+    entries = extensions.load("sparse").gather_indices(sizes, case.axes[1]) if colored else None
     given = _given(sizes, entries) | ({START: np.zeros((), np.int32)} if stepped else {})
     points, shared = input_structs(case, workload)
     each = ceil_div(case.points, case.axes[0])
     points = {name: jax.ShapeDtypeStruct((each, *x.shape[1:]), x.dtype) for name, x in points.items()}
-    local = jacobian.local_derivative(case, workload, sizes)
-
-    def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
-        named = dict(zip([*points, *shared, *given], arrays, strict=True))
-        own = {name: named[name][0] if name.startswith(ENTRIES) else named[name] for name in given if name != START}
-        coloring = {name.removeprefix("+"): array for name, array in own.items()}
-        at = here._replace(start=named.get(START, 0))
-        return local({name: named[name] for name in points}, {name: named[name] for name in shared}, coloring, at)
-
+    arguments = _Arguments(points, shared, given)
+    on_device = _device_function(jacobian.local_derivative(case, workload, sizes), arguments)
     wrap = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}[case.api]
-    wrapped, arguments = wrap(case, on_device, _Arguments(points, shared, given), devices)
+    wrapped, structs = wrap(case, on_device, arguments, devices)
     leading = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]
 
     def meshed(result: Any) -> Any:
@@ -82,7 +82,7 @@ def lay_out(
 
     return Program(
         wrapped,
-        arguments,
+        structs,
         lambda result: gather_result(case, workload, sizes, entries, meshed(result)),
         lambda result: gather_pieces(case, workload, sizes, entries, meshed(result)),
         sizes,
@@ -92,7 +92,9 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a device is given, by name: its own points, what all share, and what a colouring or a step needs."""
+    """The arguments of one device by name: its points, the shared inputs, and what a colouring or a step
+    needs.
+    """
 
     points: Named
     shared: Named
@@ -100,18 +102,37 @@ class _Arguments:
 
     @property
     def local(self) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """The shape and dtype of each on one device."""
+        """The shape and dtype of each argument on one device."""
         own = {name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()}
         everything = {**self.points, **self.shared, **self.given}
         return {name: (own.get(name, x.shape), x.dtype) for name, x in everything.items()}
 
     def spec(self, name: str) -> P:
-        """How it is cut over the mesh."""
+        """Return how an argument is partitioned over the mesh."""
         return P(POINTS) if name in self.points else P(SEEDS) if name.startswith(ENTRIES) else P()
 
 
+def _device_function(local: Callable[..., Any], arguments: _Arguments) -> Callable[[DevicePosition, Sequence[Any]], Any]:
+    """Return the function (position, arrays in order) -> part of one device."""
+    names = [*arguments.points, *arguments.shared, *arguments.given]
+
+    def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
+        named = dict(zip(names, arrays, strict=True))
+        coloring = {
+            name.removeprefix("+"): named[name][0] if name.startswith(ENTRIES) else named[name]
+            for name in arguments.given
+            if name != START
+        }
+        points, shared = ({name: named[name] for name in group} for group in (arguments.points, arguments.shared))
+        return local(points, shared, coloring, here._replace(start=named.get(START, 0)))
+
+    return on_device
+
+
 def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, np.ndarray]:
-    """The colours of columns and rows, and for each part the entries that each device over seeds reads."""
+    """Return the colours of columns and rows, and for each part the entries that each device over seeds
+    reads.
+    """
     if entries is None:
         return {}
     assert sizes.coloring is not None
@@ -121,23 +142,28 @@ def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, n
     return found | {f"{ENTRIES} {k}": at for k, at in enumerate(entries.at)}
 
 
-def _jit(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
-    """The plain program on one device; left uncompiled where the case says so."""
+def _jit(
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
+    """Return the program on one device; it is not compiled with jit=false."""
     one = SingleDeviceSharding(devices[0])
     arguments = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()}
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, arguments
 
 
-def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
-    """The same function on every device of the mesh."""
+def _shard_map(
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
+    """Return the program that runs the same function on every device of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
         here = DevicePosition(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _over_all(case))
         return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
 
-    # Every part of the result is its device's own. Were JAX to check what is replicated, it would also all-reduce the derivative
+    # Every part of the result is its device's own. Were JAX to check what is replicated, it would also
+    # all-reduce the derivative
     # by a replicated input, which is the whole Jacobian.
     specs = tuple(given.spec(name) for name in given.local)
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
@@ -151,14 +177,16 @@ def _shard_map(case: Case, on_device: Callable, given: _Arguments, devices: Sequ
 
 
 def _over_all(case: Case) -> Callable[[Any], Any]:
-    """The sum over all devices, where it is asked for and there are several."""
+    """Return the sum over all devices with split=data, otherwise the identity."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
 
 
-def _pmap(case: Case, on_device: Callable, given: _Arguments, devices: Sequence[Any]) -> tuple[Callable, Named]:
-    """The same again, by the older api: devices are one axis, and what they share is repeated along it."""
+def _pmap(
+    case: Case, on_device: Callable[..., Any], given: _Arguments, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Named]:
+    """Return the same program by pmap: devices are one axis, and shared inputs are repeated along it."""
 
     def on_axis(*arrays: Any) -> Any:
         device = jax.lax.axis_index(POINTS)

@@ -1,7 +1,8 @@
 """Pytrees: inputs that are pytrees of draws, and functions that return pytrees of arrays, made flat.
 
-Each leaf of an input becomes an input of its own, named by its path, such as `params.w`. The leaves of an output are
-raveled and concatenated in the order of `jax.tree.leaves`. Imports JAX only where a function runs or an input is a pytree.
+Each leaf of an input becomes an input of its own, named by its path, such as `params.w`. The leaves of an
+output are raveled and concatenated in the order of `jax.tree.leaves`. Imports JAX only where a function runs
+or an input is a pytree.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Tree:
-    """An input that is a pytree: its name, its structure, and the flat names of its leaves in the order of the tree."""
+    """An input that is a pytree: its name, its structure, and the flat names of its leaves in the order of
+    the tree."""
 
     name: str
     structure: Any
@@ -28,7 +30,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class TakesTrees:
-    """A function of pytrees, called with their leaves by flat name; equal to another one of the same function."""
+    """A function of pytrees, called with their leaves by flat name; equal to another one of the same
+    function."""
 
     function: Callable[..., Any]
     trees: tuple[Tree, ...]
@@ -41,7 +44,8 @@ class TakesTrees:
 class ReturnsArray(TakesTrees):
     """A function whose result may be a pytree of arrays: called, it returns one array.
 
-    what: the function in the words of an error message. leading: the number of leading axes that all leaves share.
+    what: the function in the words of an error message. leading: the number of leading axes that all leaves
+    share.
     """
 
     what: str = "function"
@@ -53,10 +57,11 @@ class ReturnsArray(TakesTrees):
 
 @dataclass(frozen=True)
 class ReturnsDerivative(TakesTrees):
-    """A function that returns a derivative, an array or a pytree such as `jax.jacrev` returns: called, it returns one array.
+    """A function that returns a derivative, an array or a pytree such as `jax.jacrev` returns: called, it
+    returns one array.
 
-    columns: how many numbers each leaf of the inputs to differentiate by has. per_point: whether the points lead; otherwise
-    the derivative is that of a sum over points.
+    columns: how many numbers each leaf of the inputs to differentiate by has. per_point: whether the points
+    lead; otherwise the derivative is that of a sum over points.
     """
 
     what: str = "function"
@@ -71,14 +76,15 @@ class ReturnsDerivative(TakesTrees):
 class TakesBlocks(TakesTrees):
     """A reference in NumPy, which takes its inputs in one mapping."""
 
-    def __call__(self, named: Named, /) -> Any:  # type: ignore[override]
+    def __call__(self, named: Named, /) -> Any:  # type: ignore[override, unused-ignore]
         return self.function(rebuild(self.trees, named))
 
 
 def flatten_inputs(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], tuple[Tree, ...]]:
     """Return the draws of `points` or `shared` by flat name, and the inputs among them that are pytrees.
 
-    group: the argument of `Workload` that holds them. An input that is neither a draw nor a pytree of draws is a `Refusal`.
+    group: the argument of `Workload` that holds them. An input that is neither a draw nor a pytree of draws
+    is a `Refusal`.
     """
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
@@ -150,7 +156,8 @@ def describe(value: Any) -> str:
 
 
 def rebuild(trees: Iterable[Tree], named: Named) -> dict[str, Any]:
-    """Return the inputs as the user's function takes them: leaves by flat name put back into their pytrees."""
+    """Return the inputs as the user's function takes them: leaves by flat name put back into their
+    pytrees."""
     whole = dict(named)
     for tree in trees:
         import jax
@@ -160,7 +167,8 @@ def rebuild(trees: Iterable[Tree], named: Named) -> dict[str, Any]:
 
 
 def names_under(name: str, draws: Mapping[str, InputSpec]) -> list[str]:
-    """Return the flat names that a name stands for: an input, a leaf of it, or all real leaves below a node of a pytree."""
+    """Return the flat names that a name stands for: an input, a leaf of it, or all real leaves below a node
+    of a pytree."""
     if name in draws:
         return [name]
     return [leaf for leaf, draw in draws.items() if leaf.startswith(f"{name}.") and not draw.integer]
@@ -172,7 +180,8 @@ def top_level(names: Iterable[str]) -> list[str]:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return a function's result as one array: (*leading axes, numbers) where it is a pytree of several arrays."""
+    """Return a function's result as one array: (*leading axes, numbers) where it is a pytree of several
+    arrays."""
     if hasattr(result, "shape"):
         return result
     import jax
@@ -231,7 +240,8 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], each: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays can be the blocks of a derivative, row by row, the k-th by an input of `each[k]` numbers."""
+    """Return whether arrays can be the blocks of a derivative, row by row, the k-th by an input of `each[k]`
+    numbers."""
     if len(each) != len(leaves) or any(n == 0 for n in each):
         return False
     if not per_point:

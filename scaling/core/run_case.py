@@ -1,4 +1,5 @@
-"""An attempt at a case: built, compiled, run once, checked, then sampled by turns, until there is a record, whatever happens.
+"""Run a case: build, compile, call once, check, then sample in turns, until there is a record, whatever
+happens.
 
 Knows devices and programs; not where a record goes, nor who asks.
 """
@@ -11,33 +12,64 @@ import gc
 import hashlib
 import itertools
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.experimental.compilation_cache import compilation_cache
 
-from scaling.core import check, compile_case, environment, inputs, layout, memory, shape, timing, user_frames, workload
-from scaling.core.case import AUTO, CEILING, Case, Refusal
+from scaling.core import (
+    check,
+    compile_case,
+    environment,
+    extensions,
+    inputs,
+    layout,
+    memory,
+    process_cache,
+    shape,
+    timing,
+    user_frames,
+    workload,
+)
+from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
+from scaling.core.compile_case import CompiledCase, CompileSettings, MissingMemory
+from scaling.core.measurement import (
+    BlockFacts,
+    CheckFacts,
+    DerivativeFacts,
+    DispatchLatency,
+    Ending,
+    FirstCall,
+    HostAfter,
+    HostBefore,
+    Measurement,
+    MemoryNeeds,
+    PeakMemory,
+    PeerFacts,
+    ProgramFacts,
+    Recompilations,
+    Report,
+    SamplingTime,
+    Start,
+    coloring_facts,
+    fields_of,
+    merge_samples,
+)
 from scaling.core.record import Record
 from scaling.core.sampling import Samples, Sampling
-from scaling.options import host_monitor
-from scaling.options.autochunk import Blocks
-from scaling.options.program import hlo_cost, program_stats
-from scaling.peers import interface
+from scaling.core.shape import DerivativeShape
+from scaling.core.workload import Workload
 
-_TOLD = 300  # characters of an error that processes tell each other
-_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds")
+_SHARED_TEXT = 300  # characters of an error that processes send each other
+_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
 
 
 class CaseEnded(Exception):
-    """Why a case ends without a time: (status, reason, words)."""
+    """A case ends without a time: its status, the reason, and the text of the record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -45,7 +77,7 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """Where cases run: devices, those of every process, the platform, and how processes that share a case compare notes."""
+    """The processes that run a case: all devices, the platform, and how the processes exchange numbers."""
 
     devices: list[Any]
     platform: str
@@ -57,21 +89,111 @@ class ProcessGroup(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case on its way to its record: what was found out so far, and the turns in which it is sampled."""
+    """A case on the way to its record: what its stages found out so far, and the turns in which it is
+    sampled."""
 
     blank: Record
-    found: dict[str, Any]
     turns: Iterator[bool] | None = None  # whether the samples are enough now
     ready: "CheckedProgram | None" = None  # what is sampled
+    parts: dict[type, Any] = field(default_factory=dict)
+
+    def add(self, part: Any) -> None:
+        """Keep what a stage found out, in place of an earlier value of the same type."""
+        self.parts[type(part)] = part
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the case ended without a time; None while it goes on."""
+        return self.parts.get(Ending)
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end before its time, for better or worse."""
-        return "status" in self.found
+        """Whether the case ended without a time."""
+        return self.ending is not None
 
     def record(self) -> Record:
-        """What happened."""
-        return dataclasses.replace(self.blank, **{"status": "ok"} | self.found)
+        """Put the record together."""
+        fields = {name: value for part in self.parts.values() for name, value in fields_of(part).items()}
+        return dataclasses.replace(self.blank, **{"status": "ok"} | fields)
+
+
+class CheckedProgram(NamedTuple):
+    """A case that was run once and found right: what to call, how to wait, or a peer's own way to take
+    samples.
+
+    check: takes a result, and raises `CaseEnded` where it is wrong.
+    """
+
+    call: Callable[[], Any]
+    wait: Callable[[Any], Any] | None
+    check: Callable[[Any], None]
+    sample: Callable[[Sampling], Samples] | None = None
+
+
+class Runner(NamedTuple):
+    """A case ready to be called: how to collect its result on the host, and a peer's own way to take
+    samples."""
+
+    sizes: DerivativeShape
+    call: Callable[[], Any]
+    collect: Callable[[Any], Any]
+    sample: Callable[[Sampling], Samples] | None = None
+
+
+def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
+    """Run one case and return its record, whatever happens."""
+    attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
+    while not attempt.ended and not take_turn(attempt):
+        pass
+    return finish_case(attempt)
+
+
+def prepare_case(
+    blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
+) -> Attempt:
+    """Build, compile, run once and check a case; return an attempt that can take turns, or one that ended.
+
+    known_blocks: the blocks that another attempt at this case found, as its record has them.
+    """
+    mine = [device for device in group.devices if device.process_index == group.rank]
+    peak, held = memory.peak(mine), memory.held(mine)
+    attempt = Attempt(blank)
+    attempt.add(Start(datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")))
+    with _record_failure(attempt):
+        # First: the first program of a process pays for the start of JAX itself.
+        attempt.add(DispatchLatency(_dispatch_latency(blank.case, group)))
+        attempt.ready = _compile_and_check(blank.case, group, attempt.add, known_blocks)
+        now = memory.peak(mine)
+        # An allocator never forgets an older peak, and holds what other cases were prepared with.
+        attempt.add(PeakMemory(None if now is None or now == peak else now - (held or 0)))
+        attempt.turns = _sample_turns(attempt, group, sampling)
+    return attempt
+
+
+def refuse_case(blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None) -> Attempt:
+    """Return an attempt that failed before it began, because the workload is not the one that was asked
+    for."""
+    words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
+    return fail_case(Attempt(blank), "not_as_asked", words)
+
+
+def fail_case(attempt: Attempt, reason: str, text: str) -> Attempt:
+    """End an attempt as failed."""
+    with _record_failure(attempt):
+        raise CaseEnded("failed", reason, text)
+    return attempt
+
+
+def take_turn(attempt: Attempt) -> bool:
+    """Take the samples of one turn; return whether they are enough now, or the attempt ended."""
+    assert attempt.turns is not None
+    began = time.perf_counter()
+    with _record_failure(attempt):
+        enough = next(attempt.turns)
+        earlier = attempt.parts.get(SamplingTime, SamplingTime(0.0)).sampling_seconds
+        attempt.add(SamplingTime(earlier + time.perf_counter() - began))
+        return enough
+    return True
 
 
 def finish_case(attempt: Attempt) -> Record:
@@ -83,126 +205,79 @@ def finish_case(attempt: Attempt) -> Record:
     return attempt.record()
 
 
-def _check_again(ready: "CheckedProgram") -> None:
-    """Raise `Unfit` where a later call gives a wrong result. A system that takes its own samples is not asked."""
+def _check_again(ready: CheckedProgram) -> None:
+    """Raise `CaseEnded` where a later call gives a wrong result. A peer that takes its own samples is not
+    called."""
     if ready.sample is None:
         ready.check(jax.block_until_ready(ready.call()))
 
 
-def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """One case from nothing to a record, whatever happens on the way."""
-    attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
-    while not attempt.ended and not take_turn(attempt):
-        pass
-    return finish_case(attempt)
-
-
-def prepare_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
-    """Build, compile, run once and check: an attempt that can take turns, or one that ended.
-
-    known: the blocks that another attempt at this case came to, as its record has them.
-    """
-    if known is not None:
-        _KNOWN.setdefault(blank.case, Blocks(known["block"], known["chunk"], known["storage"]))
-    mine = [device for device in place.devices if device.process_index == place.rank]
-    peak, held = memory.peak(mine), memory.held(mine)
-    attempt = Attempt(blank, {"started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")})
-    with _record_failure(attempt):
-        attempt.found["floor_seconds"] = _dispatch_floor(
-            blank.case, place
-        )  # first: a process's first program pays for JAX's own start
-        ready = _compile_and_check(blank.case, place, attempt.found)
-        now = memory.peak(mine)
-        # An allocator never forgets an older peak, and holds what other cases were prepared with.
-        attempt.found["peak_bytes"] = None if now is None or now == peak else now - (held or 0)
-        attempt.ready = ready
-        attempt.turns = _sample_turns(attempt, place, sampling)
-    return attempt
-
-
-def refuse_case(blank: Record, place: ProcessGroup, sampling: Sampling, known: dict[str, Any] | None = None) -> Attempt:
-    """An attempt that ended before it began, because what is to run is not what was asked for."""
-    words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
-    return fail_case(Attempt(blank, {}), "not_as_asked", words)
-
-
-def fail_case(attempt: Attempt, reason: str, text: str) -> Attempt:
-    """End an attempt as failed."""
-    with _record_failure(attempt):
-        raise CaseEnded("failed", reason, text)
-    return attempt
-
-
-def take_turn(attempt: Attempt) -> bool:
-    """Take samples for a turn; whether they are enough now, for good or because the attempt ended."""
-    assert attempt.turns is not None
-    began = time.perf_counter()
-    with _record_failure(attempt):
-        enough = next(attempt.turns)
-        attempt.found["sampling_seconds"] = attempt.found.get("sampling_seconds", 0.0) + time.perf_counter() - began
-        return enough
-    return True
-
-
 @contextlib.contextmanager
 def _record_failure(attempt: Attempt) -> Iterator[None]:
-    """Whatever goes wrong in here becomes the end of the attempt, in words."""
+    """End the attempt with the reason of any exception."""
     try:
         yield
     except Exception as error:
-        attempt.found |= error.needs if isinstance(error, shape.TooLarge) else {}
-        attempt.found |= zip(("status", "reason", "text"), _reason_of(error), strict=True)
+        if isinstance(error, shape.TooLarge) and error.needs:
+            attempt.add(MemoryNeeds(**error.needs))
+        attempt.add(Ending(*_reason_of(error)))
         if not isinstance(error, CaseEnded | shape.TooLarge):
             cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
-            print(f"{user_frames.MARK}{attempt.blank.key}", user_frames.describe(cause), sep="\n", file=sys.stderr, flush=True)
+            frames = user_frames.describe(cause)
+            print(f"{user_frames.MARK}{attempt.blank.key}", frames, sep="\n", file=sys.stderr, flush=True)
     if attempt.ended:
-        attempt.found |= {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}  # no time of what went wrong in the end
+        attempt.add(attempt.parts.get(Measurement, Measurement()).without_samples())
         attempt.turns = attempt.ready = None
         gc.collect()
 
 
-class CheckedProgram(NamedTuple):
-    """A case that was run once and found right: what to call, what to wait with, or a peer's own way to take samples.
+def _compile_and_check(
+    case: Case, group: ProcessGroup, report: Report, known_blocks: Mapping[str, Any] | None = None
+) -> CheckedProgram:
+    """Compile a case, run it once and check the result.
 
-    check: takes a result, and raises `Unfit` where it is wrong.
+    report: takes what a stage finds out at once, in case the next one fails.
     """
-
-    call: Callable[[], Any]
-    wait: Callable[[Any], Any] | None
-    check: Callable[[Any], None]
-    sample: Callable[[Sampling], Samples] | None = None
-
-
-def _compile_and_check(case: Case, place: ProcessGroup, found: dict[str, Any]) -> CheckedProgram:
-    """A case compiled, run once and checked. What is learnt goes into `found` as it is learnt, so that a failure keeps it."""
-    with _fail_together(place):
+    with _fail_together(group):
         built = workload.build(case)
-        sizes, ask, collect, sample = (_compile_program if case.engine == "jax" else _prepare_peer)(case, built, place, found)
-        found["first_seconds"], result = timing.time_once(lambda: jax.block_until_ready(ask()))
-        wait = make_waiter(result) if case.engine == "jax" else None
-    pattern = sizes.coloring.pattern if sizes.coloring else None
-    seen: list[bytes] = []  # the digest of the result that was found right
+        if case.engine == JAX:
+            runner = _compile_program(case, built, group, report, known_blocks)
+        else:
+            runner = _prepare_peer(case, built, group, report)
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(runner.call()))
+        report(FirstCall(first_seconds))
+        wait = make_waiter(result) if case.engine == JAX else None
+    checked = _make_check(case, built, group, runner, report)
+    checked(result)
+    return CheckedProgram(runner.call, wait, checked, runner.sample)
+
+
+def _make_check(case: Case, built: Workload, group: ProcessGroup, runner: Runner, report: Report) -> Callable[[Any], None]:
+    """Return the function that raises `CaseEnded` where a result is wrong."""
+    pattern = runner.sizes.coloring.pattern if runner.sizes.coloring else None
+    right: list[bytes] = []  # the digests of results that were found right
+    spent = 0.0
 
     def checked(result: Any) -> None:
+        nonlocal spent
         began = time.perf_counter()
-        if place.processes > 1:
+        if group.processes > 1:
             result = multihost_utils.process_allgather(result, tiled=True)
-        with _fail_together(place):
-            got = collect(result)
+        with _fail_together(group):
+            got = runner.collect(result)
             del result
             digest = _digest(got)
-            if digest in seen:  # the same numbers to the last bit
+            if digest in right:  # the same numbers to the last bit
                 return
-            verdict = check.verdict(case, built, sizes, got, place.platform, pattern=pattern)
-            found.update(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
-            found["check_seconds"] = found.get("check_seconds", 0.0) + time.perf_counter() - began
+            verdict = check.verdict(case, built, runner.sizes, got, group.platform, pattern=pattern)
+            spent += time.perf_counter() - began
+            report(CheckFacts(verdict.error, verdict.tolerance, verdict.checked, spent))
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                raise CaseEnded(status, verdict.reason, (verdict.text or "") + (", in a later call" if seen else ""))
-            seen.append(digest)
+                raise CaseEnded(status, verdict.reason, (verdict.text or "") + (", in a later call" if right else ""))
+            right.append(digest)
 
-    checked(result)
-    return CheckedProgram(ask, wait, checked, sample)
+    return checked
 
 
 def _digest(got: np.ndarray) -> bytes:
@@ -212,239 +287,203 @@ def _digest(got: np.ndarray) -> bytes:
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """What waits for every output of results like this one, in the least time: `jax.block_until_ready` adds 1 us to a call."""
+    """Return the fastest function that waits for results like this one: `jax.block_until_ready` adds 1 us to
+    a call."""
     if hasattr(example, "block_until_ready"):
-        return type(example).block_until_ready
+        wait: Callable[[Any], Any] = type(example).block_until_ready
+        return wait
     if isinstance(example, list | tuple) and example and all(hasattr(leaf, "block_until_ready") for leaf in example):
         return lambda result: [leaf.block_until_ready() for leaf in result]
     return jax.block_until_ready
 
 
 @contextlib.contextmanager
-def _fail_together(place: ProcessGroup) -> Iterator[None]:
-    """What fails in one process fails in all, so that none waits for another that has given up."""
+def _fail_together(group: ProcessGroup) -> Iterator[None]:
+    """Raise an error of one process in all of them, so that none waits for one that failed."""
     error = None
     try:
         yield
     except Exception as caught:
         error = caught
-    fine = [each[0] == 1.0 for each in place.gather([float(error is None)])]
+    fine = [each[0] == 1.0 for each in group.gather([float(error is None)])]
     if all(fine):
         return
-    told = timing.gather_text(place.gather, "|".join(_reason_of(error or Exception()))[:_TOLD])
+    texts = timing.gather_text(group.gather, "|".join(_reason_of(error or Exception()))[:_SHARED_TEXT])
     if error is not None:
         raise error
-    status, reason, words = told[fine.index(False)].split("|", 2)
-    raise CaseEnded(status, reason, f"process {fine.index(False)} of {place.processes}: {words}")
+    status, reason, words = texts[fine.index(False)].split("|", 2)
+    raise CaseEnded(status, reason, f"process {fine.index(False)} of {group.processes}: {words}")
 
 
-def _compile_program(case: Case, built: Any, place: ProcessGroup, found: dict[str, Any]) -> tuple:
-    """A case of JAX made ready: (sizes, what asks for the result, collect, sample). Nothing is allocated before it fits."""
-    if case.seeds == "colored":  # the pattern is detected at inputs that are there
-        bound = compile_case.lower_bound(case, built, shape.derivative_shape(case, built))
-        compile_case.require_room(bound, _missing_memory(case, built, place))
-    colors = compile_case.detect_coloring(case, built)
-    sizes = shape.derivative_shape(case, built, colors)
-    found |= {"passes": sizes.passes or None, "padding": shape.padding_share(case, sizes)} | program_stats.coloring_counts(colors)
-    one = _compile_fitting(case, built, place, sizes, found)
-    found |= {name: getattr(one.stages, name) for name in _STAGES[:3]} | one.needs
-    found["compulsory_bytes"] = compile_case.compulsory_bytes(one, built)
-    read = hlo_cost.read(one.stages.compiled.as_text()) if one.stages.compiled is not None else None
-    found |= program_stats.program_work(one, built, place.devices, read)
-    if read and (words := program_stats.unexpected_collectives(case, read.collectives)):
-        raise CaseEnded("failed", "collective", words)
-    ask, collect = compile_case.make_runner(one, built)
-    return sizes, ask, collect, None
+def _compile_program(
+    case: Case, built: Workload, group: ProcessGroup, report: Report, known_blocks: Mapping[str, Any] | None
+) -> Runner:
+    """Compile a case for JAX, and place its inputs. Nothing is allocated before it fits."""
+    missing = _missing_memory(case, built, group)
+    sizes = compile_case.settle_shape(case, built, missing)
+    report(DerivativeFacts(sizes.passes or None, shape.padding_share(case, sizes)))
+    if sizes.coloring is not None:
+        report(coloring_facts(sizes.coloring))
+    one = _compile_for(group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks))
+    if one.blocks is not None:
+        report(BlockFacts(one.blocks, shape.count_passes(one.case, built, sizes)))
+    seconds = {name: getattr(one.stages, name) for name in _STAGES}
+    report(ProgramFacts(**seconds, **one.needs, compulsory_bytes=one.compulsory_bytes))
+    work, unexpected = extensions.load("program_stats").measure_work(one, group.devices)
+    report(work)
+    if unexpected:
+        raise CaseEnded("failed", "collective", unexpected)
+    return Runner(sizes, *compile_case.make_runner(one))
 
 
-def _compile_fitting(case: Case, built: Any, place: ProcessGroup, sizes: Any, found: dict[str, Any]) -> compile_case.CompiledCase:
-    """The case compiled so that it fits; skipped with the figures where it does not."""
-    several = place.processes > 1
-    if several and (case.storage == "host" or (case.chunk == AUTO and case.api == "pmap")):
-        what = "storage=host" if case.storage == "host" else "chunk=auto with pmap"
-        raise CaseEnded("skipped", "not_defined", f"{what} is measured in one process")
+def _compile_for(
+    group: ProcessGroup, case: Case, built: Workload, sizes: DerivativeShape, settings: CompileSettings
+) -> CompiledCase:
+    """Compile a case for a group of processes; skip what only one process can measure."""
+    several = group.processes > 1
+    only_one_process = {
+        "storage=host": case.storage == "host",
+        "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
+        "the cache": case.cache is not None,
+    }
+    for what, asked in only_one_process.items():
+        if several and asked:
+            raise CaseEnded("skipped", "not_defined", f"{what} is measured in one process")
 
     def stages(program: layout.Program) -> timing.Stages:
         placed = case.api == "pmap" and several  # where pmap takes no abstract arguments
         given = inputs.place_inputs(case, built, program) if placed else [*program.arguments.values()]
-        with _compilation_cache(case, place, program, given):
-            return timing.compile_stages(program.function, given)
+        return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    too_much = _missing_memory(case, built, place)
-    one, blocks = compile_case.compile_fitting(stays, built, sizes, place.devices, stages, too_much, _KNOWN.get(case))
-    if blocks is not None:
-        found |= {"blocks": blocks, "passes": shape.count_passes(one.case, built, sizes)}
-        _KNOWN[case] = Blocks(blocks["block"], blocks["chunk"], blocks["storage"])
-    return one
+    return compile_case.compile_case(stays, built, group.devices, dataclasses.replace(settings, stages=stages), sizes)
 
 
-def _missing_memory(case: Case, built: Any, place: ProcessGroup) -> compile_case.MissingMemory:
-    """Return the function that says what a program of a case lacks here, in words."""
-
-    def too_much(one: compile_case.CompiledCase) -> str | None:
-        beside = compile_case.host_bytes(one, built)
-        words = memory.lacking(one.needs, place.devices, place.platform, case.memory_limit, 1 + (one.plan is not None), beside)
-        # Where one process has too little, all have.
-        return next((words for words in timing.gather_text(place.gather, words or "") if words), None)
-
-    return too_much
-
-
-_KNOWN: dict[Case, Blocks] = {}  # the blocks that a case was found to fit in
-
-
-@contextlib.contextmanager
-def _compilation_cache(case: Case, place: ProcessGroup, program: Any, given: list[Any]) -> Iterator[None]:
-    """JAX's persistent compilation cache as the case wants it: none, an empty one, or one that holds this program."""
+def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timing.Stages:
+    """Compile with the persistent compilation cache that the case asks for."""
     if case.cache is None:
-        yield
-        return
-    if place.processes > 1:
-        raise CaseEnded("skipped", "not_defined", "the cache is measured in one process")
-    hits = _cache_hits()
-    hits.clear()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {
-            "jax_enable_compilation_cache": True,
-            "jax_compilation_cache_dir": folder,
-            "jax_persistent_cache_min_compile_time_secs": 0.0,
-            "jax_persistent_cache_min_entry_size_bytes": -1,
-        }
-        before = {name: getattr(jax.config, name) for name in settings}
-        try:
-            for name, value in settings.items():
-                jax.config.update(name, value)
-            compilation_cache.reset_cache()
-            if case.cache == "warm":
-                timing.compile_stages(program.function, given)
-            jax.clear_caches()  # what this process has traced and compiled itself
-            yield
-        finally:
-            for name, value in before.items():
-                jax.config.update(name, value)
-            compilation_cache.reset_cache()
-    if bool(hits) != (case.cache == "warm"):
-        raise CaseEnded("skipped", "not_defined", "this backend keeps no compiled programs")
+        return stages()
+    option = extensions.load("compilation_cache")
+    try:
+        with option.persistent_cache(case.cache, stages):
+            return stages()
+    except option.CacheUnavailable as error:
+        raise CaseEnded("skipped", "not_defined", str(error)) from None
 
 
-@functools.cache
-def _cache_hits() -> list[str]:
-    """Every hit of the compilation cache from now on, as JAX tells of it."""
-    hits: list[str] = []
-    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
-    return hits
+def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> MissingMemory:
+    """Return the function that says what a program of a case lacks in this group, in words."""
+
+    def missing(one: CompiledCase) -> str | None:
+        results = 1 + (one.plan is not None)
+        words = memory.lacking(one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes)
+        # Where one process has too little, all have.
+        return next((words for words in timing.gather_text(group.gather, words or "") if words), None)
+
+    return missing
 
 
-def _prepare_peer(case: Case, built: Any, place: ProcessGroup, found: dict[str, Any]) -> tuple:
-    """A peer's case made ready, likewise."""
+def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, report: Report) -> Runner:
+    """Prepare the case of a peer."""
+    peers = extensions.load("peers")
     sizes = shape.derivative_shape(case, built)
     alone = dataclasses.replace(case, devices=1)  # its threads share one copy of everything
-    too_much = _missing_memory(alone, built, place._replace(devices=place.devices[:1]))
-    compile_case.require_room(compile_case.lower_bound(alone, built, sizes), too_much)
-    due = shape.result_shape(case, built, sizes)
-    prepared = interface.module(case.engine).prepare(case, built, sizes, inputs.input_arrays(case, built), case.devices)
-    found |= {"compile_seconds": prepared.compile_seconds, "passes": prepared.passes}
-    return sizes, prepared.call, lambda result: interface.collected(case, prepared.collect(result), due), prepared.sample
+    missing = _missing_memory(alone, built, group._replace(devices=group.devices[:1]))
+    compile_case.require_room(compile_case.lower_bound(alone, built, sizes), missing)
+    expected = shape.result_shape(case, built, sizes)
+    arrays = inputs.input_arrays(case, built)
+    prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
+    report(PeerFacts(prepared.compile_seconds, prepared.passes))
+    collect = lambda result: peers.collected(case, prepared.collect(result), expected)  # noqa: E731
+    return Runner(sizes, prepared.call, collect, prepared.sample)
 
 
-def _sample_turns(attempt: Attempt, place: ProcessGroup, sampling: Sampling) -> Iterator[bool]:
-    """Samples by turns, of one fresh compilation after another; whether they are enough at each step."""
-    case, found = attempt.blank.case, attempt.found
-    found["before"] = host_monitor.read_host(place.platform, place.cores)
+def _sample_turns(attempt: Attempt, group: ProcessGroup, sampling: Sampling) -> Iterator[bool]:
+    """Sample in turns, one fresh compilation after another; yield whether the samples are enough."""
+    case, monitor = attempt.blank.case, extensions.load("host_monitor")
+    attempt.add(HostBefore(monitor.read_host(group.platform, group.cores)))
     earlier: list[Samples] = []
-    last = sampling.compilations if case.engine == "jax" and case.jit else 1
+    further: list[dict[str, Any]] = []
+    last = sampling.compilations if case.engine == JAX and case.jit else 1
     for compilation in range(1, last + 1):
         assert attempt.ready is not None
         if compilation > 1:
             _check_again(attempt.ready)
             attempt.ready = None  # and with it the arguments
-            attempt.ready = _compile_again(case, place, found)
-        for samples in _sample_steps(case, attempt.ready, place, sampling, found):
-            found |= _merge_samples([*earlier, samples])
+            attempt.ready, stages = _compile_again(attempt, group)
+            further.append(stages)
+            attempt.add(Recompilations(further))
+        for samples in _sample_steps(attempt, attempt.ready, group, sampling):
+            attempt.add(merge_samples([*earlier, samples]))
             if samples.stop_reason:
-                found["after"] = host_monitor.read_host(place.platform, place.cores)
+                attempt.add(HostAfter(monitor.read_host(group.platform, group.cores)))
             if compilation > 1:
-                found["compilations"][-1]["samples"] = len(samples.seconds)
+                further[-1]["samples"] = len(samples.seconds)
             if samples.stop_reason and compilation < last:
                 break
             yield samples.stop_reason is not None
         earlier.append(samples)
 
 
-def _compile_again(case: Case, place: ProcessGroup, found: dict[str, Any]) -> CheckedProgram:
-    """The same case from another compilation; what its stages took is kept beside those of the first."""
+def _compile_again(attempt: Attempt, group: ProcessGroup) -> tuple[CheckedProgram, dict[str, Any]]:
+    """Compile a case again; return it with the seconds of its stages."""
     jax.clear_caches()
-    stages: dict[str, Any] = {}
-    ready = _compile_and_check(case, place, stages)
-    found["compilations"] = [*found.get("compilations", []), {name: stages.get(name) for name in _STAGES}]
-    return ready
+    again = Attempt(attempt.blank)
+    known = attempt.parts.get(BlockFacts)
+    ready = _compile_and_check(attempt.blank.case, group, again.add, known and known.blocks)
+    record = again.record()
+    return ready, {name: getattr(record, name) for name in (*_STAGES, "first_seconds")}
 
 
-def _sample_steps(
-    case: Case, ready: CheckedProgram, place: ProcessGroup, sampling: Sampling, found: dict[str, Any]
-) -> Iterator[Samples]:
-    """Samples, more of them at each step; a peer that samples by itself is asked once."""
+def _sample_steps(attempt: Attempt, ready: CheckedProgram, group: ProcessGroup, sampling: Sampling) -> Iterator[Samples]:
+    """Yield all samples so far, more of them at each step; a peer that samples by itself is asked once."""
     if ready.sample:
         return itertools.repeat(ready.sample(sampling))
+    monitor = extensions.load("host_monitor")
 
     def disturbed() -> Callable[[], list[str]]:
-        began = host_monitor.start_meter(place.platform, place.cores)
+        began = monitor.start_meter(group.platform, group.cores)
 
         def marks() -> list[str]:
-            here = host_monitor.find_disturbances(began)
-            each = place.gather([float(mark in here) for mark in host_monitor.MARKS])
-            return [mark for mark, *theirs in zip(host_monitor.MARKS, *each, strict=True) if any(theirs)]
+            here = monitor.find_disturbances(began)
+            each = group.gather([float(mark in here) for mark in monitor.MARKS])
+            return [mark for mark, *theirs in zip(monitor.MARKS, *each, strict=True) if any(theirs)]
 
         return marks
 
-    return timing.sample_turns(ready.call, sampling, ready.wait, found["floor_seconds"], place.gather, disturbed)
+    latency = attempt.parts[DispatchLatency].floor_seconds
+    return timing.sample_turns(ready.call, sampling, ready.wait, latency, group.gather, disturbed)
 
 
-_FLOORS: dict[tuple, float] = {}  # of this process, by how a call is made
-
-
-def _dispatch_floor(case: Case, place: ProcessGroup) -> float | None:
-    """Seconds of an empty call through the case's api, on as many devices; None for a peer."""
-    if case.engine != "jax":
+def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
+    """Return the seconds of an empty call through the case's api, on as many devices; None for a peer."""
+    if case.engine != JAX:
         return None
-    how = (case.api, case.jit, case.devices)
-    if how not in _FLOORS:
-        empty = Case(CEILING, "call", mode="value", api=case.api, jit=case.jit, devices=case.devices, points=case.devices)
+
+    def measure() -> float:
+        empty = Case(
+            CEILING,
+            "call",
+            mode="value",
+            api=case.api,
+            jit=case.jit,
+            devices=case.devices,
+            points=case.devices,
+        )
         empty = workload.complete(empty)
         built = workload.build(empty)
-        program = layout.lay_out(empty, built, place.devices)
+        program = layout.lay_out(empty, built, group.devices)
         arguments = inputs.place_inputs(empty, built, program)
         stages = timing.compile_stages(program.function, arguments)
         call = functools.partial(stages.call, *arguments)
         seconds = timing.time_floor(call, make_waiter(call()))
-        _FLOORS[how] = max(each[0] for each in place.gather([seconds]))
-    return _FLOORS[how]
+        return max(each[0] for each in group.gather([seconds]))
 
-
-def _merge_samples(parts: list[Samples]) -> dict[str, Any]:
-    """The samples of one compilation after another, as a record has them."""
-    marked: dict[str, list[int]] = {}
-    before = 0
-    for part in parts:
-        for mark, places in part.marked.items():
-            marked.setdefault(mark, []).extend(before + place for place in places)
-        before += len(part.turns)
-    slowest = Counter(rank for part in parts for rank in part.slowest)
-    seconds = [second for part in parts for second in part.seconds]
-    return {
-        "seconds": seconds,
-        "seconds_min": [second for part in parts for second in part.seconds_min] or seconds,
-        "slowest_rank": slowest.most_common(1)[0][0] if slowest else 0,
-        "turns": [count for part in parts for count in part.turns] or [len(seconds)],
-        "marked": marked,
-        "calls_per_sample": parts[0].calls_per_sample,
-        "stop_reason": parts[-1].stop_reason,
-    }
+    return process_cache.cached("dispatch_latency", (case.api, case.jit, case.devices), measure)
 
 
 def _reason_of(error: Exception) -> tuple[str, str, str]:
-    """What an exception makes of a case: status, reason, and at most 500 characters without paths."""
+    """Return the status, the reason and the text of an exception: at most 500 characters, without paths."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):

@@ -1,11 +1,13 @@
-"""Sampling: when to stop, and what came of it. Values that the launcher, which has no JAX, the worker and the peers share."""
+"""When sampling stops, and the samples: values that the launcher, which has no JAX, the worker and the peers
+share.
+"""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """When to stop: at an interval of the median within `width` either side, or at a cap."""
+    """When sampling stops: at an interval of the median within `width` on either side, or at a limit."""
 
     width: float = 0.02
     least: int = 7  # samples; seven are needed for the interval of a speed-up
@@ -18,7 +20,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """Every sample in order, per call, and how they were taken. Of several processes, the slowest of each sample counts."""
+    """All samples in order, per call, and how they were taken. Of several processes, the slowest counts."""
 
     seconds: list[float]
     calls_per_sample: int

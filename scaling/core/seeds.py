@@ -1,4 +1,4 @@
-"""Seeds: the matrices that linear maps are applied to, never there as a whole, and loops over their rows.
+"""Seeds: the rows of the matrix that a linear map is applied to, made one at a time, and loops over them.
 
 A seed is a tuple of arrays like the map's argument. Does not know what becomes of the slices.
 """
@@ -10,32 +10,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-SeedFunction = Callable[[Any], tuple]
+SeedFunction = Callable[[Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class SeedRange:
-    """Rows `first` to `first + count`, of which no more than `chunk` are there at a time; None takes all at once."""
+    """Rows `first` to `first + count`, of which at most `chunk` are held at a time; None takes all at
+    once."""
 
     first: Any
     count: int
     chunk: int | None = None
 
     @property
-    def rows(self) -> jax.Array:
-        """Their numbers."""
+    def rows(self) -> Any:
+        """The numbers of the rows."""
         return self.first + jnp.arange(self.count)
 
     @property
     def at_once(self) -> bool:
-        """Whether there is no need of a loop."""
+        """Whether all rows are taken without a loop."""
         return self.chunk is None or self.chunk >= self.count
 
 
-def identity_seeds(like: tuple) -> SeedFunction:
-    """The rows of the identity; zero beyond the last."""
+def identity_seeds(like: tuple[Any, ...]) -> SeedFunction:
+    """Return the function number -> row of the identity; zero beyond the last row."""
 
-    def row(number: Any) -> tuple:
+    def row(number: Any) -> tuple[Any, ...]:
         seed, start = [], 0
         for a in like:
             seed.append((number == start + jnp.arange(a.size)).astype(a.dtype).reshape(a.shape))
@@ -45,10 +46,11 @@ def identity_seeds(like: tuple) -> SeedFunction:
     return row
 
 
-def colored_seeds(like: tuple, colors: Any) -> SeedFunction:
-    """For each colour the sum of the identity's rows that have it; zero for a colour that none has."""
+def colored_seeds(like: tuple[Any, ...], colors: Any) -> SeedFunction:
+    """Return the function color -> sum of the identity's rows of that color; zero for a color without
+    rows."""
 
-    def row(number: Any) -> tuple:
+    def row(number: Any) -> tuple[Any, ...]:
         seed, start = [], 0
         for a in like:
             seed.append((colors[start : start + a.size] == number).astype(a.dtype).reshape(a.shape))
@@ -59,7 +61,7 @@ def colored_seeds(like: tuple, colors: Any) -> SeedFunction:
 
 
 def map_seeds(each: Callable[[Any], Any], some: SeedRange, axis: int = 0) -> Any:
-    """What `each` makes of the row of a number, for all rows, along an axis."""
+    """Apply a function of a seed number to all rows, and stack the results along an axis."""
     if some.at_once:
         return jax.vmap(each, out_axes=axis)(some.rows)
     made = jax.lax.map(each, some.rows, batch_size=some.chunk)
@@ -67,7 +69,7 @@ def map_seeds(each: Callable[[Any], Any], some: SeedRange, axis: int = 0) -> Any
 
 
 def sum_over_seeds(total_of: Callable[[Any], Any], some: SeedRange) -> Any:
-    """The sum over all rows, of which `total_of` adds up those whose numbers it is given."""
+    """Return the sum over all rows. total_of: adds up the rows whose numbers it is given."""
     if some.at_once:
         return total_of(some.rows)
     assert some.chunk is not None

@@ -1,7 +1,7 @@
-"""The shape of a derivative: its sizes, the linear maps that it is made of, and what is due on the host.
+"""The shape of a derivative: its sizes, the linear maps that compute it, and the shape of the result.
 
-Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how many devices an axis is
-cut over.
+Everything here is known before anything is built, by abstract evaluation. Does not know meshes beyond how
+many devices an axis is cut over.
 """
 
 import dataclasses
@@ -14,15 +14,16 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import user_frames
-from scaling.core.case import FORWARD, HESSIAN, MIXED, REVERSE, SECOND, WHOLE, Case, Refusal, unknown_name
-from scaling.core.workload import Workload
-from scaling.options.sparse.sparsity import Coloring
+from scaling.core.case import SECOND, Case, Refusal, unknown_name
+from scaling.core.modes import COTANGENT, MODES, TANGENT
+from scaling.core.pattern import Coloring
+from scaling.core.workload import InputSpec, Workload
 
 Named = Mapping[str, Any]
 
 
 class TooLarge(Exception):
-    """A case that needs more than there is, in words; needs: the bytes of a device, as a record has them."""
+    """A case needs more memory than there is. needs: the bytes of a device, as a record has them."""
 
     def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(words)
@@ -31,7 +32,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One linear map of a derivative: by which inputs, and of how many seeds.
+    """One linear map of a derivative: the inputs it differentiates by, and its number of seeds.
 
     along: its only seed is the point itself.
     """
@@ -44,12 +45,13 @@ class LinearMapPart:
     @property
     def columns(self) -> bool:
         """Whether seeds are tangents and slices columns; otherwise they are cotangents and rows."""
-        return self.mode in FORWARD + HESSIAN
+        return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the gradient."""
+    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the
+    gradient."""
 
     outputs: int  # of one point
     inputs: int  # of one point, those that the derivative is by; 1 for a Hessian times a vector
@@ -62,9 +64,9 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Shapes and dtypes of the per-point inputs, points leading, and of the shared ones; nothing is allocated."""
+    """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared ones."""
 
-    def struct(draw, *leading: int) -> jax.ShapeDtypeStruct:
+    def struct(draw: InputSpec, *leading: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype))
 
     points = {name: struct(draw, case.points) for name, draw in workload.points.items()}
@@ -72,15 +74,16 @@ def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
-    """The same of one point."""
+    """Return the shapes and dtypes of the inputs of one point."""
     points, shared = input_structs(case, workload)
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
-    """The sizes of the derivative of a case; a function that cannot be evaluated is a `Refusal`.
+    """Return the sizes of the derivative of a case; refuse a function that cannot be evaluated.
 
-    coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be none.
+    coloring: of a case whose seeds are coloured; without it, how many they are is not known, and said to be
+    none.
     """
     one = point_structs(case, workload)
     out = _abstract(case, workload.function, one)
@@ -100,7 +103,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     found = DerivativeShape(out.size, columns, 0, 0, summed, out.size, (), coloring)
     if case.target in SECOND:
         found = dataclasses.replace(found, outputs=columns, inputs=columns if case.target == "hessian" else 1)
-    if case.mode in WHOLE or (case.seeds == "colored" and coloring is None):
+    if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
         return found
     parts = _parts(case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size)
     found = dataclasses.replace(found, parts=parts, seeds=sum(part.seeds for part in parts))
@@ -110,34 +113,39 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 def _parts(
     case: Case, workload: Workload, sizes: DerivativeShape, by: Mapping[str, int], outputs: int
 ) -> tuple[LinearMapPart, ...]:
-    """The linear maps of a seeded mode. by: how many numbers each input has; outputs: how many are differentiated."""
-    names = workload.names
+    """Return the linear maps of a seeded mode. by: the size of each input; outputs: how many numbers are
+    differentiated.
+    """
+    names, mode = workload.names, case.ad_mode
     if sizes.coloring is not None:
-        column_mode, row_mode = ("jacfwd", "jacrev") if case.mode in MIXED else (case.mode, case.mode)
+        column_mode, row_mode = mode.parts or (case.mode, case.mode)
         parts = (
             LinearMapPart(column_mode, names, sizes.coloring.column_count),
             LinearMapPart(row_mode, names, sizes.coloring.row_count),
         )
         return tuple(part for part in parts if part.seeds)
-    if case.mode in MIXED and len(names) > 1:
+    if mode.parts and len(names) > 1:
         ahead = forward_inputs(case, by)
         back = tuple(name for name in names if name not in ahead)
         halves: tuple[LinearMapPart, ...] = (
-            LinearMapPart("jacfwd", ahead, sum(by[name] for name in ahead)),
-            LinearMapPart("jacrev", back, outputs),
+            LinearMapPart(mode.parts[0], ahead, sum(by[name] for name in ahead)),
+            LinearMapPart(mode.parts[1], back, outputs),
         )
     else:
-        columns = case.mode not in REVERSE
-        halves = (LinearMapPart(case.mode, names, sum(by.values()) if columns else outputs),)
-    if case.target == "hvp" or workload.reduce == "vector":
+        columns = mode.seed != COTANGENT
+        single = mode.parts[0] if mode.parts else case.mode
+        halves = (LinearMapPart(single, names, sum(by.values()) if columns else outputs),)
+    if case.target == "hvp" or workload.reduction.along_point:
         halves = tuple(dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves)
-    if workload.reduce == "points" or case.mode == "grad_of_sum":  # of one number
+    if workload.reduction.sums_points or mode.single_seed:  # of one number
         halves = tuple(part if part.columns else dataclasses.replace(part, seeds=1) for part in halves)
     return halves
 
 
 def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
-    """The inputs that mode=mixed takes forward: those that the case names, or all but the one of most numbers."""
+    """Return the inputs that mode=mixed differentiates forward: those that the case names, or all but the
+    largest.
+    """
     if case.forward is None:
         largest = max(by, key=lambda name: by[name])
         return tuple(name for name in by if name != largest)
@@ -155,28 +163,30 @@ def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """How many JVPs and VJPs a Jacobian takes; a Gram matrix by columns takes every column again for each block of them."""
-    if case.mode == "fwd_over_fwd":
+    """Return how many JVPs and VJPs a Jacobian takes. Products of columns take every column again for each
+    block.
+    """
+    if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
     b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
-    if workload.reduce != "gram" or not sizes.parts[0].columns or (b == 1 and not is_chunked(case, here)):
+    if not workload.reduction.columns.products or not sizes.parts[0].columns or (b == 1 and not is_chunked(case, here)):
         return sizes.seeds
     blocks = ceil_div(here, case.chunk) if isinstance(case.chunk, int) else 1
     return sizes.seeds * (1 + b * blocks)
 
 
 def ceil_div(count: int, devices: int) -> int:
-    """How many of so many one device has, where the last may have fewer."""
+    """Return count / devices, rounded up."""
     return -(-count // devices)
 
 
 def is_chunked(case: Case, here: int) -> bool:
-    """Whether a device takes its seeds in several goes."""
+    """Return whether a device takes its seeds in several chunks."""
     return isinstance(case.chunk, int) and case.chunk < here
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """The share of points x seeds that is computed in vain, because they do not share out; None where they must."""
+    """Return the share of points x seeds that is padding; None where both divide evenly by definition."""
     if case.split != "both" and sizes.coloring is None:
         return None
     a, b = case.axes
@@ -186,7 +196,9 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
-    """The same case without `chunk` or `block` where they take all that a device has, which is the same program."""
+    """Return the case without a `chunk` or `block` that takes all that a device has, which is the same
+    program.
+    """
     a, b = case.axes
     if isinstance(case.chunk, int) and sizes.parts and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts):
         case = dataclasses.replace(case, chunk=None)
@@ -196,39 +208,31 @@ def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """The shape of a result on the host: (points, outputs, inputs), as they are after the reduction; inputs is 1 for a value.
+    """Return the shape of the result on the host, (points, outputs, inputs), after the reduction; inputs is 1
+    for a value.
 
-    One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with split=data once for
-    each device. Coloured: (points, 1, entries of the pattern).
+    One number, the sum of a value over the points, is (1, 1, 1). A sum over points is there once, or with
+    split=data once for each device. Coloured: (points, 1, entries of the pattern).
     """
-    reduce, k = workload.reduce, sizes.inputs
-    if reduce == "points":
-        return case.devices if case.split == "data" else 1, 1, 1 if case.mode == "value" else k
-    if case.mode == "value":
+    value = case.ad_mode.is_value
+    if workload.reduction.sums_points:
+        return case.devices if case.split == "data" else 1, 1, 1 if value else sizes.inputs
+    if value:
         return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
     if case.seeds == "colored":
         return case.points, 1, result_entries(workload, sizes)
-    outputs = 1 if sizes.summed else sizes.outputs
-    after = {
-        None: (outputs, k),
-        "outputs": (1, k),
-        "inputs": (outputs, 1),
-        "vector": (outputs, 1),
-        "norm": (1, 1),
-        "gram": (k, k),
-    }
-    return case.points, *after[reduce]
+    return case.points, *workload.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
 def result_entries(workload: Workload, sizes: DerivativeShape) -> int:
-    """How many entries the pattern has: that of the colouring, or the one known by hand."""
+    """Return how many entries the pattern has, detected or known by hand."""
     if sizes.coloring is not None:
         return int(sizes.coloring.pattern.rows.size)
     assert workload.pattern is not None
     return int(workload.pattern()[0].size)
 
 
-def _abstract(case: Case, function: Callable, named: Named) -> jax.ShapeDtypeStruct:
+def _abstract(case: Case, function: Callable[..., Any], named: Named) -> jax.ShapeDtypeStruct:
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(named))
     except Refusal:

@@ -1,7 +1,7 @@
-"""Slices: what one linear map makes of this device's seeds, reduced as it comes.
+"""Slices: what one linear map computes of the seeds of a device, reduced as it is computed.
 
-With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a batch that is one
-function.
+With `chunk` no more of a Jacobian is ever there than so many of its slices. Does not know points, beyond a
+batch that is one function.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import seeds
-from scaling.core.case import HESSIAN, Case
-from scaling.core.modes import SEEDED
+from scaling.core.case import Case
+from scaling.core.modes import MODES
+from scaling.core.reductions import WHOLE, Reduction
 from scaling.core.seeds import SeedRange
 from scaling.core.shape import LinearMapPart, ceil_div
 
@@ -20,7 +21,9 @@ Named = Mapping[str, Any]
 
 
 class DevicePosition(NamedTuple):
-    """Where a device stands: along the points, along the seeds, at which seed this step begins, and how to add up over all."""
+    """The position of a device along points and seeds, the first seed of this step, and the sum over all
+    devices.
+    """
 
     points: Any = 0
     seeds: Any = 0
@@ -29,25 +32,37 @@ class DevicePosition(NamedTuple):
 
 
 class SeedMap(NamedTuple):
-    """A part of a derivative made ready: its slice by the number of a seed, this device's numbers, and the inputs it is by."""
+    """A part of a derivative: the function seed number -> slice, the seed numbers of this device, and the
+    inputs.
+    """
 
     part: LinearMapPart
     at: Callable[[Any], Any]
     some: SeedRange
-    x: tuple
+    x: tuple[Any, ...]
 
 
-def linear_map(case: Case, part: LinearMapPart, function: Callable, named: Named, colors: Any, here: DevicePosition) -> SeedMap:
-    """A part of the derivative of a function at its inputs, by name. colors: of its columns or rows; None for identity seeds."""
-    x = tuple(named[name] for name in part.names)
+def linear_map(
+    case: Case,
+    part: LinearMapPart,
+    function: Callable[..., Any],
+    named: Named,
+    colors: Any,
+    here: DevicePosition,
+) -> SeedMap:
+    """Return a part of the derivative of a function at its inputs. colors: of its columns or rows; None for
+    identity seeds.
+    """
+    x, mode = tuple(named[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
         y = function(**{**named, **dict(zip(part.names, z, strict=True))})
-        return jnp.sum(y) if case.mode in (*HESSIAN, "grad_of_sum") else y  # of one number, for a Hessian
+        return jnp.sum(y) if mode.sums_outputs else y
 
-    if case.remat and part.mode != "jacfwd":
+    if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
-    apply = SEEDED[part.mode](f, x)
+    assert mode.linear_map is not None
+    apply = mode.linear_map(f, x)
     if part.along:
         return SeedMap(part, lambda _: apply(x), SeedRange(0, 1), x)
     like = x if part.columns else (jax.eval_shape(f, *x),)
@@ -63,29 +78,30 @@ def linear_map(case: Case, part: LinearMapPart, function: Callable, named: Named
     return SeedMap(part, at, SeedRange(here.start + here.seeds * count, count, chunk), x)
 
 
-def reduce_columns(of: SeedMap, reduce: str | None = None, batch: int | None = None, inputs: int = 0) -> Any:
-    """Columns, seeds last; their sum or norm over seeds; or this device's rows of the Gram matrix of so many inputs.
+def reduce_columns(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, inputs: int = 0) -> Any:
+    """Return columns, seeds last; their sum over seeds; or this device's rows of the products with the
+    columns of all inputs.
 
     batch: the points that the function's outputs are those of; None where it is one point's.
     """
     flat = lambda column: column.reshape(-1) if batch is None else column.reshape(batch, -1)  # noqa: E731
     if of.part.along:
         return flat(of.at(0))
-    if reduce == "gram":
-        return _gram(lambda r: flat(of.at(r)), of.some, inputs)
-    kept = {
-        "outputs": lambda r: jnp.sum(flat(of.at(r)), axis=-1),
-        "norm": lambda r: jnp.sum(flat(of.at(r)) ** 2, axis=-1),
-    }.get(reduce or "", of.at)
+    step = reduction.columns
+    if step.products:
+        return _multiply_columns(lambda r: flat(of.at(r)), of.some, inputs)
+    each = step.each
+    kept = of.at if each is None else lambda r: each(flat(of.at(r)))
     if of.some.count == 1:  # a batch of one seed costs up to four times the one call that it stands for
         return kept(of.some.first)
-    if reduce in ("inputs", "norm"):
+    if step.added:
         return seeds.sum_over_seeds(lambda rows: jnp.sum(jax.vmap(kept)(rows), axis=0), of.some)
     return seeds.map_seeds(kept, of.some, axis=-1)
 
 
-def _gram(column: Callable, some: SeedRange, inputs: int) -> Any:
-    """(columns of this device, inputs). In chunks, all columns are computed again beside each chunk of one's own."""
+def _multiply_columns(column: Callable[[Any], Any], some: SeedRange, inputs: int) -> Any:
+    """Return (columns of this device, inputs). In chunks, all columns are computed again with each chunk of
+    this device's."""
     if some.at_once and some.count >= inputs:
         C = jax.vmap(column)(some.rows)
         return C @ C.T
@@ -99,39 +115,44 @@ def _gram(column: Callable, some: SeedRange, inputs: int) -> Any:
     return jax.lax.map(block, jnp.arange(blocks)).reshape(blocks * length, -1)[: some.count]
 
 
-def reduce_rows(of: SeedMap, reduce: str | None = None, batch: int | None = None, outputs: int = 1) -> Any:
-    """Rows, seeds first, an array an input; their sum, norm or Gram matrix; or one number a row.
+def reduce_rows(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, outputs: int = 1) -> Any:
+    """Return rows, seeds first, an array for each input; their sum; the sum of their products; or one number
+    for each row.
 
     batch: as above, and how many outputs each of its points has.
     """
-    if reduce == "gram":
+    step = reduction.rows
+    if step.products:
         return seeds.sum_over_seeds(lambda some: (R := _matrix(jax.vmap(of.at)(some))).T @ R, of.some)
-    kept: Callable = {
-        "inputs": lambda r: sum(jnp.sum(a) for a in of.at(r)),
-        "vector": lambda r: sum(jnp.sum(a * z) for a, z in zip(of.at(r), of.x, strict=True)),
-        "norm": lambda r: [sum(jnp.sum(a**2) for a in of.at(r))],
-    }.get(reduce or "", of.at)
-    if reduce in ("outputs", "norm") and batch is not None:
-        return _by_point(kept, of.some, batch, outputs)
+    each = step.each
+    kept = of.at if each is None else lambda r: each(of.at(r), of.x)
+    if step.added:
+        leaves = lambda r: jax.tree.leaves(kept(r))  # noqa: E731
+        if batch is not None:
+            return _by_point(leaves, of.some, batch, outputs)
+        if of.some.count == 1:
+            return leaves(of.some.first)
+        return seeds.sum_over_seeds(lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(some)], of.some)
     if of.some.count == 1:
         return kept(of.some.first)
-    if reduce in ("outputs", "norm"):
-        return seeds.sum_over_seeds(lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(kept)(some)], of.some)
     return seeds.map_seeds(kept, of.some)
 
 
-def _by_point(at: Callable, some: SeedRange, batch: int, outputs: int) -> list:
-    """The rows of a batch, whose seeds run over the outputs of one point after another, added up for each point."""
+def _by_point(at: Callable[..., Any], some: SeedRange, batch: int, outputs: int) -> list[Any]:
+    """Return the rows of a batch summed for each point; seeds run over the outputs of one point after
+    another.
+    """
     if some.at_once and some.count == batch * outputs:
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(some.rows)]
 
-    def total(numbers: Any) -> list:
+    def total(numbers: Any) -> list[Any]:
         add = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype).at[numbers // outputs].add(a, mode="drop")  # noqa: E731
         return [add(a) for a in jax.vmap(at)(numbers)]
 
-    return seeds.sum_over_seeds(total, some)
+    totals: list[Any] = seeds.sum_over_seeds(total, some)
+    return totals
 
 
 def _matrix(slices: Any) -> Any:
-    """Rows, an array an input, as one matrix: (seeds, inputs)."""
+    """Return rows, one array for each input, as a matrix: (seeds, inputs)."""
     return jnp.concatenate([a.reshape(a.shape[0], -1) for a in slices], axis=1)

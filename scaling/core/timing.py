@@ -1,7 +1,7 @@
-"""Measuring: the stages of a program apart, and samples of its steady state, taken in turns.
+"""Time the stages of a program, and sample its steady state in turns.
 
-Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether it is right. Seconds
-throughout.
+Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether
+it is right. Seconds throughout.
 """
 
 import dataclasses
@@ -28,7 +28,8 @@ Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -
 
 @dataclass(frozen=True)
 class Stages:
-    """A program made ready: what to call, and what each stage took; None for a stage that does not exist apart."""
+    """A compiled program: what to call, and the seconds of each stage; None for a stage that does not
+    exist."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -39,22 +40,22 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """The `Gather` of a process that shares its work with no other."""
+    """Return the numbers of the only process; a `Gather`."""
     return [values]
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Words of this process -> those of each, by rank, without the blanks at their ends."""
+    """Return the text of each process by rank, without trailing blanks."""
     sent = text.encode()
     longest = int(max(length for (length,) in gather([float(len(sent))])))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
-def compile_stages(function: Callable, arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
+def compile_stages(function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
-    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no stages. `pmap` cannot
-    be traced apart from being lowered.
+    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no
+    stages. `pmap` cannot be traced apart from being lowered.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -73,7 +74,8 @@ def compile_stages(function: Callable, arguments: list[Any], options: dict[str, 
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the process."""
+    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the
+    process."""
     from jax.extend.core import jaxprs_in_params
 
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
@@ -87,7 +89,9 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    """Seconds of so many calls, each waited for. No more than this happens between the clocks."""
+    """Return the seconds of `count` calls, each waited for. Nothing else happens between the two clock
+    readings.
+    """
     if wait is None:
         began = time.perf_counter()
         for _ in itertools.repeat(None, count):
@@ -100,14 +104,14 @@ def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: 
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """One call, which returns when its result is there: (seconds, result)."""
+    """Time one call that returns when its result is ready: (seconds, result)."""
     began = time.perf_counter()
     result = call()
     return time.perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """The median of so many calls of what does nothing: seconds a call."""
+    """Return the median seconds of calls of an empty program."""
     return statistics.median(_clocked(call, wait, 1) for _ in range(calls))
 
 
@@ -119,11 +123,13 @@ def sample_turns(
     gather: Gather = single_process,
     disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there, or later.
+    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there,
+    or later.
 
-    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the clock; of several
-    processes the slowest counts. Between two turns other cases may have theirs. wait: waits for what a call returned; None where
-    a call returns when all is done. disturbed: asked before a turn, gives what to ask after it, which marks that turn.
+    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the
+    clock; of several processes the slowest counts. Between two turns other cases may have theirs. wait: waits
+    for what a call returned; None where a call returns when all is done. disturbed: asked before a turn,
+    gives what to ask after it, which marks that turn.
     """
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)
@@ -140,7 +146,7 @@ def sample_turns(
 
 
 def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
-    """One turn's samples, added to what was taken; the seconds that it took. Every process decides alike."""
+    """Add the samples of one turn and return the seconds it took. All processes decide alike."""
     share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     count, spent = 0, 0.0
     if taken.turns and taken.seconds[-1] < _LONG:
@@ -170,7 +176,8 @@ def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, ela
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until calls and time are enough and the later half is no faster than the earlier; the median of the later half."""
+    """Call until calls and time are enough and the later half is no faster than the earlier; the median of
+    the later half."""
     taken: list[float] = []
     total = 0.0
     while True:
@@ -184,7 +191,7 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
 
 
 def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Why to stop sampling now, or None."""
+    """Return why sampling stops now, or None."""
     seconds = taken.seconds
     if len(seconds) >= sampling.most:
         return "most"

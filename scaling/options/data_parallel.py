@@ -1,6 +1,7 @@
-"""Summed: the value or the derivative of a sum over points, by inputs that they share: a loss over data and its gradient.
+"""The value or the derivative of a sum over points, by shared inputs: a loss over data and its gradient.
 
-Each device sums over its own points, and with split=data all devices add up, so that each has the whole. Does not know how.
+Each device sums over its own points, and with split=data all devices add up, so that each has the whole. Does
+not know how.
 """
 
 import dataclasses
@@ -34,7 +35,8 @@ class _Piece(NamedTuple):
 def sum_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape, points: Named, shared: Named, here: DevicePosition
 ) -> Any:
-    """An entry a part: seeds last, or an array an input; of mode=value the sum itself."""
+    """Return one entry for each part: seeds last, or an array for each input; with mode=value the sum
+    itself."""
     count = ceil_div(case.points, case.axes[0])
     padded = count * case.axes[0] != case.points
 
@@ -49,7 +51,7 @@ def sum_derivative(
 
         return seeds.sum_over_seeds(block, SeedRange(0, count, case.block))
 
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return here.over_all(over_points(lambda total: total(**shared)))
     if not case.overlap:
         whole = over_points(lambda total: tuple(_of(case, part, total, shared, here) for part in sizes.parts))
@@ -58,25 +60,25 @@ def sum_derivative(
 
 
 def _total(case: Case, workload: Workload, points: Named, shared: Named, real: Any) -> Any:
-    """The sum of the function over points and outputs: a number."""
+    """Return the sum of the function over points and outputs: a number."""
     if case.batch == "whole" and workload.whole is not None and real is None:
         return jnp.sum(workload.whole(**points, **shared))
     return jnp.sum(_masked(jax.vmap(lambda one: workload.function(**one, **shared))(points), real))
 
 
 def _masked(values: Any, real: Any) -> Any:
-    """Without what was added so that the points share out."""
+    """Return values with zeros for the padding of the points."""
     return values if real is None else jnp.where(real.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
 
 
 def _of(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition) -> Any:
-    """The derivative of a number."""
+    """Return the derivative of a number."""
     of = slices.linear_map(case, part, total, shared, None, here)
     return slices.reduce_columns(of) if part.columns else slices.reduce_rows(of)
 
 
 def _in_pieces(case: Case, part: LinearMapPart, over_points: Callable, shared: Named, here: DevicePosition) -> Any:
-    """The same, piece by piece, each added up over devices as soon as it is there."""
+    """Return the derivative computed piece by piece, each all-reduced as soon as it is computed."""
     spans = [("", ceil_div(part.seeds, case.axes[1]))] if part.columns else [(name, shared[name].size) for name in part.names]
     pieces = [_Piece(name, *ends) for name, size in spans for ends in _cuts(size)]
     compute = _some_seeds if part.columns else _some_numbers
@@ -95,14 +97,14 @@ def _cuts(size: int) -> list[tuple[int, int]]:
 
 
 def _some_seeds(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
-    """The derivative along some of the seeds: (seeds,)."""
+    """Return the derivative along some of the seeds: (seeds,)."""
     of = slices.linear_map(case, part, total, shared, None, here)
     some = SeedRange(of.some.first + piece.start, piece.stop - piece.start, of.some.chunk)
     return slices.reduce_columns(of._replace(some=some)).reshape(-1)
 
 
 def _some_numbers(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
-    """The derivative by some numbers of one input: (numbers,)."""
+    """Return the derivative by some numbers of one input: (numbers,)."""
     whole = shared[piece.name].reshape(-1)
 
     def by_piece(**named: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The conditions: what the machine was doing while a case was sampled, and whether something disturbed it.
+"""What the host was doing while a case was sampled, and whether something disturbed it.
 
-Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is None. Does not know who
-disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
+Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is
+None. Does not know who disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
 """
 
 import ctypes
@@ -21,7 +21,13 @@ from scaling.core.environment import nvml
 MARKS = ("throttled", "foreign_load")
 _SHARE = 0.10  # of a core's time; others that take more disturb
 _QUANTUM = 1 / os.sysconf("SC_CLK_TCK")  # seconds; /proc/stat rounds down to it, 10 ms
-_THROTTLE = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
+_THROTTLE = {
+    0x4: "power_cap",
+    0x8: "hardware_slowdown",
+    0x20: "thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+}
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,16 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """What stands in a record before and after its samples. bound_to: cores; None where the process may use any."""
+    """Return what a record says of the host before and after sampling. bound_to: cores; None where the
+    process may use any.
+    """
     load, clocks = round(os.getloadavg()[0], 2), _core_mhz(bound_to) if bound_to else None
     found = {"load": load, "core_mhz": clocks, "governor": environment.governor(bound_to)}
     return found | ({"gpus": [_gpu(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """A reading, for `disturbed` when the turn is over. The work of child processes is not ours."""
+    """Start to watch for disturbances of a turn. Child processes of this process do not count."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     counts, own = _processor_counts(cores), resource.getrusage(resource.RUSAGE_SELF)
     hot = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -69,11 +77,13 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(started: HostReading) -> list[str]:
-    """What disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
+    """Return what disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
 
-    Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as ours). A tenth of one
-    core disturbs, because devices wait for the slowest; a tenth of all where a process is not bound and can give way. Idle time
-    is rounded to 10 ms a core: less foreign time is noise, but for a single core that we had to leave. So several cores tell
+    Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as
+    ours). A tenth of one core disturbs, because devices wait for the slowest; a tenth of all where a process
+    is not bound and can give way. Idle time
+    is rounded to 10 ms a core: less foreign time is noise, but for a single core that we had to leave. So
+    several cores tell
     little of a turn as short as that: read around several turns, too.
     """
     now = start_meter(started.platform, started.bound_to)
@@ -89,7 +99,8 @@ def find_disturbances(started: HostReading) -> list[str]:
 
 
 def _processor_counts(cores: Sequence[int]) -> list[list[int]]:
-    """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells zeros."""
+    """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells
+    zeros."""
     lines = [line.split() for line in (environment.contents("/proc/stat") or "").splitlines() if line.startswith("cpu")]
     ours = {f"cpu{core}" for core in cores}
     return [[int(word) for word in words[1:9]] for words in lines if words[0] in ours and set(words[1:]) != {"0"}]
@@ -107,9 +118,11 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, up to the first that does not exist.
+    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, up to the first that does
+    not exist.
 
-    CUDA's numbers are taken for NVML's, which holds where all GPUs are of one kind. A part of a GPU (MIG) is not found.
+    CUDA's numbers are taken for NVML's, which holds where all GPUs are of one kind. A part of a GPU (MIG) is
+    not found.
     """
     found: dict[str, ctypes.c_void_p] = {}
     for index in range(_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):

@@ -1,8 +1,9 @@
-"""Streaming: a Jacobian larger than the devices, computed step by step into an array of the host.
+"""Compute a Jacobian larger than the devices step by step, into an array on the host.
 
-Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the devices. A step is some
-points, and of a whole Jacobian some of its seeds. The last steps begin so early that they are as long as the others: what they
-share with the step before them is computed twice. One result is fetched while the next is computed.
+Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the
+devices. A step is some points, and of a whole Jacobian some of its seeds. The last steps begin so early that
+they are as long as the others: what they share with the step before them is computed twice. One result is
+fetched while the next is computed.
 """
 
 import dataclasses
@@ -20,14 +21,9 @@ from scaling.core.layout import START, Program
 from scaling.core.shape import DerivativeShape, result_shape
 from scaling.core.workload import Workload
 
-_STACKED = {
-    True: (None, "outputs"),
-    False: (None, "inputs", "vector"),
-}  # reductions that keep a place a seed: of columns, of rows
-
 
 class OffloadStep(NamedTuple):
-    """Where a step begins: its first point, its first seed."""
+    """The first point and the first seed of a step."""
 
     point: int
     seed: int
@@ -35,7 +31,7 @@ class OffloadStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BlockStarts(Sequence):
-    """Where blocks of `length` begin in a range of `total`, the last so early that it is as long as the others."""
+    """The starts of blocks of `length` in a range of `total`; the last block ends with the range."""
 
     total: int
     length: int
@@ -51,7 +47,9 @@ class BlockStarts(Sequence):
 
 @dataclasses.dataclass(frozen=True)
 class OffloadSteps(Sequence):
-    """All steps of a case, in order: for each block of points every block of seeds. They are not listed in memory."""
+    """All steps of a case in order: for each block of points every block of seeds. They are not held in
+    memory.
+    """
 
     points: BlockStarts
     seeds: BlockStarts
@@ -77,7 +75,7 @@ class OffloadPlan:
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> OffloadPlan:
-    """The steps of a case with storage=host, by its `block` and `chunk`."""
+    """Return the steps of a case with storage=host, by its `block` and `chunk`."""
     points, a = case.points, case.axes[0]
     some = points if case.block is None else min(points, a * case.block)
     step = dataclasses.replace(case, points=some, block=None, storage=None)
@@ -90,14 +88,17 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Offl
 
 
 def _seeds(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
-    """How many seeds a step takes, where they are cut: those of one linear map whose slices each have a place in the result."""
+    """Return how many seeds a step takes; None where they are not divided, as their slices have no place in
+    the result.
+    """
     part, seeds = sizes.parts[0], case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
-    kept = workload.reduce in _STACKED[part.columns] and not part.along and sizes.coloring is None
+    step = workload.reduction.columns if part.columns else workload.reduction.rows
+    kept = step.placed and not part.along and sizes.coloring is None
     return seeds if kept and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
 
 
 def _fewer(sizes: DerivativeShape, seeds: int) -> DerivativeShape:
-    """The shape of a step with so many seeds."""
+    """Return the shape of a step with so many seeds."""
     (part,) = sizes.parts
     fewer = dataclasses.replace(sizes, parts=(dataclasses.replace(part, seeds=seeds),))
     return dataclasses.replace(fewer, inputs=seeds) if part.columns else dataclasses.replace(fewer, outputs=seeds)
@@ -109,15 +110,23 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
-    """Return the dtype of that array: float64 where sums of several devices are added up, otherwise that of the case."""
+    """Return the dtype of that array: float64 where sums of several devices are added up, otherwise that of
+    the case."""
     added = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if added else jnp.dtype(case.dtype)
 
 
 def make_offload_runner(
-    case: Case, workload: Workload, sizes: DerivativeShape, plan: OffloadPlan, program: Program, call: Callable
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    plan: OffloadPlan,
+    program: Program,
+    call: Callable,
 ) -> Callable[[], np.ndarray]:
-    """A function that computes all of the result; each time into the same array, (points, outputs, inputs)."""
+    """Return a function that computes the whole result, each time into the same array: (points, outputs,
+    inputs).
+    """
     host = {name: inputs.point_rows(case, workload, name, 0, case.points) for name in workload.points}
     staying = {
         name: inputs.place_inputs(plan.case, workload, program, names=[name])[0] for name in program.arguments if name not in host
@@ -164,7 +173,7 @@ def make_offload_runner(
 
 
 def _placed_start(plan: OffloadPlan, workload: Workload, program: Program, seed: int) -> Any:
-    """The number of a step's first seed, on the devices; None where every step has all seeds."""
+    """Place the number of the first seed of a step on the devices; None where every step has all seeds."""
     if plan.seeds is None:
         return None
     at = dataclasses.replace(program, given={**program.given, START: np.asarray(seed, np.int32)})

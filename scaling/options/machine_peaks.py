@@ -1,4 +1,4 @@
-"""Ceilings: which measurements of the machine itself belong beside a study's cases, and how much work each of them is.
+"""Measurements of what the machine can do at most and at least, to compare the cases of a study with.
 
 Knows sizes and what bounds what; the workload `ceiling` knows how it is computed, standing.py what follows.
 """
@@ -18,9 +18,12 @@ _OF_NUMBERS = (*_TERMS, "reduction")  # that depend on how wide a number is
 _ALONE = tuple(name for name in UNITS if name != "all_reduce")  # that say something of one device
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
-# Of each ceiling: points of a device, and k; see workloads/ceiling.py. On a CPU what fits into a cache moves many times as fast,
-# and results of 32 MB and more are taken from the system page by page: so copies of 1, 16 and 128 MB, and a sum over devices of
-# 16 MB: taking pages is not sending. All else takes some ten milliseconds. An accelerator of 5 TB/s and 1 PFLOP/s needs half a
+# Of each ceiling: points of a device, and k; see workloads/ceiling.py. On a CPU what fits into a cache moves
+# many times as fast,
+# and results of 32 MB and more are taken from the system page by page: so copies of 1, 16 and 128 MB, and a
+# sum over devices of
+# 16 MB: taking pages is not sending. All else takes some ten milliseconds. An accelerator of 5 TB/s and 1
+# PFLOP/s needs half a
 # millisecond or more for each of its own, beside some ten microseconds of asking.
 _CPU = {
     "copy": [(4, 2**16), (64, 2**16), (512, 2**16)], "matmul": [(1, 1024)], "transcendental": [(4, 2**16)],
@@ -39,7 +42,7 @@ def are_wanted(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cells(of: Sequence[GridCell], platform: str) -> list[GridCell]:
-    """The ceilings and floors of the machine that belong beside these cells on this platform, each once."""
+    """Return the ceilings and floors of the machine for these cases on this platform, each once."""
     made: dict[Case, None] = {}
     for case in sorted((cell.case for cell in of), key=lambda case: case.devices):
         alone = case.devices == 1
@@ -51,7 +54,7 @@ def peak_cells(of: Sequence[GridCell], platform: str) -> list[GridCell]:
 
 
 def _cases(target: str, beside: Case, api: str, platform: str) -> list[Case]:
-    """A ceiling in all its sizes, or a floor, on as many devices as a case."""
+    """Return a ceiling in all its sizes, or a floor, on as many devices as a case."""
     (dtype, precision), terms = peak_like(target, beside), _TERMS.get(target, 1)
     return [
         Case(
@@ -63,14 +66,18 @@ def _cases(target: str, beside: Case, api: str, platform: str) -> list[Case]:
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """The dtype and precision at which a ceiling bounds a case: bytes are bytes, products have many speeds."""
+    """Return the dtype and precision at which a ceiling bounds a case: bytes are bytes, products have many
+    speeds.
+    """
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _OF_NUMBERS and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """What one device does in a call of a ceiling: bytes read and written or sent, operations, exponentials, quotients, terms."""
+    """Return what one device does in a call of a ceiling: bytes moved or sent, operations, exponentials,
+    quotients, terms.
+    """
     each, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row = k * _BYTES[case.dtype]
     done: dict[str | None, int] = {

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import FORWARD, HESSIAN, REVERSE, SECOND, Case
+from scaling.core.case import SECOND, Case
 from scaling.core.memory import available
+from scaling.core.modes import TANGENT
 from scaling.peers import formulas
-
-COLUMNS = (*FORWARD, *HESSIAN)  # modes whose slices are columns
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Batch:
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
         """The parts of `columns` or `rows` as (points, outputs, inputs)."""
         points, outputs = self.case.points, 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
-        if self.case.mode in COLUMNS:
+        if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
         elif self.case.batch == "vmap":
             parts = [np.moveaxis(part, 0, 1) for part in parts]
@@ -80,7 +79,7 @@ class Batch:
 
 def batch(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any) -> Batch:
     """The batch of a case of formulas.py in a library like NumPy."""
-    formula = formulas.function(case, library, log_gamma if case.mode == "value" else None)
+    formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     assert formula is not None
     named = {name: array.astype(case.dtype) for name, array in arrays.items()}  # an integer times float32 would be float64
     for name in copied(case, workload):
@@ -95,7 +94,7 @@ def batch(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], 
 
 def copied(case: Case, workload: Any) -> set[str]:
     """Shared inputs of which every point needs its own copy, because a VJP would add up the rows of all points."""
-    back = case.mode in (*REVERSE, *HESSIAN) and case.batch == "vmap"
+    back = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
     return set(workload.names) & set(workload.shared) if back else set()
 
 
@@ -131,7 +130,7 @@ def refused(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str 
     """What stands in the way of any workload: a mode that is not there, seeds in chunks, a result that does not fit."""
     if case.mode not in modes:
         return f"{case.engine} offers {', '.join(modes)}"
-    if case.target in SECOND and case.mode not in HESSIAN:
+    if case.target in SECOND and case.ad_mode.order != 2:
         return f"{case.engine} offers no {case.mode} of target={case.target}"
     if case.chunk is not None:
         return f"{case.engine} takes one seed after another; leave chunk out"

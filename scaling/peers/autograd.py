@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import HESSIAN, Case
+from scaling.core.case import Case
+from scaling.core.modes import HESSIAN, TANGENT
 from scaling.peers import _seeds
 from scaling.peers.interface import Prepared
 
@@ -27,11 +28,11 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     from autograd.scipy.special import gammaln
 
     batch = _seeds.batch(case, workload, sizes, arrays, autograd.numpy, gammaln)
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return Prepared(lambda: batch.function(*batch.x), np.asarray)
-    if case.mode in HESSIAN:
+    if case.ad_mode.order == 2:
         return Prepared(lambda: _hessian(batch), batch.collect, passes=sizes.passes)
-    how = _columns if case.mode in _seeds.COLUMNS else _rows
+    how = _columns if case.ad_mode.seed == TANGENT else _rows
     return Prepared(lambda: how(batch), batch.collect, passes=sizes.passes)
 
 
@@ -50,7 +51,7 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
     from autograd import make_vjp
 
     pull, y = make_vjp(lambda x: batch.function(*x))(batch.x)
-    if batch.case.mode == "grad_of_sum":
+    if batch.case.ad_mode.single_seed:
         return [row[None] for row in pull(np.ones_like(y))]
     return batch.rows(pull, y)
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import HESSIAN, SECOND, Case
+from scaling.core.case import SECOND, Case
+from scaling.core.modes import HESSIAN
 from scaling.peers.interface import Prepared
 
 PACKAGES = ("casadi",)
@@ -45,7 +46,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return "CasADi computes in float64"
     if case.chunk is not None:
         return "casadi takes all seeds at once"
-    if case.workload == "poisson" and case.mode == "value":
+    if case.workload == "poisson" and case.ad_mode.is_value:
         return "CasADi has no logarithm of the gamma function"
     if case.batch == "whole" and case.devices > 1:
         return "the graph of a whole batch runs on one core"
@@ -59,7 +60,7 @@ def _too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     value = {"rbf": s["m"] * (5 + 3 * s["d"]), "linear": 2 * s["p"] * s["o"], "residual": 400, "poisson": 6}[case.workload]
     value *= case.points if case.batch == "whole" else 1
-    graph = value * (1 if case.mode == "value" else 3) * (sizes.inputs if case.target == "hessian" else 1)
+    graph = value * (1 if case.ad_mode.is_value else 3) * (sizes.inputs if case.target == "hessian" else 1)
     most = _MOST_COMPILED if case.jit else _MOST
     copied = case.points * sum(math.prod(draw.shape) for draw in workload.shared.values())
     if graph > most:
@@ -124,7 +125,7 @@ def _graph(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarra
         symbols[name] = ca.SX.sym(name, *(array.shape[1:] if own else array.shape)[::-1])
     y = ca.vec(_FUNCTIONS[case.workload](ca, case, **symbols))
     x = ca.vertcat(*[ca.vec(symbols[name]) for name in workload.names])
-    found, passes = (y, None) if case.mode == "value" else _derivative(ca, case, workload, sizes, y, x)
+    found, passes = (y, None) if case.ad_mode.is_value else _derivative(ca, case, workload, sizes, y, x)
     inputs = list(symbols.values())
     if not case.jit:
         return ca.Function("point", inputs, [ca.densify(found)]), passes
@@ -144,7 +145,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
             return ca.jtimes(gradient, x, x, bool(outer)), None  # transposed, for reverse: a Hessian is symmetric
         hessian, _ = _jacobian(ca, gradient, x, outer)
         return hessian.T, None
-    if case.mode == "grad_of_sum":
+    if case.ad_mode.single_seed:
         found, passes = _jacobian(ca, ca.sum1(y), x, _WEIGHTS[case.mode])
         return found.T, passes
     found, passes = _jacobian(ca, y, x, _WEIGHTS[case.mode])

@@ -39,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         began = time.perf_counter()
         compiled = jax.jit(lambda x, rest: derivative(batch, lambda *z: function(*z, *rest), x)).lower(x, rest).compile()
         seconds = time.perf_counter() - began
-    collect = np.asarray if case.mode == "value" else lambda parts: batch.collect([np.asarray(part) for part in parts])
+    collect = np.asarray if case.ad_mode.is_value else lambda parts: batch.collect([np.asarray(part) for part in parts])
     return Prepared(lambda: jax.block_until_ready(compiled(x, rest)), collect, seconds, sizes.passes or None)
 
 
@@ -60,7 +60,7 @@ def _batch(case: Case, workload: Any, arrays: dict[str, np.ndarray]) -> tuple[Ca
         axes = [0 if name in workload.points or name in copied else None for name in order]
         function = jax.vmap(lambda *z: workload.function(**dict(zip(order, z, strict=True))), axes)
     x, rest = (tuple(named[name] for name in names) for names in (workload.names, order[len(workload.names) :]))
-    if case.mode != "value" and " sort[" in str(jax.make_jaxpr(function)(*x, *rest)):
+    if not case.ad_mode.is_value and " sort[" in str(jax.make_jaxpr(function)(*x, *rest)):
         raise NotImplementedError("Enzyme's derivative of a sort ends the process")  # enzyme_ad 0.0.16
     return enzyme_jax_ir()(function), x, rest
 
@@ -92,7 +92,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
     import jax.numpy as jnp
 
     y, pull = jax.vjp(f, *x)
-    if batch.case.mode == "grad_of_sum":
+    if batch.case.ad_mode.single_seed:
         return [row[None] for row in pull(jnp.ones_like(y))]
     rows = 1 if batch.case.batch == "whole" else batch.case.points
 

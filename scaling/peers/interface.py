@@ -34,10 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import AUTO, MIXED, Case, Refusal, unknown_name
+from scaling.core.case import AUTO, JAX, Case, Refusal, unknown_name
 from scaling.core.sampling import Samples, Sampling
 
-JAX = "jax"
 _INSTALL = "pip install 'ad-scaling[peers]'"
 
 
@@ -149,8 +148,8 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     of = module(case.engine)
     if case.devices > 1 and not getattr(of, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
-    if case.reduce is not None or case.seeds != "identity" or case.mode in MIXED:
-        asked = "mode=mixed" if case.mode in MIXED else f"reduce={case.reduce}" if case.reduce else f"seeds={case.seeds}"
+    if case.reduce is not None or case.seeds != "identity" or case.ad_mode.parts:
+        asked = "mode=mixed" if case.ad_mode.parts else f"reduce={case.reduce}" if case.reduce else f"seeds={case.seeds}"
         return "not_offered", f"{case.engine} is not asked for {asked}, which is made of JAX's linear maps here"
     if words := of.unfit(case, workload, sizes):
         return "not_offered", words

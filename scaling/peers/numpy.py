@@ -25,9 +25,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     from scipy.special import gammaln
 
     batch = _seeds.batch(case, workload, sizes, arrays, np, gammaln)
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return Prepared(lambda: batch.function(*batch.x), np.asarray)
-    if case.mode == "finite_difference":
+    if case.ad_mode.finite_step:
         return Prepared(lambda: _differences(batch), batch.collect, passes=sizes.passes)
     named = {name: array.astype(case.dtype) for name, array in arrays.items()}
     return Prepared(lambda: _by_hand(case, workload, named), np.asarray)

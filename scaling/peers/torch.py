@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import HESSIAN, SECOND, Case
+from scaling.core.case import SECOND, Case
 from scaling.core.memory import available
+from scaling.core.modes import COTANGENT, HESSIAN
 from scaling.peers import formulas
 from scaling.peers.interface import Prepared
 
@@ -26,8 +27,7 @@ PACKAGES = ("torch",)
 THREADS = True
 JIT = (False, True)
 
-_REVERSE = ("jacrev", "grad_of_sum")
-_MODES = ("value", "jacfwd", *_REVERSE, *HESSIAN)
+_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 _ALIVE = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates of a seed that are there at once, as measured
 _ALIVE_TWICE = 36  # of a seed of a Hessian
@@ -44,7 +44,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return f"torch offers {', '.join(_MODES)}"
     if case.target in SECOND and case.workload not in ("residual", "poisson"):
         return "torch takes the Hessians of residual (variant scalar) and poisson"
-    if case.jit and case.mode == "fwd_over_fwd":
+    if case.jit and case.ad_mode.pass_per_output:
         return "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"
     if case.jit and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
@@ -62,12 +62,13 @@ def _needs(case: Case, workload: Any, sizes: Any) -> int:
     As eager execution needs them; torch.compile often needs less, but not always.
     """
     size = {name: math.prod(draw.shape) for name, draw in {**workload.points, **workload.shared}.items()}
-    by, reverse, second = sum(size[name] for name in workload.names), case.mode in _REVERSE, case.mode in HESSIAN
+    by, mode = sum(size[name] for name in workload.names), case.ad_mode
+    reverse, second = mode.seed == COTANGENT, mode.order == 2
     wide = max(sizes.values, size.get("d", 0), size.get("support", 0) if case.formulation == "rowwise" else 0)  # of one point
     rows = by * (1 if case.batch == "whole" and not sizes.summed else case.points)
     slices = rows if reverse or second else case.points * (1 if workload.reduce else sizes.values)
     at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
-    alive = _ALIVE_TWICE if second and case.mode != "fwd_over_fwd" else _ALIVE[case.workload]
+    alive = _ALIVE_TWICE if second and not mode.pass_per_output else _ALIVE[case.workload]
     numbers = 8 * case.points * wide + alive * at_once * case.points * wide + sizes.seeds**2 + sizes.seeds * slices
     return _BYTES[case.dtype] * numbers
 
@@ -88,7 +89,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
     if case.jit:
         derivative, seconds = _compiled(torch, derivative, x)
     points, rows, columns = result_shape(case, workload, sizes)
-    reverse = case.mode in _REVERSE
+    reverse = case.ad_mode.seed == COTANGENT
 
     def collect(result: Arrays) -> np.ndarray:  # slices lead: rows in reverse mode, columns elsewhere
         parts = [part.detach().to(torch.promote_types(part.dtype, torch.float32)).numpy() for part in result]
@@ -106,9 +107,9 @@ def _tensor(torch: Any, array: np.ndarray) -> Any:
 
 def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
     """An input as it is differentiated by. Each point's own rows by a shared input need the input once for each point."""
-    if name in workload.shared and case.batch == "vmap" and case.mode in _REVERSE:
+    if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
-    by_autograd = not case.jit and case.mode in (*_REVERSE, "rev_over_rev")
+    by_autograd = not case.jit and (case.ad_mode.seed == COTANGENT or case.mode == "rev_over_rev")
     return tensor.detach().requires_grad_(by_autograd)
 
 
@@ -133,14 +134,14 @@ def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mappin
     """
     f = _function(torch, case, workload, sizes, named)
     ride = case.batch == "vmap"  # the points ride along: each has the same seed
-    if case.mode == "value":
+    if case.ad_mode.is_value:
         return lambda *x: (f(*x),)
-    if case.mode in _REVERSE:
+    if case.ad_mode.seed == COTANGENT:
         y = f(*x).detach()
-        cotangents = (torch.ones_like(y)[None],) if case.mode == "grad_of_sum" else _identity(torch, (y,), [ride])
+        cotangents = (torch.ones_like(y)[None],) if case.ad_mode.single_seed else _identity(torch, (y,), [ride])
         return lambda *x: _rows(torch, case, workload, f, x, cotangents)
     tangents = _identity(torch, x, [ride and name in workload.points for name in workload.names])
-    if case.mode == "jacfwd":
+    if case.ad_mode.order == 1:
         return lambda *x: _columns(torch, case, workload, f, x, tangents)
     if case.target == "hvp":
         return lambda *x: _hessian(torch, case, f, x, tangents)(x)
@@ -150,7 +151,7 @@ def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mappin
 def _function(torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
     """The function of the batch by what it is differentiated by: (points, outputs), (points,) or, of a summed batch, ()."""
     dtype = getattr(torch, case.dtype)
-    log_gamma = (lambda k: torch.special.gammaln(k.to(dtype))) if case.mode == "value" else None  # of integers it is a float32
+    log_gamma = (lambda k: torch.special.gammaln(k.to(dtype))) if case.ad_mode.is_value else None  # of integers it is a float32
     of = _linear if case.workload == "linear" else formulas.function(case, torch, log_gamma)
     assert of is not None
 
@@ -216,17 +217,19 @@ def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents:
     """Seed -> column of the Hessian of each point, an array or one for each input: (points, ...)."""
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 the points do not know of each other, so that the gradient of their sum is theirs
-    if case.mode == "rev_over_rev" and not case.jit:
-        return _pullback(torch, case, lambda *z: torch.autograd.grad(total(*z), z, create_graph=True), x)
-    if case.mode == "rev_over_rev":
-        return _pullback(torch, case, torch.func.grad(total, every), x)
-    if case.mode == "fwd_over_rev":
-        return lambda v: torch.func.jvp(torch.func.grad(total, every), x, v)[1]
-    if case.mode == "rev_over_fwd":
-        return lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x)
+
+    def rev_over_rev() -> LinearMap:
+        eager = lambda *z: torch.autograd.grad(total(*z), z, create_graph=True)  # noqa: E731
+        return _pullback(torch, case, torch.func.grad(total, every) if case.jit else eager, x)
 
     def gradient(*z: Any) -> Any:  # as forward mode has it: a JVP for each input
         columns = _over_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
         return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
 
-    return lambda v: (torch.func.jvp(gradient, x, v)[1],)
+    maps: dict[str, Callable[[], LinearMap]] = {
+        "rev_over_rev": rev_over_rev,
+        "fwd_over_rev": lambda: lambda v: torch.func.jvp(torch.func.grad(total, every), x, v)[1],
+        "rev_over_fwd": lambda: lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x),
+        "fwd_over_fwd": lambda: lambda v: (torch.func.jvp(gradient, x, v)[1],),
+    }
+    return maps[case.mode]()

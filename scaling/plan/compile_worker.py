@@ -85,8 +85,7 @@ class _Traced:
     def __init__(self, job: Mapping[str, Any], case: Case) -> None:
         import jax
 
-        from scaling.core import compile_case, shape, workload
-        from scaling.options.program import program_stats
+        from scaling.core import compile_case, measurement, workload
         from scaling.plan import topology
 
         jax.config.update("jax_enable_x64", case.dtype == "float64")
@@ -94,12 +93,9 @@ class _Traced:
         place = job["places"][str(case.devices)]
         self.devices = topology.devices(job["platform"], case.devices, job["target"], tuple(place), job["per_host"])
         self.built = workload.build(case)
-        if case.seeds == "colored":  # the pattern is detected at inputs that are there
-            bound = compile_case.lower_bound(case, self.built, shape.derivative_shape(case, self.built))
-            compile_case.require_room(bound, self._too_much)
-        colors = compile_case.detect_coloring(case, self.built)
-        self.sizes = shape.derivative_shape(case, self.built, colors)
-        self.found: dict[str, Any] = program_stats.coloring_counts(colors)
+        self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
+        coloring = self.sizes.coloring
+        self.found: dict[str, Any] = measurement.fields_of(measurement.coloring_facts(coloring)) if coloring else {}
         # What fits is found by compiling, so that nothing is known of it before.
         self.program = None if case.chunk == AUTO else self._program()
 
@@ -111,31 +107,29 @@ class _Traced:
         from scaling.core import compile_case, shape, timing
 
         nothing = functools.partial(timing.Stages, compiled=None)
-        one = compile_case.compile_program(
+        one = compile_case.compile_blocks(
             self.case, self.built, self.sizes, self.devices, lambda program: nothing(program.function)
         )
         padding = shape.padding_share(self.case, self.sizes)
         if one.overflow:
             return None
         try:
-            jaxpr = compile_case.trace_program(one, self.built, self.devices)
+            jaxpr = compile_case.trace_program(one, self.devices)
         except OverflowError:
             return None
         return _digest(self.case, jaxpr, one.steps, padding)
 
-    def _too_much(self, one: Any) -> str | None:
+    def _missing_memory(self, one: Any) -> str | None:
         """Return what a program needs and what a device has, in words, where it needs more."""
-        from scaling.core import compile_case
-
         made = one.stages.compiled
         if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
             return _told(made.words)
-        taken, limit = compile_case.bytes_while_running(one), self.case.memory_limit or self.job["memory"]
+        taken, limit = one.bytes_while_running, self.case.memory_limit or self.job["memory"]
         return f"needs {format_bytes(taken)}, a device has {format_bytes(limit)}" if taken and limit and taken > limit else None
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
-        from scaling.core import compile_case, shape, timing
+        from scaling.core import compile_case, measurement, shape, timing
         from scaling.options.program import hlo_cost, program_stats
 
         def stages(program: Any, options: dict[str, Any] | None = None) -> timing.Stages:
@@ -150,20 +144,19 @@ class _Traced:
 
         capacity = {"capacity_bytes": int(self.job["memory"])} if self.job["memory"] else {}
         try:
-            one, blocks = compile_case.compile_fitting(
-                self.case, self.built, self.sizes, self.devices, stages, self._too_much, None
-            )
+            settings = compile_case.CompileSettings(stages, self._missing_memory)
+            one = compile_case.compile_case(self.case, self.built, self.devices, settings, self.sizes)
         except shape.TooLarge as error:
             return self.found | capacity | _failed(error)
         read = hlo_cost.read(one.stages.compiled.as_text())
-        self.found |= program_stats.program_work(one, self.built, self.devices, read) | one.needs | capacity
+        self.found |= measurement.fields_of(program_stats.program_work(one, self.devices, read)) | {**one.needs} | capacity
         self.found |= {
             "passes": shape.count_passes(one.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes),
         }
         self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
-        compulsory = compile_case.compulsory_bytes(one, self.built)
-        self.found |= {"blocks": blocks, "peak_bytes": compile_case.bytes_while_running(one), "compulsory_bytes": compulsory}
+        self.found |= {"blocks": one.blocks, "peak_bytes": one.bytes_while_running}
+        self.found |= {"compulsory_bytes": one.compulsory_bytes}
         self.found |= _optimised(read, one.steps) | {"messages": [hlo_cost.as_work(message) for message in read.messages]}
         if words := program_stats.unexpected_collectives(self.case, read.collectives):
             return self.found | {"status": "failed", "reason": "collective", "text": words}

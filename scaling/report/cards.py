@@ -20,7 +20,7 @@ from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedCurve
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
-from scaling.core.case import ANALYTIC, problem
+from scaling.core.case import problem
 from scaling.core.formatting import (
     count_of,
     format_duration,
@@ -58,7 +58,7 @@ def _group_by_family(forecast: Forecast) -> list[list[PredictedCurve]]:
     """Return the predicted curves of the largest problem of each family; values and derivatives written
     by hand are left out.
     """
-    modes = (curve for curve in forecast.curves if curve.case.mode not in ("value", *ANALYTIC))
+    modes = (curve for curve in forecast.curves if not (curve.case.ad_mode.is_value or curve.case.ad_mode.closed_form))
     problems = group_by(modes, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()
     return [max((same for _, same in items), key=lambda same: problem_size(same[0].case)) for items in families]

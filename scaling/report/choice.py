@@ -28,12 +28,12 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     )
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
     rows = [max(several, key=_rank_problem) for several in problems]
-    return sorted(rows, key=lambda row: row[0].case.mode == "value")
+    return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the same without values, the fastest on the most devices first."""
-    rows = curves_of_largest_problems(curve for curve in curves if curve.case.mode != "value")
+    rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds)) for curves in rows]
 
 

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 
 from scaling.core import shape
-from scaling.core.case import WHOLE, Case
+from scaling.core.case import Case
 from scaling.core.workload import Workload
 from scaling.options.program.jaxpr_flops import ELEMENTWISE, subjaxprs
 
 
 def multiplies(case: Case, workload: Workload) -> bool:
     """Return false only where neither the function of a case nor its reduction can multiply matrices."""
-    if workload.reduce == "gram" or (case.mode in WHOLE and case.mode != "value"):
+    if workload.reduction.products or case.ad_mode.by_workload:
         return True  # or written by hand, in a function that is not traced here
     at_once = case.batch == "whole" and workload.whole is not None
     function = workload.whole if at_once else workload.function

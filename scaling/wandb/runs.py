@@ -19,7 +19,7 @@ from scaling.analysis.curves import Curve, CurvePoint, FastestMethod, method_of,
 from scaling.analysis.findings import Findings
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.core import store
-from scaling.core.case import PROBLEM, Case, from_dict, non_default_fields, to_dict
+from scaling.core.case import VIEWS, Case, from_dict, non_default_fields, to_dict
 from scaling.core.record import STATUSES, Record, to_line
 from scaling.wandb.values import storable_config, storable_row, storable_text
 
@@ -96,7 +96,7 @@ def _unfinished(study: Mapping[str, Any], records: Iterable[Record], replicates:
 
 def _problem(case: Case) -> str:
     """What is computed, whatever the number of points: these grow along a weak curve."""
-    return _digest([value for name, value in to_dict(case).items() if name in PROBLEM and name != "points"])
+    return _digest([value for name, value in to_dict(case).items() if name in VIEWS["problem"] and name != "points"])
 
 
 def study_series(study: str) -> str:
@@ -210,7 +210,8 @@ def _fastest(found: Sequence[FastestMethod]) -> Table:
         first, second = each.first, each.second
         low, high = first.interval or (None, None)
         case = to_dict(first.case)
-        row = {name: case[name] for name in (*PROBLEM, "devices")} | {"environment": first.environment, "honest": first.honest}
+        row = {name: case[name] for name in (*VIEWS["problem"], "devices")}
+        row |= {"environment": first.environment, "honest": first.honest}
         row |= {"fastest": method_of(first.case).name, "seconds": first.median, "low": low, "high": high}
         row |= {"next": method_of(second.case).name if second else None, "next_takes": each.ratio}
         row |= {"next_takes_low": each.ratio_low, "next_takes_high": each.ratio_high, "sure": each.sure, "by_hand": each.by_hand}

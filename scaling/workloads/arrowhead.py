@@ -83,7 +83,8 @@ def workload(case: Case) -> Workload:
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: an arrowhead has at least two unknowns")
-    adds_up = case.mode in ("value", "finite_difference")  # the sum of the first output; no derivative adds up more than two
+    # The sum of the first output; no derivative adds up more than two numbers.
+    adds_up = case.ad_mode.is_value or case.ad_mode.finite_step
     return Workload(
         function=_function,
         points={"x": uniform(n, low=0.5, high=1.5)},

@@ -3,6 +3,7 @@
 The product of problems, modes, batches, splits, apis and device counts is covered pairwise, by the rows of pairs.json.
 """
 
+import dataclasses
 import itertools
 import random
 
@@ -10,7 +11,8 @@ import jax
 import pytest
 
 from scaling.core import applicability, check, inputs, layout, modes, run_case, shape, workload
-from scaling.core.case import FORWARD, HESSIAN, REVERSE, Case
+from scaling.core.case import Case
+from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED, Record
 from tests.support import pairs
 from tests.support.devices import HERE, ONCE
@@ -57,10 +59,6 @@ def test_no_row_that_can_run_holds_a_pair_that_is_called_impossible():
     assert not IMPOSSIBLE & set().union(*map(pairs.pairs_of, rows_that_run()))
 
 
-def test_the_names_of_the_modes_are_those_that_can_be_computed():
-    assert set(modes.SEEDED) == set(FORWARD + REVERSE + HESSIAN)
-
-
 @pytest.mark.contract
 def test_why_a_case_cannot_run_comes_from_the_closed_list():
     reasons = set()
@@ -78,13 +76,13 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
     [(name, mode) for name in PROBLEMS for mode in (HESSIAN if twice(name) else ("jacfwd", "jacrev", "linearize"))],
 )
 def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
-    right = modes.SEEDED[mode]
+    right = modes.MODES[mode].linear_map
 
     def wrong(f, x):
         linear_map = right(f, x)
         return lambda v: jax.tree.map(lambda a: a * 1.001, linear_map(v))
 
-    monkeypatch.setitem(modes.SEEDED, mode, wrong)
+    monkeypatch.setitem(modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong))
     record = run(workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
@@ -100,8 +98,6 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
     program = layout.lay_out(case, built, jax.devices()[:1])
     got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
     if reference == "computed":
-        import dataclasses
-
         built = dataclasses.replace(built, reference=None)
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
     for point in {0, case.points // 2, case.points - 1}:

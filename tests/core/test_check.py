@@ -12,10 +12,10 @@ import pytest
 from scaling.core import check, inputs, layout, run_case, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.input_sampling import InputSpec
+from scaling.core.pattern import Pattern
 from scaling.core.record import Record
 from scaling.core.shape import derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
-from scaling.options.sparse.sparsity import Pattern
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
@@ -319,7 +319,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
             wrong[copy].flat[0] *= 1.0001
             verdict = check.verdict(case, built, sizes, wrong, "cpu")
             assert verdict.reason == "wrong_answer" and f"copy {copy} is wrong" in verdict.text
-    assert len(list(check._ranges(check._question(case, built, sizes, "cpu", None)))) == 13
+    assert len(list(check.point_ranges(check.make_question(case, built, sizes, "cpu", None)))) == 13
     assert abs(found[20].error - found[2**16].error) < 1e-9
 
 

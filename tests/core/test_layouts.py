@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from scaling.core import applicability, compile_case, layout, run_case, shape, timing, workload
+from scaling.core import applicability, compile_case, layout, process_cache, run_case, shape, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
@@ -117,7 +117,7 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
         assert record.padding == pytest.approx(1 - points * seeds / computed)
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS[:-1])
+@pytest.mark.parametrize("reduce", [name for name in REDUCTIONS if name != "points"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
 @pytest.mark.parametrize(
     "problem", ["linear by both", "linear at once", "residual by both", "rbf in three dimensions", "arrowhead"]
@@ -172,8 +172,7 @@ def test_a_jacobian_of_the_host_is_computed_whole_each_time():
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
     built = workload.build(case)
-    found: dict = {}
-    ready = run_case._compile_and_check(case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), found)
+    ready = run_case._compile_and_check(case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda part: None)
     first = ready.call().copy()
     ready.call()[:] = np.nan
     assert np.array_equal(ready.call(), first) and first.shape == shape.result_shape(
@@ -280,33 +279,31 @@ def test_blocks_that_are_known_are_tried_first():
     known = {"block": 3, "chunk": None, "storage": "device"}
     place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     tried = run_case.prepare_case(Record(case, "failed", HERE), place, ONCE, known)
-    assert tried.found["blocks"]["probes"][0] | known == tried.found["blocks"]["probes"][0]
-    run_case._KNOWN.clear()
+    assert (first := tried.record().blocks["probes"][0]) | known == first
 
 
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
-    monkeypatch.setattr(run_case.compile_case.inputs, "place", lambda *_: pytest.fail("something was placed"))
-    run_case._FLOORS[("jit", True, 1)] = 1e-6
+    monkeypatch.setattr(run_case.compile_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed"))
+    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-6)
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert "may have 64.0 B" in record.text
-    run_case._FLOORS.clear()
+    process_cache.clear()
 
 
 _ALONE = """
 import resource
-from scaling import workload
+from scaling.core import run_case, workload
 from scaling.core.case import Case
-from scaling.measuring import attempt
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 import jax
 
 fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
 case = workload.complete(Case("rbf", **fields))
-place = attempt.Place(jax.devices()[:1], "cpu")
-record = attempt.prepare(Record(case, "failed", {"digest": "test"}), place, Sampling()).record()  # run once and checked
+group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record()  # run once and checked
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
 held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(record.status, record.passes, record.error <= record.tolerance, needed, held)
@@ -408,13 +405,9 @@ def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce,
     case = workload.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
-    one = compile_case.compile_program(case, built, sizes, jax.devices()[: case.devices], lambda program: _stages(program))
-    ask, _ = compile_case.make_runner(one, built)
+    one = compile_case.compile_case(case, built, jax.devices()[: case.devices], compile_case.CompileSettings(), sizes)
+    ask, _ = compile_case.make_runner(one)
     assert host_offload.result_bytes(case, built, sizes) == ask().nbytes
-
-
-def _stages(program):
-    return timing.compile_stages(program.function, list(program.arguments.values()))
 
 
 @pytest.mark.parametrize("more", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import applicability, compile_case, input_sampling, run_case, shape, timing, workload
+from scaling.core import applicability, compile_case, input_sampling, run_case, shape, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
@@ -136,12 +136,8 @@ def why_not(**fields):
 def result(**fields):
     """A derivative, (points, outputs, inputs), as the program of a case gives it."""
     case, built = completed(**fields)
-    colors = compile_case.detect_coloring(case, built)
-    sizes = shape.derivative_shape(case, built, colors)
-    stages = lambda program: timing.compile_stages(program.function, list(program.arguments.values()))  # noqa: E731
-    devices = jax.devices()[: case.devices]
-    one, _ = compile_case.compile_fitting(case, built, sizes, devices, stages, lambda _: None, None)
-    ask, collect = compile_case.make_runner(one, built)
+    one = compile_case.compile_case(case, built, jax.devices()[: case.devices], compile_case.CompileSettings())
+    ask, collect = compile_case.make_runner(one)
     return np.array(collect(ask()))
 
 
@@ -532,8 +528,8 @@ def huge(define):
 
 @pytest.mark.parametrize("name", HUGE)
 def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anything_is_allocated(huge, name, monkeypatch):
-    monkeypatch.setattr(run_case.inputs, "place", lambda *_: pytest.fail("something was placed"))
-    monkeypatch.setattr(run_case, "_dispatch_floor", lambda *_: 1e-6)
+    monkeypatch.setattr(run_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed"))
+    monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-6)
     fields = {"workload": "huge", "dtype": "float32"} | HUGE[name]
     fields = {"api": "jit"} | fields
     try:

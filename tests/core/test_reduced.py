@@ -3,15 +3,27 @@
 import numpy as np
 import pytest
 
-from scaling.core.reduction_reference import Jacobians, Rounding, add_points, reduce_jacobians, reduce_step_bounds
-from scaling.options.sparse import common_pattern
-from scaling.options.sparse.sparsity import Pattern
+from scaling.core import pattern as patterns
+from scaling.core import reduction_reference
+from scaling.core.pattern import Pattern
+from scaling.core.reduction_reference import Jacobians, Rounding, count_entries
+from scaling.core.reductions import REDUCTIONS as VALUES
 
 pytestmark = pytest.mark.thin(2, "contract")
 
 POINTS, OUTPUTS, INPUTS = 3, 4, 7
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram", "points")
 ROUNDOFF = 2.0**-24
+
+
+def reduce_jacobians(how, *given, **named):
+    """Reduce Jacobians by the reduction of this name."""
+    return reduction_reference.reduce_jacobians(VALUES[how or "whole"], *given, **named)
+
+
+def add_points(how, *given):
+    """Return how many entries one number of a result adds up."""
+    return VALUES[how or "whole"].entries(count_entries(*given))
 
 
 def by_hand(how, J, x):
@@ -118,7 +130,7 @@ def test_entries_of_a_pattern_are_reduced_like_the_jacobian_written_out(how):
     entries, x = generator.standard_normal((POINTS, len(rows))), generator.standard_normal((POINTS, INPUTS))
     rounding = Rounding(3, 5)  # a table that knows no second order, of which zeros have their part
     sparse = reduce_jacobians(how, Jacobians(entries, pattern), rounding, x=x)
-    dense = reduce_jacobians(how, Jacobians(common_pattern.to_dense(pattern, entries)), rounding, x=x)
+    dense = reduce_jacobians(how, Jacobians(patterns.to_dense(pattern, entries)), rounding, x=x)
     for mine, theirs in zip(sparse, dense, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -129,7 +141,7 @@ def test_no_step_of_so_much_moves_a_result_further_than_is_said(how):
     for _ in range(40):
         J, x = jacobians(generator, generator.choice(KINDS))
         bound = 10.0 ** generator.uniform(-4, 1, (POINTS, INPUTS))
-        said = reduce_step_bounds(how, Jacobians(J), bound)
+        said = VALUES[how or "whole"].step_bound(Jacobians(J), bound)
         for sign in (np.where(J < 0, -1.0, 1.0), generator.choice([-1.0, 1.0], J.shape)):
             moved = reduce_jacobians(how, Jacobians(J + sign * bound[:, None, :]), Rounding(1), x=x)[0]
             off = np.abs(moved - reduce_jacobians(how, Jacobians(J), Rounding(1), x=x)[0]).max(axis=(1, 2))

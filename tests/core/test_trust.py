@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core import check, inputs, layout, process_cache, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
+from scaling.options import host_monitor
 
 pytestmark = pytest.mark.thin(2, "contract")
 
@@ -71,12 +72,16 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
         clock[0] += 1e-6
         return Pending(clock)
 
-    program = (SimpleNamespace(coloring=None), ask, lambda result: None, None)
-    monkeypatch.setattr(run_case, "_compile_program", lambda *_: program)
+    monkeypatch.setattr(
+        run_case,
+        "_compile_program",
+        lambda *_: run_case.Runner(SimpleNamespace(coloring=None), ask, lambda result: None),
+    )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
         monkeypatch.setattr(run_case, "make_waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
-    monkeypatch.setitem(run_case._FLOORS, ("jit", True, 1), 1e-5)
+    process_cache.clear()
+    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
     record = run(case_of("poisson"))
     assert record.status == "ok", record.text
     assert (record.seconds == pytest.approx([0.010001] * len(record.seconds))) == waits
@@ -152,7 +157,8 @@ def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_befor
 
     monkeypatch.setattr(memory, "available", lambda: 100)
     monkeypatch.setattr(inputs, "place_inputs", lambda *_: 1 / 0)
-    monkeypatch.setitem(run_case._FLOORS, ("jit", True, 1), 1e-5)
+    process_cache.clear()
+    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
     record = run(case_of("poisson"))
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
@@ -163,8 +169,8 @@ def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):
     started = run_case.prepare_case(
         Record(case, "failed", {"digest": "test"}), run_case.ProcessGroup(jax.devices()[:1], "cpu"), FEW
     )
-    assert not run_case.take_turn(started) and started.found["seconds"]
-    monkeypatch.setattr(run_case.host_monitor, "meter", lambda *where: 1 / 0)
+    assert not run_case.take_turn(started) and started.record().seconds
+    monkeypatch.setattr(host_monitor, "start_meter", lambda *where: 1 / 0)
     assert run_case.take_turn(started) and started.ended
     record = started.record()
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])

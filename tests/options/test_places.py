@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from scaling.core import pattern as common_pattern
 from scaling.core.case import Refusal
-from scaling.options.sparse import common_pattern
 
 
 def some(generator, outputs=6, inputs=9):

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import inputs, workload
+from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
+from scaling.core.pattern import Coloring, Pattern
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import Matrix
-from scaling.options.sparse.sparsity import Coloring, Pattern
 
 pytestmark = pytest.mark.thin(20, "contract")
 
@@ -24,8 +24,7 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty line
 @pytest.fixture(autouse=True)
 def nothing_kept():
     """Each test begins without patterns and colourings of another."""
-    for kept in (sparsity._patterns, sparsity._colorings):
-        kept.clear()
+    process_cache.clear()
     sparsity._ready.cache_clear()
 
 
@@ -251,7 +250,7 @@ def test_a_function_is_looked_at_once_and_a_pattern_coloured_once():
 def test_of_many_patterns_the_last_are_kept():
     for n in range(2, 9):
         sparsity.find_coloring(n, lambda x: x**2, shapes((n,)), "columns")
-    assert list(sparsity._patterns) == [5, 6, 7, 8] and len(sparsity._colorings) == 4
+    assert process_cache.keys("pattern") == [5, 6, 7, 8] and len(process_cache.keys("coloring")) == 4
 
 
 def test_without_asdex_it_is_said_how_to_get_it(monkeypatch):
@@ -263,7 +262,7 @@ def test_without_asdex_it_is_said_how_to_get_it(monkeypatch):
 def test_what_asdex_cannot_read_is_refused_in_its_words_and_one_line():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as refused:
         sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, shapes((3,)), "columns")
-    assert "\n" not in str(refused.value) and "key" not in sparsity._patterns
+    assert "\n" not in str(refused.value) and "key" not in process_cache.keys("pattern")
 
 
 def test_nothing_to_colour_and_no_known_way_are_refused():

@@ -15,7 +15,8 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling.core import applicability, run_case, shape, workload
-from scaling.core.case import BATCHES, HESSIAN, SECOND, Case
+from scaling.core.case import BATCHES, SECOND, Case
+from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import _seeds, enzyme, interface

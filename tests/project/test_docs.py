@@ -2,12 +2,8 @@
 
 import re
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from scaling.core import modes
-from scaling.core.case import FORWARD
 from tests.support.paths import TOP
 
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}
@@ -35,17 +31,6 @@ def test_what_is_added_as_the_page_says_is_measured_and_right(page, command, sca
     done = scaling_command([*command, "points=8", "devices=1", *SMALL], env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed" in done.stdout and " ok " in done.stdout
-
-
-def test_the_mode_of_the_page_is_a_function_of_modes_and_a_name_in_the_list():
-    function, names = blocks("adding_a_mode", "python")
-    space = dict(vars(modes))
-    exec(function, space)
-    x = (jnp.array([0.3, 0.8], jnp.float32),)
-    (column,) = [space["central_difference"](lambda x: jnp.sin(x[:1]), x)((jnp.array([1.0, 0.0]),))]
-    assert jax.numpy.allclose(column, jnp.cos(0.3), atol=1e-3)
-    exec(names, space)
-    assert space["FORWARD"] == (*FORWARD, "central_difference")
 
 
 @pytest.mark.parametrize("page", ASKED)

@@ -100,7 +100,7 @@ OWN = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
 def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_name(file, text, status, tmp_path):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
-    ask = "from scaling import workload; from scaling.core.case import Case; print(workload.complete(Case('linear')).key)"
+    ask = "from scaling.core import workload; from scaling.core.case import Case; print(workload.complete(Case('linear')).key)"
     done = subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode != 0) == (status == 2), done.stderr
     if status:

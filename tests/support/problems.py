@@ -3,7 +3,8 @@
 import itertools
 
 from scaling.core import applicability, shape, workload
-from scaling.core.case import APIS, BATCHES, HESSIAN, MODES, SECOND, WHOLE, Case
+from scaling.core.case import APIS, BATCHES, SECOND, Case
+from scaling.core.modes import HESSIAN, MODES
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
@@ -46,7 +47,7 @@ def case_of(row: tuple) -> Case:
 def runs(row: tuple) -> bool:
     """Whether a row is a case that can run, here and by its nature."""
     problem, mode = row[:2]
-    if mode not in WHOLE and (mode in HESSIAN) != twice(problem):
+    if MODES[mode].has_seeds and (mode in HESSIAN) != twice(problem):
         return False  # as `unfit` says too; asking it costs a hundred times as much
     case = case_of(row)
     built = workload.build(case)

@@ -1,6 +1,8 @@
-"""HLO: the optimised program of one device as XLA prints it: its computations, their instructions, how often its loops run.
+"""HLO: the optimised program of one device as XLA prints it: its computations, their instructions, how often
+its loops run.
 
-Knows how arrays are laid out, in a TPU's tiles too; not what an instruction computes (operations.py) or moves (kernels.py).
+Knows how arrays are laid out, in a TPU's tiles too; not what an instruction computes (operations.py) or moves
+(kernels.py).
 """
 
 import itertools
@@ -70,12 +72,14 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _less(size: int, carried: int, copied: bool) -> int:
-    """A result without what it carries along, where it does; what a sum over devices starts with may be of results alone."""
+    """A result without what it carries along, where it does; what a sum over devices starts with may be of
+    results alone."""
     return max(0, size - carried) if size > carried or copied else size
 
 
 def _bytes(shape: str) -> int:
-    """What an array or a tuple of them takes of a device's memory, with what fills up the tiles of its layout."""
+    """What an array or a tuple of them takes of a device's memory, with what fills up the tiles of its
+    layout."""
     return sum(_stored(array) * _bits(array) // 8 for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5]))
 
 
@@ -89,7 +93,8 @@ def _bits(array: tuple[str, ...]) -> int:
 
 
 def _stored(array: tuple[str, ...]) -> int:
-    """How many numbers an array has room for: its fastest axes are filled up to whole tiles, as TPUs have them."""
+    """How many numbers an array has room for: its fastest axes are filled up to whole tiles, as TPUs have
+    them."""
     dims, order, tiles = whole(array[3]), whole(array[4]), _TILE.search(array[5])
     if not tiles or len(order) != len(dims):
         return math.prod(dims)
@@ -100,13 +105,18 @@ def _stored(array: tuple[str, ...]) -> int:
 
 
 def _first(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Of an array, or of the first of several: its dimensions, its type, the axis that is fastest of those longer than one."""
+    """Of an array, or of the first of several: its dimensions, its type, the axis that is fastest of those
+    longer than one."""
     found = _ARRAY.search(shape)
     if found is None:
         return (), "", None
     dims = whole(found[4])
     order = whole(found[5] or "") or tuple(reversed(range(len(dims))))
-    return dims, found[1] + found[2], next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
+    return (
+        dims,
+        found[1] + found[2],
+        next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None),
+    )
 
 
 def whole(numbers: str) -> tuple[int, ...]:
@@ -143,7 +153,8 @@ def _place(line: HloLine) -> int | None:
 
 
 def trips(line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> float:
-    """How often a loop runs: as XLA says, or as `while counter < end: counter += step` does where all three are numbers."""
+    """How often a loop runs: as XLA says, or as `while counter < end: counter += step` does where all three
+    are numbers."""
     if line.trips is not None:
         return line.trips
     test, body = (computations[found[1]] for part in (_TEST, _BODY) if (found := part.search(line.rest)))
@@ -166,7 +177,8 @@ def trips(line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str
 def _operation(
     line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
 ) -> tuple[str, list[HloLine], str]:
-    """The opcode, operands and attributes of an instruction, or of the last one in a fusion; its operands may be without."""
+    """The opcode, operands and attributes of an instruction, or of the last one in a fusion; its operands may
+    be without."""
     if line.opcode != "fusion":
         return line.opcode, [behind(name, lines) for name in line.operands], line.rest
     inner = computations[line.called[0]]

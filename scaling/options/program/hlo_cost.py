@@ -1,8 +1,8 @@
 """Kernels: what the optimised program of one device does, kernel by kernel, and the messages between devices.
 
-A kernel, which is a fusion or a lone instruction, reads its operands and writes its results, as if no cache held anything between
-two of them; of an operand that it only slices it reads the slices, of one that it updates in place it writes the update. Does not
-know cases, devices or clocks.
+A kernel, which is a fusion or a lone instruction, reads its operands and writes its results, as if no cache
+held anything between two of them; of an operand that it only slices it reads the slices, of one that it
+updates in place it writes the update. Does not know cases, devices or clocks.
 """
 
 import functools
@@ -24,7 +24,8 @@ _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one device does in one run of a kernel, and how often it runs; infinitely often where that is unknown."""
+    """What one device does in one run of a kernel, and how often it runs; infinitely often where that is
+    unknown."""
 
     bytes: int = 0  # read and written
     turned: int = 0  # of these, the bytes of arrays that change which axis is the fastest
@@ -39,7 +40,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Message:
-    """A collective: its kind, the larger of what one device gives and gets, how many devices take part, and how often."""
+    """A collective: its kind, the larger of what one device gives and gets, how many devices take part, and
+    how often."""
 
     kind: str
     bytes: int
@@ -58,7 +60,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """A program: its kernels and messages in their order, and how many collectives of each kind stand in its text."""
+    """A program: its kernels and messages in their order, and how many collectives of each kind stand in its
+    text."""
 
     kernels: tuple[Kernel, ...]
     messages: tuple[Message, ...]
@@ -78,8 +81,8 @@ class ProgramCost:
 def read(text: str) -> ProgramCost:
     """The kernels and messages of an optimised HLO module, given as `compiled.as_text()` prints it.
 
-    Of several branches, the one that moves most. A loop runs as often as XLA's `known_trip_count` or its counter says, or else
-    infinitely often.
+    Of several branches, the one that moves most. A loop runs as often as XLA's `known_trip_count` or its
+    counter says, or else infinitely often.
     """
     computations, entry = hlo.parse(text)
     devices = math.prod(int(found[1]) for each in (_PARTITIONS, _REPLICAS) if (found := each.search(text[: text.find("\n")])))
@@ -114,7 +117,8 @@ def read(text: str) -> ProgramCost:
 
 
 def traffic(text: str) -> Traffic:
-    """What a program moves; unknown where nothing says how often a loop runs, its messages only where that holds some."""
+    """What a program moves; unknown where nothing says how often a loop runs, its messages only where that
+    holds some."""
     return read(text).traffic
 
 
@@ -141,7 +145,10 @@ def _lone(line: HloLine, given: Mapping[str, HloLine]) -> dict[str, HloLine]:
 
 def _messages(body: Mapping[str, HloLine], line: HloLine, given: Mapping[str, HloLine], devices: int) -> Iterator[Message]:
     """The collectives of a kernel: itself, or those that a fusion holds."""
-    for one, operands in [(line, given), *((each, {x: body[x] for x in each.operands}) for each in body.values())]:
+    for one, operands in [
+        (line, given),
+        *((each, {x: body[x] for x in each.operands}) for each in body.values()),
+    ]:
         kind = one.opcode.removesuffix("-start")
         if kind in hlo_ops.COLLECTIVES:
             groups = _GROUPS.search(one.rest)
@@ -184,7 +191,10 @@ def _in_place(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[s
     for result in _results(lines):
         into, size = None, 0
         if result.opcode in hlo_ops.UPDATES:
-            into, size = hlo.origin(result.operands[0], lines), lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes
+            into, size = (
+                hlo.origin(result.operands[0], lines),
+                lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes,
+            )
         elif result.opcode == "fusion" and len(within := _in_place(computations[result.called[0]], computations)) == 1:
             ((parameter, size),) = within.values()
             into = hlo.origin(result.operands[int(parameter.given)], lines)
@@ -194,7 +204,9 @@ def _in_place(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[s
 
 
 def _reads(
-    lines: Mapping[str, HloLine], placed: Mapping[str, tuple[HloLine, int]], computations: Mapping[str, Mapping[str, HloLine]]
+    lines: Mapping[str, HloLine],
+    placed: Mapping[str, tuple[HloLine, int]],
+    computations: Mapping[str, Mapping[str, HloLine]],
 ) -> Counter[str]:
     """The bytes that are read of each parameter, by its name."""
     reads: Counter[str] = Counter()
@@ -212,7 +224,8 @@ def _reads(
 
 
 def _reads_within(line: HloLine, placed: bool, computations: Mapping[str, Mapping[str, HloLine]]) -> dict[int, int]:
-    """The bytes that a fusion within another reads of each operand: TPUs slice there what is then multiplied."""
+    """The bytes that a fusion within another reads of each operand: TPUs slice there what is then
+    multiplied."""
     lines = computations[line.called[0]]
     reads = _reads(lines, _in_place(lines, computations) if placed else {}, computations)
     whole = {x.name: x.bytes for x in _results(lines)}

@@ -1,6 +1,7 @@
 """Operations: what kind of work an instruction of HLO is, and how much, as each backend writes it.
 
-Does not know what it moves (kernels.py), nor what a library does inside a call other than a product of matrices.
+Does not know what it moves (kernels.py), nor what a library does inside a call other than a product of
+matrices.
 """
 
 import math
@@ -10,7 +11,14 @@ from collections.abc import Mapping
 from scaling.options.program import hlo
 from scaling.options.program.hlo import HloLine
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 _WITHOUT_WORK = {
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "Pin", "Unpin",
     "ConcatBitcast", "AssumeGatherIndicesInBound", "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart",
@@ -24,7 +32,10 @@ STILL = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
 SLICES = {"slice", "dynamic-slice", "gather"}  # read as much of their first operand as they give
-UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # write this operand into the first, in place where that is a parameter
+UPDATES = {
+    "dynamic-update-slice": 1,
+    "scatter": 2,
+}  # write this operand into the first, in place where that is a parameter
 _MOVES = STILL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy", "dynamic-update-slice", "fusion",
     "rng-bit-generator", "sort", "domain", "infeed", "outfeed", "send", "recv",
@@ -37,7 +48,8 @@ _DIVIDES = {"divide", "remainder"}
 
 
 def work(line: HloLine, lines: Mapping[str, HloLine]) -> tuple[str, int]:
-    """What an instruction is counted as, by the name of a field of `Kernel`, and how much of it; nothing for what only moves."""
+    """What an instruction is counted as, by the name of a field of `Kernel`, and how much of it; nothing for
+    what only moves."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -78,14 +90,16 @@ def _product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
 
 
 def _forward(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
-    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one that goes forward."""
+    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one
+    that goes forward."""
     if "convBackwardInput" in line.rest:
         return line, second, first
     return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
 
 
 def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> int:
-    """Multiplications and additions of a convolution, without those that its padding and dilation make with zeros."""
+    """Multiplications and additions of a convolution, without those that its padding and dilation make with
+    zeros."""
     labels = _LABELS.search(words)
     if labels is None:
         return 0
@@ -93,7 +107,11 @@ def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> 
     window = dict(part.split("=") for part in found[1].split()) if found else {}
     count = 2 * made.dims[labels[3].index("b")] * made.dims[labels[3].index("f")] * kernel.dims[labels[2].index("i")]
     for place, axis in enumerate(sorted(label for label in labels[3] if label.isdigit())):
-        sizes = given.dims[labels[1].index(axis)], kernel.dims[labels[2].index(axis)], made.dims[labels[3].index(axis)]
+        sizes = (
+            given.dims[labels[1].index(axis)],
+            kernel.dims[labels[2].index(axis)],
+            made.dims[labels[3].index(axis)],
+        )
         count *= _taps(*sizes, *(_along(window, name, place, usual) for name, usual in _WINDOWED))
     return count
 
@@ -104,10 +122,12 @@ def _along(window: Mapping[str, str], name: str, axis: int, usual: int) -> int:
 
 
 def _taps(given: int, kernel: int, made: int, pad: int, stride: int, spread: int, dilate: int) -> int:
-    """How many pairs of a number of one axis of the result and one of the kernel meet a number of what is given."""
+    """How many pairs of a number of one axis of the result and one of the kernel meet a number of what is
+    given."""
     count = 0
     for tap in range(kernel):
-        # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within what is given.
+        # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within
+        # what is given.
         first, last = pad - tap * dilate, (given - 1) * spread + pad - tap * dilate
         low, high = max(0, -(-first // stride)), min(made - 1, last // stride)
         if stride == spread == 1:

@@ -1,8 +1,8 @@
-"""Counts: the operations of a program on one device, from its jaxpr, loops by their trips.
+"""Count the operations of a program on one device from its jaxpr; loops count by their trips.
 
-Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known here: kernels.py
-reads what it made of the program. What depends on trips that only running can tell is None. Does not know cases, devices or
-clocks.
+Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known
+here: kernels.py reads what it made of the program. What depends on trips that only running can tell is None.
+Does not know cases, devices or clocks.
 """
 
 import math
@@ -19,7 +19,9 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """Floating-point operations of one device, and evaluations of transcendental functions beside them; both None if unknown."""
+    """Floating-point operations of one device, and evaluations of transcendental functions; both None if
+    unknown.
+    """
 
     flops: int | None
     transcendentals: int | None
@@ -39,7 +41,12 @@ _ALIKE = {  # a rule -> JAX's primitives that it counts
     "updates": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
 _RULE_OF = {name: rule for rule, names in _ALIKE.items() for name in names.split()}
-ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}  # primitives without a product of matrices
+ELEMENTWISE = {
+    *_RULE_OF,
+    "integer_pow",
+    "one_minus_square",
+    "polynomial",
+}  # primitives without a product of matrices
 _RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters, inputs, outputs) -> operations
     "results": lambda p, x, y: y[0].size,
     "transcendental": lambda p, x, y: y[0].size,
@@ -59,13 +66,15 @@ _RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """The work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is one device's.
+    """Count the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is that of
+    one device.
 
-    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a reduction or a
-    running sum one for each that goes in, a scatter one for each update. Transcendental functions, roots and powers are counted
-    apart, one each however long they take. Integers, comparisons, choices, moves and collectives are free. Of several branches,
-    the most expensive. Unknown: what has no rule above, such as most factorisations and one's own kernels; complex numbers;
-    loops whose trips are not numbers in the program.
+    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a
+    reduction or a running sum one for each that goes in, a scatter one for each update. Transcendental
+    functions, roots and powers are counted apart, one each however long they take. Integers, comparisons,
+    choices, moves and collectives are free. Of several branches, the most expensive. Unknown: what has no
+    rule above, such as most factorisations and one's own kernels; complex numbers; loops whose trips are not
+    numbers in the program.
     """
     try:
         return OperationCounts(*_sum(jaxpr))
@@ -74,14 +83,14 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _sum(jaxpr: Any) -> tuple[int, int]:
-    """(flops, transcendentals) of a jaxpr, without the equations whose results nobody uses."""
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     each = [_one(equation) for equation in dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns]
     return sum(flops for flops, _ in each), sum(transcendentals for _, transcendentals in each)
 
 
 def _one(equation: Any) -> tuple[int, int]:
-    """The same of one equation and what is inside it."""
+    """Return (flops, transcendentals) of one equation and of what it contains."""
     name, p = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         times, body = (p["length"], p["jaxpr"]) if name == "scan" else (trips(equation), p["body_jaxpr"])
@@ -95,7 +104,10 @@ def _one(equation: Any) -> tuple[int, int]:
     if rule == "nothing":
         return 0, 0
     inner = [] if rule in _RULES else subjaxprs(equation)
-    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == (len(equation.invars), len(equation.outvars)):
+    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == (
+        len(equation.invars),
+        len(equation.outvars),
+    ):
         return _sum(inner[0])  # a call
     given, made = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     dtypes = [x.dtype for x in (*given, *made) if hasattr(x, "dtype")]
@@ -108,7 +120,8 @@ def _one(equation: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it expands to."""
+    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it
+    expands to."""
     primitive = equation.params.get("_prim")  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12
     if hasattr(primitive, "expand"):
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals).jaxpr]
@@ -116,7 +129,7 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 
 def trips(equation: Any) -> int:
-    """The trips of `while counter < end: counter += step`, where beginning, end and step are whole numbers in the program."""
+    """Return the trips of `while counter < end: counter += step`, where start, end and step are constants."""
     p = equation.params
     test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr
     begins = equation.invars[p["cond_nconsts"] + p["body_nconsts"] :]

@@ -1,7 +1,8 @@
 """Confirm the derivative of a function by finite differences of its values, along random directions.
 
-A rule for a derivative that is wrong (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every dtype and every
-mode; only the values of the function can tell. Knows functions; does not know cases or results.
+A rule for a derivative that is wrong (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every
+dtype and every mode; only the values of the function can tell. Knows functions; does not know cases or
+results.
 """
 
 from collections.abc import Mapping
@@ -30,9 +31,9 @@ Named = Mapping[str, np.ndarray]
 class Confirmation:
     """What finite differences say of a derivative.
 
-    wrong: (points,), whether an output of a point differs by more than the differences' own error. sure: the share of outputs,
-    of those that change at all, that differences of at most 5 % error confirm. off: the largest difference over the 2-norm of
-    the row.
+    wrong: (points,), whether an output of a point differs by more than the differences' own error. sure: the
+    share of outputs, of those that change at all, that differences of at most 5 % error confirm. off: the
+    largest difference over the 2-norm of the row.
     """
 
     wrong: np.ndarray
@@ -65,7 +66,10 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
             far &= ~_between_one_sided(of, named, direction, least, exact, room)
         wrong |= far
         sure |= 4 * error <= SURE * size
-        off = max(off, float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))))
+        off = max(
+            off,
+            float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))),
+        )
     share = float(np.mean(sure[changes])) if changes.any() else 1.0
     return Confirmation(np.any(wrong, axis=1), share, off)
 
@@ -79,7 +83,8 @@ def random_direction(of: Evaluation, named: Named, generator: np.random.Generato
 
 
 def own_sizes(of: Evaluation, named: Named) -> dict[str, np.ndarray]:
-    """Return the size of every number to differentiate by; of a small one, a thousandth of what is typical of its input."""
+    """Return the size of every number to differentiate by; of a small one, a thousandth of what is typical of
+    its input."""
     sizes = {}
     for name in of.names:
         x = np.asarray(named[name], np.float64)
@@ -97,8 +102,8 @@ def nudged(of: Evaluation, named: Named, relative: float, generator: np.random.G
 def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return how far rounding moves the values, two (points, outputs), the second one no less than the first.
 
-    By nudges of the inputs; and also by fourth differences at short steps, in which only rounding is left: where a function
-    adds one to a small number, a nudge of that number moves nothing.
+    By nudges of the inputs; and also by fourth differences at short steps, in which only rounding is left:
+    where a function adds one to a small number, a nudge of that number moves nothing.
     """
     here = float64.values(of, named)
     moved = [float64.values(of, nudged(of, named, 2 * roundoff, generator)) for _ in range(3)]
@@ -119,9 +124,11 @@ def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray
 
 
 def _differences(of: Evaluation, named: Named, direction: Named, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative along a direction and its estimated error, each at the step that suits it best: (points, outputs).
+    """Return the derivative along a direction and its estimated error, each at the step that suits it best:
+    (points, outputs).
 
-    Differences of fourth order; the error of a step is what the next one differs by, and what noise makes of it.
+    Differences of fourth order; the error of a step is what the next one differs by, and what noise makes of
+    it.
     """
     found = []
     for step in _STEPS:
@@ -139,7 +146,8 @@ def _differences(of: Evaluation, named: Named, direction: Named, noise: np.ndarr
 def _between_one_sided(
     of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, room: np.ndarray
 ) -> np.ndarray:
-    """Return where the function has a kink and the derivative lies between those of its two sides: (points, outputs)."""
+    """Return where the function has a kink and the derivative lies between those of its two sides: (points,
+    outputs)."""
     here, found = float64.values(of, named), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         sides = []

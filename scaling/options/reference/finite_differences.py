@@ -11,33 +11,28 @@ import jax
 import numpy as np
 
 from scaling.core import inputs
-from scaling.core.case import SECOND, Case
+from scaling.core.case import Case
 from scaling.core.modes import STEPS, ravel
+from scaling.core.question import closed_form
 from scaling.core.shape import DerivativeShape
-from scaling.core.workload import Inputs, InputSpec, Reference, Workload
+from scaling.core.tolerances import ROUNDOFF
+from scaling.core.workload import InputSpec, Workload
 
 _COORDINATES = 64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
 _LOOKED_AT = 2**24  # numbers in all of them
-# Unit roundoff of one operation.
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
-
 Exact = Mapping[str, np.ndarray]
 
 
-def closed(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """What gives a value in NumPy at the least cost, if anything does: a Jacobian of a known pattern need not be written out."""
-    return workload.nonzeros if workload.nonzeros is not None and case.target not in SECOND else workload.reference
-
-
 def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
-    """Return the function at a block of points in float64: (points, outputs). The workload must have a reference."""
-    reference = closed(case, workload)
+    """Return the function at a block of points in float64: (points, outputs). The workload must have a
+    reference."""
+    reference = closed_form(case, workload)
     assert reference is not None
     return reference(named).value
 
 
 def gradient(workload: Workload) -> Callable:
-    """The function that a Hessian is the derivative of: (inputs,)."""
+    """Return the function whose derivative is the Hessian: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
@@ -51,22 +46,23 @@ def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
 
 
 def together(workload: Workload, sizes: DerivativeShape, outputs: np.ndarray) -> np.ndarray:
-    """(points, outputs) -> (points,): the size of all outputs where these are added up, that of the largest elsewhere."""
-    added = workload.reduce in ("outputs", "points") or sizes.summed
+    """Return the size of all outputs where they are summed, otherwise that of the largest: (points,)."""
+    added = workload.reduction.sums_outputs or sizes.summed
     return np.abs(outputs).sum(axis=1) if added else np.abs(outputs).max(axis=1)
 
 
 def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exact:
-    """The inputs to differentiate by moved along a direction, the others as they are."""
+    """Return the inputs with those to differentiate by moved along a direction."""
     return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
 
 
 def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int) -> np.ndarray:
-    """How far a forward difference with the mode's step may lie from the derivative, by each input: (points, inputs).
+    """Return how far a forward difference with the mode's step may lie from the derivative, by input:
+    (points, inputs).
 
-    Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the two values, and of
-    the sum x + h, over the step. Of a sum over outputs or points it is the bound of all that is added up; of J x, which is one
-    difference along x, it is (points, 1).
+    Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the
+    two values, and of the sum x + h, over the step. Of a sum over outputs or points it is the bound of all
+    that is added up; of J x, which is one difference along x, it is (points, 1).
     """
     named, step = inputs.exact_inputs(case, workload, start, stop), STEPS[case.dtype]
     added = _values_added(case, workload, sizes, named)
@@ -81,7 +77,7 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
         moves[:, k] = (np.abs(x) + step) * slope
     added = np.maximum(added, moves.max(axis=1))
     every = len(looked_at) == len(places)
-    if workload.reduce == "vector":
+    if workload.reduction.along_point:
         at = lambda by: values(case, workload, moved(workload, named, named, by))  # noqa: E731
         _, curvature = _bend(workload, sizes, np.ones(()), at, step)
         all_moves = moves.sum(axis=1) * len(places) / len(looked_at)
@@ -94,19 +90,21 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
 
 
 def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named: Exact) -> np.ndarray:
-    """The size of what is added up to make a value that is differenced: (points,)."""
+    """Return the size of what is added up to compute a value that is differenced: (points,)."""
     added = together(workload, sizes, values(case, workload, named))
-    if sizes.summed and workload.reduce != "points":  # of those, the bounds of the points are added up
+    if sizes.summed and not workload.reduction.sums_points:  # of those, the bounds of the points are added up
         everywhere = values(case, workload, inputs.exact_inputs(case, workload, 0, case.points))
         return np.full(len(added), np.abs(everywhere).sum())
-    reference = closed(case, workload)
+    reference = closed_form(case, workload)
     if reference is None or (terms_size := reference(named).value_terms) is None:
         return added
-    return np.maximum(added, terms_size * (sizes.values if workload.reduce in ("outputs", "points") else 1))
+    return np.maximum(added, terms_size * (sizes.values if workload.reduction.sums_outputs else 1))
 
 
 def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> tuple[np.ndarray, Callable]:
-    """The i-th number of an input, (points,) or () where they share it, and the values after it has moved."""
+    """Return the i-th number of an input, (points,) or () where it is shared, and the function that gives the
+    moved values.
+    """
     lead = (-1,) if name in workload.shared else (len(named[name]), -1)
 
     def at(by: Any) -> np.ndarray:
@@ -118,7 +116,7 @@ def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> 
 
 
 def _bend(workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float) -> tuple[np.ndarray, ...]:
-    """The larger slope and curvature, at both ends of a step from x, of values by how far x has moved: two (points,)."""
+    """Return the larger slope and curvature of values at both ends of a step from x: two (points,)."""
     slope, curvature = np.zeros(()), np.zeros(())
     for end in (0.0, step):
         reach = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
@@ -129,11 +127,5 @@ def _bend(workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callabl
 
 
 def draw_of(workload: Workload, name: str) -> InputSpec:
-    """How an input is drawn."""
+    """Return the specification of an input."""
     return workload.points[name] if name in workload.points else workload.shared[name]
-
-
-def over(off: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """off / size, where nothing over nothing is no error and something over nothing an infinite one."""
-    off, size = np.broadcast_arrays(off, size)
-    return np.divide(off, size, out=np.where(off == 0, 0.0, np.inf), where=size > 0)

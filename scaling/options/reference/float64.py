@@ -1,8 +1,8 @@
 """Evaluate a function and its derivatives as the reference of the check.
 
-Everything runs on the CPU, in float64 or in the dtype of a case, by forward mode in blocks of seeds. A function whose rule is
-written for reverse mode alone (`jax.custom_vjp`) is pushed forward by transposing its pullback. Knows functions and arrays; does
-not know cases, results or tolerances.
+Everything runs on the CPU, in float64 or in the dtype of a case, by forward mode in blocks of seeds. A
+function whose rule is written for reverse mode alone (`jax.custom_vjp`) is pushed forward by transposing its
+pullback. Knows functions and arrays; does not know cases, results or tolerances.
 """
 
 import contextlib
@@ -25,9 +25,11 @@ _NUMBERS = 2**22  # of the largest intermediate result of a call, over its point
 class Evaluation:
     """A function of one point, and how it is evaluated.
 
-    function: takes every input by name, returns an array. names: the inputs to differentiate by, in the order of the columns.
-    own: the inputs that each point has its own of; the others are shared. integers: the inputs that are int32. width: numbers of
-    the largest intermediate result at one point. transposed: push forward by transposing the pullback.
+    function: takes every input by name, returns an array. names: the inputs to differentiate by, in the order
+    of the columns.
+    own: the inputs that each point has its own of; the others are shared. integers: the inputs that are
+    int32. width: numbers of the largest intermediate result at one point. transposed: push forward by
+    transposing the pullback.
     """
 
     function: Callable[..., Any]
@@ -41,10 +43,12 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluating(dtype: str) -> Iterator[None]:
-    """Set JAX up to evaluate in `dtype` on the CPU, at the highest precision. Other dtypes than float64 leave x64 as it is.
+    """Set JAX up to evaluate in `dtype` on the CPU, at the highest precision. Other dtypes than float64 leave
+    x64 as it is.
 
-    What a process traced with x64 off cannot be used with x64 on, and the other way round: JAX's caches mix up the integers of
-    both (a function that indexes with NumPy's int64 arrays then fails). The caches are cleared at each change.
+    What a process traced with x64 off cannot be used with x64 on, and the other way round: JAX's caches mix
+    up the integers of both (a function that indexes with NumPy's int64 arrays then fails). The caches are
+    cleared at each change.
     """
     before = bool(jax.config.read("jax_enable_x64"))
     x64 = before or dtype == "float64"
@@ -87,8 +91,9 @@ def rows(of: Evaluation, named: Named, which: np.ndarray) -> np.ndarray:
 
 
 def gram_columns(of: Evaluation, named: Named, which: np.ndarray) -> np.ndarray:
-    """Return these columns of J^T J of each point, a pushforward and a pullback each: (points, inputs, columns)."""
-    return _in_blocks(of, named, np.asarray(which, np.int32), "gram", 2)
+    """Return these columns of J^T J of each point, a pushforward and a pullback each: (points, inputs,
+    columns)."""
+    return _in_blocks(of, named, np.asarray(which, np.int32), "columns_of_products", 2)
 
 
 def gram_along(of: Evaluation, named: Named, direction: np.ndarray) -> np.ndarray:
@@ -132,7 +137,8 @@ def can_pull_back(of: Evaluation, named: Named) -> bool:
 
 
 def differentiable(of: Evaluation, named: Named) -> Evaluation | None:
-    """Return the evaluation with the pushforward that is defined for the function; None where there is none."""
+    """Return the evaluation with the pushforward that is defined for the function; None where there is
+    none."""
     own, rest = _typed(of, {name: array[:1] if name in of.own else array for name, array in named.items()})
     for transposed in (False, True):
         tried = dataclasses.replace(of, transposed=transposed)
@@ -175,7 +181,7 @@ def _compiled(of: Evaluation, what: str) -> Callable:
         "along": lambda f, x, own, rest: _push(of, f, x)({**own, **rest}),
         "columns": lambda f, x, which: jax.vmap(lambda i: _push(of, f, x)(_unit(of, x, i)), out_axes=1)(which),
         "rows": lambda f, x, which: jax.vmap(lambda i: _pull(of, f, x)(lambda y: _one_hot(i, y.size, y.dtype)))(which),
-        "gram": lambda f, x, which: jax.vmap(lambda i: _normal(of, f, x)(_unit(of, x, i)), out_axes=1)(which),
+        "columns_of_products": lambda f, x, which: jax.vmap(lambda i: _normal(of, f, x)(_unit(of, x, i)), out_axes=1)(which),
         "gram_along": lambda f, x, direction: _normal(of, f, x)(_split(of, x, direction.astype(jnp.dtype(of.dtype)))),
     }
     kernel = kernels[what]

@@ -1,15 +1,14 @@
 """Prepare the reference of a function that has no closed form, and find out how far it can be trusted.
 
-The reference is the derivative of the same function in float64 on the CPU. Where the values of the function differ between
-float64 and the dtype of the case (random bits, a cast, a carry of a fixed dtype), it is the derivative in the dtype of the case.
-Either is confirmed by finite differences, once for each function and size. Does not know results.
+The reference is the derivative of the same function in float64 on the CPU. Where the values of the function
+differ between float64 and the dtype of the case (random bits, a cast, a carry of a fixed dtype), it is the
+derivative in the dtype of the case. Either is confirmed by finite differences, once for each function and
+size. Does not know results.
 """
 
 import dataclasses
-import functools
-import hashlib
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core.case import SECOND, Case
-from scaling.core.pytrees import TakesTrees
 from scaling.core.shape import DerivativeShape
+from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
 from scaling.options.reference import fd_check, finite_differences, float64
 from scaling.options.reference.float64 import Evaluation, Named
@@ -35,9 +34,10 @@ _FAR = 2.0  # times what rounding explains: then the values differ
 class Numeric:
     """The reference of a function without a closed form.
 
-    evaluation: how it is evaluated; native: the same function in the dtype of the case. terms: how many numbers a derivative adds
-    up. inside: the unit roundoff of the narrowest dtype in the function. wrong: why the function's own rule is wrong. unsure: why
-    the reference proves nothing. seconds: an estimate for all entries of all points. backward: whether reverse mode is defined.
+    evaluation: how it is evaluated; native: the same function in the dtype of the case. terms: how many
+    numbers a derivative adds up. inside: the unit roundoff of the narrowest dtype in the function. wrong: why
+    the function's own rule is wrong. unsure: why the reference proves nothing. seconds: an estimate for all
+    entries of all points. backward: whether reverse mode is defined.
     """
 
     evaluation: Evaluation
@@ -51,7 +51,8 @@ class Numeric:
 
 
 class Computed:
-    """A reference at a block of points, like `workload.Reference`; each part is evaluated when it is asked for."""
+    """A reference at a block of points, like `workload.Reference`; each part is evaluated when it is asked
+    for."""
 
     value_terms = None
     derivative_terms = None
@@ -85,7 +86,7 @@ def examine(case: Case, workload: Workload, sizes: DerivativeShape) -> Numeric:
     named = _some_points(case, workload)
     native = _evaluation(case, workload, case.dtype)
     with float64.evaluating(case.dtype):
-        here, noise = _values(native, named, finite_differences.ROUNDOFF[case.dtype])
+        here, noise = _values(native, named, ROUNDOFF[case.dtype])
         plain = _prepared(native, case, named)
         if case.dtype == "float64":
             return _confirmed(plain, case, workload, named, None)
@@ -113,7 +114,8 @@ def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 
 
 def _values(of: Evaluation, named: Named, roundoff: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values, and how far a nudge of the inputs by a rounding moves them: two (points, outputs)."""
+    """Return the values, and how far a nudge of the inputs by a rounding moves them: two (points,
+    outputs)."""
     here, generator = float64.values(of, named), np.random.default_rng(0)
     moved = [float64.values(of, fd_check.nudged(of, named, 4 * roundoff, generator)) for _ in range(_REPEATS)]
     return here, np.max(np.abs(np.array(moved) - here), axis=0)
@@ -123,13 +125,13 @@ def _prepared(of: Evaluation, case: Case, named: Named) -> Numeric:
     """Return the reference with what is read off the function's program."""
     found = _rounded(of, named)
     of = dataclasses.replace(of, width=max(found.width, float64.number_of_inputs(of, named)))
-    if case.mode != "value":
+    if not case.ad_mode.is_value:
         forward = float64.differentiable(of, named)
         if forward is None:
             why = "the function can be differentiated neither forwards nor backwards, so that there is no reference; give one"
             return Numeric(of, of, found.terms, 2.0**-found.bits, unsure=why)
         of = forward
-    backward = case.mode != "value" and float64.can_pull_back(of, named)
+    backward = not case.ad_mode.is_value and float64.can_pull_back(of, named)
     return Numeric(of, of, found.terms, 2.0**-found.bits, backward=backward)
 
 
@@ -163,24 +165,28 @@ def _in_float64(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0][:120]
         return None, f"it cannot be evaluated in float64 ({type(error).__name__}: {first})"
-    roundoff = max(finite_differences.ROUNDOFF[case.dtype], exact.inside)
+    roundoff = max(ROUNDOFF[case.dtype], exact.inside)
     scale = np.maximum(np.max(np.abs(there), axis=0), np.sqrt(np.mean(there**2)))
     allowed = _FAR * 16 * roundoff * np.sqrt(exact.terms) * scale + 4 * noise
     far = ~(np.abs(here - there) <= allowed)
     if far.any():
         p, o = (int(i[0]) for i in np.nonzero(far))
-        return None, f"its values differ between {case.dtype} and float64 ({here[p, o]:.6g} and {there[p, o]:.6g})"
+        return (
+            None,
+            f"its values differ between {case.dtype} and float64 ({here[p, o]:.6g} and {there[p, o]:.6g})",
+        )
     return exact, None
 
 
 def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why: str | None) -> Numeric:
-    """Confirm the derivative by finite differences and estimate what all of it takes; in the dtype of the evaluation.
+    """Confirm the derivative by finite differences and estimate what all of it takes; in the dtype of the
+    evaluation.
 
     why: what forbids float64.
     """
-    if case.mode == "value" or found.unsure:
+    if case.ad_mode.is_value or found.unsure:
         return found
-    roundoff = max(finite_differences.ROUNDOFF[found.evaluation.dtype], found.inside)
+    roundoff = max(ROUNDOFF[found.evaluation.dtype], found.inside)
     levels = [found.evaluation]
     if case.target in SECOND:  # the gradient itself, and then its derivative
         first = dataclasses.replace(found.evaluation, function=workload.function)
@@ -219,39 +225,3 @@ def native(case: Case, workload: Workload, named: Named) -> Evaluation:
     of = _evaluation(case, workload, case.dtype)
     with float64.evaluating(case.dtype):
         return _prepared(of, case, named).evaluation
-
-
-def fingerprint(value: Any) -> Hashable:
-    """Return what tells functions apart that are made anew at each call: their code and what they close over."""
-    if isinstance(value, tuple | list):
-        return (type(value), *map(fingerprint, value))
-    if isinstance(value, Mapping):
-        return tuple((fingerprint(key), fingerprint(each)) for key, each in value.items())
-    if isinstance(value, np.ndarray | np.generic):
-        return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-    if isinstance(value, functools.partial):
-        return fingerprint((value.func, value.args, value.keywords))
-    if isinstance(value, TakesTrees):
-        return type(value), *(fingerprint(getattr(value, field.name)) for field in dataclasses.fields(value))
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells))
-    try:
-        hash(value)
-    except TypeError:
-        return _Identity(value)
-    return value
-
-
-@dataclass(frozen=True, eq=False)
-class _Identity:
-    """An object that is only equal to itself."""
-
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)

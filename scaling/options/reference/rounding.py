@@ -18,13 +18,39 @@ _ELEMENTWISE = 1 / 16  # of a term: the table allows sixteen roundings for each
 _UNKNOWN_TRIPS = 100  # of a loop that ends when its own condition says so
 _WEIGHTS = {  # terms of one evaluation, beyond those of an elementwise operation
     **dict.fromkeys(
-        ("exp", "log", "sin", "cos", "tan", "tanh", "logistic", "pow", "exp2", "expm1", "log1p", "log2", "atan2"), 0.5
+        (
+            "exp",
+            "log",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "logistic",
+            "pow",
+            "exp2",
+            "expm1",
+            "log1p",
+            "log2",
+            "atan2",
+        ),
+        0.5,
     ),
     **dict.fromkeys(("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt"), 1.0),
     **dict.fromkeys(("lgamma", "digamma", "erf_inv", "igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"), 64.0),
     **dict.fromkeys(("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad"), 64.0),
 }
-_FACTORISATIONS = ("cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "eig", "svd", "schur", "triangular_solve")
+_FACTORISATIONS = (
+    "cholesky",
+    "lu",
+    "qr",
+    "geqrf",
+    "householder_product",
+    "eigh",
+    "eig",
+    "svd",
+    "schur",
+    "triangular_solve",
+)
 _EXACT = (
     "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim", "concatenate", "copy", "copy_p",
     "dynamic_slice", "dynamic_update_slice", "gather", "iota", "max", "min", "neg", "pad", "reduce_max",
@@ -37,8 +63,9 @@ _EXACT = (
 class Rounded:
     """What rounding meets in a function.
 
-    terms: how many numbers are added up on the longest way from an input to an output. bits: of the mantissa of the narrowest
-    floating dtype that an intermediate result has. width: numbers of the largest intermediate result.
+    terms: how many numbers are added up on the longest way from an input to an output. bits: of the mantissa
+    of the narrowest floating dtype that an intermediate result has. width: numbers of the largest
+    intermediate result.
     """
 
     terms: int

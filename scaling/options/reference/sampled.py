@@ -1,56 +1,24 @@
 """Compare a result with a part of its reference, where all of it would take too long.
 
-Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random columns and rows of every
-point, and some points whole, are compared entry by entry. Does not know what is allowed.
+Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random
+columns and rows of every point, and some points whole, are compared entry by entry. Does not know what is
+allowed.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.core.reduction_reference import Jacobians, by_output
+from scaling.core.comparison import EntryComparison, Measure, SampledPart
+from scaling.core.reduction_reference import Jacobians
 from scaling.options.reference import fd_check, float64
 from scaling.options.reference.float64 import Evaluation, Named
-from scaling.options.reference.numeric import Numeric, picked
+from scaling.options.reference.numeric import picked
 
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
 _SIGNS = 3  # random signs that show the size of a sum that cancels
-
-
-@dataclass(frozen=True)
-class SampledPart:
-    """Some points of a block by number, and columns where these can be evaluated alone."""
-
-    points: np.ndarray
-    columns: np.ndarray | None = None
-
-
-Measure = Callable[[Evaluation, Named, SampledPart], np.ndarray]
-
-
-@dataclass(frozen=True)
-class EntryComparison:
-    """A part of a result and of its reference at a block of points, and how to evaluate some of it again.
-
-    got, want: (points, ...). size: what a deviation is divided by, of a shape that broadcasts with them. measure: (evaluation,
-    inputs of some points, which these are) -> array like want there; None where that is not offered. by_column: whether the
-    last axis is the columns of a Jacobian, some of which can be evaluated alone.
-    """
-
-    got: np.ndarray
-    want: np.ndarray
-    size: np.ndarray
-    measure: Measure | None = None
-    by_column: bool = False
-
-    def at(self, part: SampledPart) -> "EntryComparison":
-        """Return the comparison of some points, and of some columns."""
-        arrays = (np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size))
-        got, want, size = arrays if part.columns is None else (array[..., part.columns] for array in arrays)
-        return dataclasses.replace(self, got=got, want=want, size=size)
 
 
 @dataclass(frozen=True)
@@ -61,9 +29,9 @@ class Sample:
     rows: np.ndarray
 
 
-def sample(numeric: Numeric, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
-    """Return the columns and rows to compare; no rows where reverse mode is not defined."""
-    rows = picked(_ROWS, outputs, generator) if numeric.backward else np.arange(0)
+def sample(backward: bool, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
+    """Return the columns and rows to compare; no rows unless reverse mode is defined (backward)."""
+    rows = picked(_ROWS, outputs, generator) if backward else np.arange(0)
     return Sample(picked(_COLUMNS, inputs, generator), rows)
 
 
@@ -86,9 +54,9 @@ def jacobians(
         direction = fd_check.random_direction(of, named, generator)
         flat = flatten(of, direction, points)
         want = float64.along(of, named, direction)
-        size = np.maximum(np.sqrt(by_output(J, J.values**2, flat**2)), np.abs(want))
-        yield EntryComparison(by_output(J, J.values, flat), want, size, _along(direction))
-    largest = np.sqrt(by_output(J, J.values**2, None))  # no less than the largest entry of a row
+        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
+        yield EntryComparison(J.by_output(J.values, flat), want, size, _along(direction))
+    largest = np.sqrt(J.by_output(J.values**2, None))  # no less than the largest entry of a row
     if pattern is None:
         largest = np.abs(J.values).max(axis=2)
     want = float64.columns(of, named, chosen.columns)
@@ -123,7 +91,10 @@ def grams(
     want = float64.gram_columns(of, named, chosen.columns)
     size = np.abs(got).max(axis=2, keepdims=True)
     yield EntryComparison(
-        got[:, :, chosen.columns], want, size, lambda of, named, part: float64.gram_columns(of, named, chosen.columns)
+        got[:, :, chosen.columns],
+        want,
+        size,
+        lambda of, named, part: float64.gram_columns(of, named, chosen.columns),
     )
 
 

@@ -1,14 +1,16 @@
-"""Colours for the columns and the rows of a sparse matrix, such that its entries can be read off compressed slices.
+"""Colour the columns and the rows of a sparse matrix so that its entries can be read off compressed slices.
 
-Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a colour, and two of
-them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to what is read.
-Likewise for rows. Where columns own all entries that is the colouring of columns alone; where some are left to rows it is the
-direct bicolouring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
-differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your
-Jacobian?", SIAM Review 47(4), 2005. To find the fewest colours is NP-hard: these are found greedily.
+Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a
+colour, and two of
+them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to
+what is read. Likewise for rows. Where columns own all entries that is the colouring of columns alone; where
+some are left to rows it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient computation
+of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
+Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. To find the
+fewest colours is NP-hard: these are found greedily.
 
-Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or how a pattern is
-found.
+Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or
+how a pattern is found.
 """
 
 import functools
@@ -31,7 +33,7 @@ class Matrix:
 
     @property
     def transposed(self) -> "Matrix":
-        """Rows for columns. The entries keep their order."""
+        """Return the transposed matrix. The entries keep their order."""
         return Matrix(self.cols, self.rows, self.shape[::-1])
 
 
@@ -58,7 +60,9 @@ class TwoSidedColors:
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Colours of the columns; of the rows, if given the transposed matrix. owned: the entries that columns own; None for all."""
+    """Colour the columns; or the rows, of the transposed matrix. owned: the entries that columns own; None
+    for all.
+    """
     mine = np.ones(len(matrix.rows), bool) if owned is None else owned
     wanted = np.unique(matrix.cols[mine])
     least = _fullest(matrix.rows[mine])
@@ -76,7 +80,9 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Colours of columns and rows together, the fewest found: at times of columns alone, or of rows alone."""
+    """Colour columns and rows together with the fewest colours found, which may be of columns or of rows
+    alone.
+    """
     best = None
     for least, by_row in sorted(_divisions(matrix), key=lambda division: division[0]):
         if best is None or least < best.count:
@@ -87,18 +93,18 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 
 
 def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """The same where it is settled which entries rows own."""
+    """Colour columns and rows for a given division of the entries between them."""
     of_columns = color_columns(matrix, None if not by_row.any() else ~by_row)
     return TwoSidedColors(of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row)
 
 
 def _fullest(places: np.ndarray) -> int:
-    """How many lie in the fullest place: columns whose entries meet in a row must all differ."""
+    """Return a lower bound of the colours: the most columns whose entries meet in a row."""
     return int(np.bincount(places).max(initial=0))
 
 
 def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool) -> Iterator[Colors]:
-    """Colourings of the columns that are wanted, the most promising first. alone: columns own every entry."""
+    """Yield colourings of the columns, the most promising first. alone: columns own every entry."""
     of = np.full(matrix.shape[1], -1, np.int32)
     if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
         yield Colors(of, count)
@@ -113,7 +119,8 @@ def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int,
 
 
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What the loops go along: the columns that are wanted, the fullest first; the entries column by column, and row by row."""
+    """What the loops go along: the columns that are wanted, the fullest first; the entries column by column,
+    and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
     by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")  # in each row, owned entries come first
     column_at, row_at = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
@@ -123,7 +130,8 @@ def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.nd
 
 
 def ready() -> None:
-    """Compile every loop, ours and those of asdex, so that it need not be done while somebody looks at the clock."""
+    """Compile every loop, ours and those of asdex, so that it need not be done while somebody looks at the
+    clock."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
     wanted = np.unique(matrix.cols)
     for loop in (_by_saturation, _in_order):
@@ -133,12 +141,13 @@ def ready() -> None:
 
 
 def _starts(places: np.ndarray, count: int) -> np.ndarray:
-    """Where each place begins among entries that are sorted by place, and where the last ends: (count + 1,)."""
+    """Where each place begins among entries that are sorted by place, and where the last ends: (count +
+    1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(places, minlength=count))])
 
 
 def _by_asdex(matrix: Matrix, wanted: np.ndarray) -> Colors:
-    """The colours of columns alone that asdex finds."""
+    """Return the colours of columns alone that asdex finds."""
     import asdex
 
     of, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
@@ -173,14 +182,22 @@ def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
 
 
 def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """The lowest free colour, always for a column that has the fewest left, and of these for the one that met a new colour last.
+    """The lowest free colour, always for a column that has the fewest left, and of these for the one that met
+    a new colour last.
 
-    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how many there are, 0
-    where they are more than the bits of a number. After D. Brelaz, Communications of the ACM 22(4), 1979.
+    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how
+    many there are, 0 where they are more than the bits of a number. After D. Brelaz, Communications of the
+    ACM 22(4), 1979.
     """
     n, count, top = len(of), 0, 0
-    met, level = np.zeros(n, np.int64), np.full(n, -1, np.int64)  # the colours of neighbours, and how many; -1 once coloured
-    after, before = np.arange(n + 64), np.arange(n + 64)  # rings of columns of one level; that of level k begins at n + k
+    met, level = (
+        np.zeros(n, np.int64),
+        np.full(n, -1, np.int64),
+    )  # the colours of neighbours, and how many; -1 once coloured
+    after, before = (
+        np.arange(n + 64),
+        np.arange(n + 64),
+    )  # rings of columns of one level; that of level k begins at n + k
     for v in order[::-1]:
         level[v], after[v], before[v], before[after[n]], after[n] = 0, after[n], n, v, v
     for _ in range(len(order)):
@@ -208,8 +225,8 @@ def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, 
 def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
     """Ways to divide the entries between columns and rows, with the fewest colours that each allows.
 
-    The fullest row or column is taken away with its entries, which it owns, then the fullest of what is left, and so on; at each
-    stage what is left may go to columns or to rows.
+    The fullest row or column is taken away with its entries, which it owns, then the fullest of what is left,
+    and so on; at each stage what is left may go to columns or to rows.
     """
     count = len(matrix.rows)
     yield _fullest(matrix.rows), lambda: np.zeros(count, bool)
@@ -234,15 +251,18 @@ def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]
 def _taken_away(row_at, column_of, column_at, row_of):
     """Takes the fullest row or column away, one after another, until nothing is left.
 
-    Returns the stage at which each row and each column goes, the last for those that stay; and of each stage the most entries
-    that rows own in a column and columns in a row so far (2, stages), and the most that columns own in a row that is gone and
-    rows in a column that is gone (2, stages).
+    Returns the stage at which each row and each column goes, the last for those that stay; and of each stage
+    the most entries that rows own in a column and columns in a row so far (2, stages), and the most that
+    columns own in a row that is gone and rows in a column that is gone (2, stages).
     """
     m, lines = len(row_at) - 1, len(row_at) + len(column_at) - 2  # lines: rows, then columns
     full = np.concatenate((np.diff(row_at), np.diff(column_at)))
     left, stage_of, top = full.copy(), np.full(lines, -1, np.int64), full.max()
     owned, rest = np.zeros((2, lines + 1), np.int64), np.zeros((2, lines + 1), np.int64)
-    after, before = np.arange(lines + top + 1), np.arange(lines + top + 1)  # rings of lines that have as many entries left
+    after, before = (
+        np.arange(lines + top + 1),
+        np.arange(lines + top + 1),
+    )  # rings of lines that have as many entries left
     for v in range(lines - 1, -1, -1):
         ring = lines + left[v]
         after[v], before[v], before[after[ring]], after[ring] = after[ring], ring, v, v

@@ -1,29 +1,17 @@
-"""Entries: where the nonzeros of a coloured Jacobian lie in its compressed slices, device by device.
+"""Where the nonzeros of a coloured Jacobian lie in its compressed slices, device by device.
 
-Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing is sent.
+Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing
+is sent.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.core.pattern import GatherIndices
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 
-@dataclass(frozen=True)
-class GatherIndices:
-    """For each part of a derivative, what each device reads and where on the host that belongs.
-
-    at: for each part (devices, most): flat places in a device's slices of a point, (seeds, outputs) or (seeds, inputs); filled
-    up with zeros. places: for each part and device, the numbers of the entries in the pattern.
-    """
-
-    at: tuple[np.ndarray, ...]
-    places: tuple[tuple[np.ndarray, ...], ...]
-
-
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """The entries of a coloured derivative whose colours are cut over so many devices."""
+    """Return the gather indices of a coloured derivative whose colours are divided over devices."""
     found = [_of_part(sizes, part, devices) for part in sizes.parts]
     return GatherIndices(tuple(at for at, _ in found), tuple(places for _, places in found))
 

@@ -1,7 +1,7 @@
-"""Sparsity: where the Jacobian of one point may be other than zero, and colours by which it is compressed.
+"""Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
 
-The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in colors.py. Both are
-done once a process. Does not know cases, programs, or how entries are read off slices.
+The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in
+colors.py. Both are done once a process. Does not know cases, programs, or how entries are read off slices.
 """
 
 import contextlib
@@ -9,12 +9,13 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from scaling.core.case import Refusal, unknown_name
+from scaling.core.pattern import Coloring, Pattern
+from scaling.core.process_cache import cached
 from scaling.options.sparse import color_graph
 from scaling.options.sparse.color_graph import Matrix
 
@@ -23,59 +24,27 @@ _INSTALL = "pip install 'ad-scaling[sparse]'"
 _KEPT = 4  # patterns, and colourings, of which each may have millions of entries
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """Where a Jacobian may be other than zero: rows and columns, int32, of each entry once, row by row."""
-
-    rows: np.ndarray
-    cols: np.ndarray
-    outputs: int
-    inputs: int
-
-
-@dataclass(frozen=True)
-class Coloring:
-    """A pattern and its colours.
-
-    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are compressed. rows:
-    (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour, otherwise it is off its column's.
-    Seconds are those of the first time, without those that it takes to import and compile asdex.
-    """
-
-    pattern: Pattern
-    columns: np.ndarray | None
-    rows: np.ndarray | None
-    column_count: int
-    row_count: int
-    by_row: np.ndarray
-    detect_seconds: float
-    color_seconds: float
-
-
-_patterns: dict[Hashable, tuple[Pattern, float]] = {}
-_colorings: dict[Hashable, Coloring] = {}
-
-
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
-    """The colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
+    """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
 
-    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns, rows, or both, of
-    which the fewest colours are taken. A `Refusal` where asdex is not installed, or does not know what the function does.
+    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns,
+    rows, or both, of which the fewest colours are taken. A `Refusal` where asdex is not installed, or does
+    not know what the function does.
     """
     if how not in HOW:
         raise unknown_name("way to colour", how, HOW)
-    if (key, how) not in _colorings:
+
+    def color() -> Coloring:
         _ready()
-        if key not in _patterns:
-            _keep(_patterns, key, _timed(_detected, function, x))
-        pattern, detect_seconds = _patterns[key]
+        pattern, detect_seconds = cached("pattern", key, lambda: _timed(_detected, function, x), _KEPT)
         found, color_seconds = _timed(_colored, pattern, how)
-        _keep(_colorings, (key, how), _told(pattern, found, detect_seconds, color_seconds))
-    return _colorings[key, how]
+        return _told(pattern, found, detect_seconds, color_seconds)
+
+    return cached("coloring", (key, how), color, _KEPT)
 
 
 def _told(pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float) -> Coloring:
-    """A colouring, with None for what is not compressed."""
+    """Return a colouring, with None for what is not compressed."""
     columns, rows = found.columns, found.rows
     of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
     return Coloring(pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds)
@@ -97,15 +66,9 @@ def _timed(make: Callable, *args: Any) -> tuple[Any, float]:
     return made, time.perf_counter() - start
 
 
-def _keep(kept: dict, key: Hashable, value: Any) -> None:
-    while len(kept) >= _KEPT:
-        kept.pop(next(iter(kept)))
-    kept[key] = value
-
-
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which would look at a set of each number of the function again and again."""
+    """Switch the garbage collector off, which would look at a set for each number of the function."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -116,7 +79,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
-    """The pattern of a function's Jacobian, whatever its inputs."""
+    """Return the pattern of a function's Jacobian, whatever its inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
@@ -137,7 +100,7 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
 
 
 def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
-    """The colours of a pattern's columns, rows, or both."""
+    """Return the colours of a pattern's columns, rows, or both."""
     matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
     if how == "both":
         return color_graph.color_both(matrix)
@@ -145,7 +108,9 @@ def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """A `ValueError` that names an entry which could not be read off: one without a colour, or one that shares its place."""
+    """Raise `ValueError` for an entry that cannot be read off: one without a colour, or one that shares its
+    place.
+    """
     pattern = coloring.pattern
     sides = (
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
@@ -166,7 +131,7 @@ def validate_coloring(coloring: Coloring) -> None:
 
 
 def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
-    """Whether an entry meets another of its colour in its place; (entries,)."""
+    """Return whether an entry meets another of its colour in its place: (entries,)."""
     number = place.astype(np.int64) * (count + 1) + color + 1
     if (int(place.max()) + 1) * (count + 1) <= 16 * len(place):
         return np.bincount(number)[number] > 1

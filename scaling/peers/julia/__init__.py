@@ -72,7 +72,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return f"{case.engine} offers {', '.join(offered)}"
     if case.dtype not in ("float32", "float64"):
         return "julia is written for float32 and float64"
-    if case.mode == "finite_difference" and case.dtype != "float64":
+    if case.ad_mode.finite_step and case.dtype != "float64":
         return "the thread's step of 1e-6 is one for float64"
     if case.chunk is not None:
         return f"{case.engine} chooses its own chunks of seeds"
@@ -144,7 +144,7 @@ def install() -> None:
 def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
     """A Julia process that holds the case ready; it ends with what is returned here."""
     julia = _Julia(case.engine.partition("/")[2], threads)
-    value = case.mode == "value"
+    value = case.ad_mode.is_value
     summed = bool(workload.reduce) and not value
     points = 1 if value and sizes.summed else case.points
     due = points, 1 if summed else sizes.outputs, 1 if value else sizes.inputs

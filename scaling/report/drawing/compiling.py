@@ -23,7 +23,7 @@ def draw(timings: Iterable[Timing], show_environment: bool) -> Drawing | None:
     families: dict[tuple, list[CallPoint]] = {}
     for timing in timings:
         first = first_call_seconds(timing)
-        if first and timing.case.kind == "case" and timing.case.jit and timing.case.mode != "value":
+        if first and timing.case.kind == "case" and timing.case.jit and not timing.case.ad_mode.is_value:
             families.setdefault((timing.environment, *family_key(timing.case)), []).append((timing.median, first, timing))
     if not families:
         return None

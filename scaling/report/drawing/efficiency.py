@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from scaling.analysis.curves import Curve, size_name
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
 from scaling.analysis.methods import describe_call, method_of
-from scaling.core.case import ANALYTIC
 from scaling.core.formatting import count_of, format_percentage
 from scaling.report import choice
 from scaling.report.drawing import lines
@@ -43,7 +42,7 @@ def draw(
 
 def _rank(curve: Curve) -> tuple[bool, int, float]:
     """Rank the fastest on the most devices first; derivatives written by hand come last."""
-    return curve.case.mode not in ANALYTIC, curve.points[-1].devices, -curve.points[-1].seconds
+    return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _draw(axis: Axes, curve: Curve, parts: Sequence[EfficiencyBreakdown], show_environment: bool) -> None:

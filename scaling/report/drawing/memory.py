@@ -40,7 +40,7 @@ def _panels(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
     families: dict[tuple, dict[tuple, list[MemoryPoint]]] = {}
     for timing in timings:
         held = memory_of(timing)
-        if held and timing.honest and timing.case.kind == "case" and timing.case.mode != "value":
+        if held and timing.honest and timing.case.kind == "case" and not timing.case.ad_mode.is_value:
             problems = families.setdefault((timing.environment, *family_key(timing.case)), {})
             problems.setdefault(problem(timing.case), []).append(MemoryPoint(held, timing.median, timing))
     made = [max(problems.values(), key=_fullness) for problems in families.values()]

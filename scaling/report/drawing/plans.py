@@ -45,7 +45,7 @@ def _largest(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
     for curve in curves:
         families.setdefault(family_key(curve.case), {}).setdefault(problem(_stem(curve.case, curve.kind)), []).append(curve)
     rows = [max(problems.values(), key=lambda same: problem_size(same[0].case)) for problems in families.values()]
-    return sorted(rows, key=lambda row: (row[0].case.mode == "value", -problem_size(row[0].case)))
+    return sorted(rows, key=lambda row: (row[0].case.ad_mode.is_value, -problem_size(row[0].case)))
 
 
 def _stem(case: Case, kind: str) -> Case:

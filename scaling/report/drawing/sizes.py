@@ -65,7 +65,7 @@ def _varied(panels: Sequence[SizeSweep]) -> list[SizeSweep]:
     ):
         of = (panel.environment, *family_key(panel.case))
         turn[of] = turn.get(of, -1) + 1
-        ranked.append((panel.case.mode == "value", turn[of], len(ranked), panel))
+        ranked.append((panel.case.ad_mode.is_value, turn[of], len(ranked), panel))
     return [panel for *_, panel in sorted(ranked, key=lambda row: row[:3])]
 
 

@@ -1,0 +1,37 @@
+"""Features beyond the dense path, each in a module that is imported when a case first asks for it.
+
+The core names no module of an option but in this table. What it expects of each:
+
+    compilation_cache    persistent_cache(case, processes, compile) -> context manager; for `cache`
+    sparse               detect_coloring(case, workload), gather_indices(sizes, devices); for `seeds=colored`
+    autochunk            compile_largest(case, workload, sizes, compile, settings) -> CompiledCase; for `chunk=auto`
+    host_offload         plan_offload, make_offload_runner, result_bytes; for `storage=host`
+    data_parallel        sum_derivative; for a sum over points
+    second_look          look_again(comparison, question, ...); for a result that misses a closed form by little
+    computed_reference   examine(question), ...; for a function without a closed form
+    host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine did meanwhile
+    program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes, moves and sends
+    peers                another system that differentiates; for `engine`
+"""
+
+import importlib
+from types import ModuleType
+
+_MODULES = {
+    "autochunk": "scaling.options.autochunk",
+    "compilation_cache": "scaling.options.compilation_cache",
+    "computed_reference": "scaling.options.reference.computed",
+    "data_parallel": "scaling.options.data_parallel",
+    "finite_step": "scaling.options.reference.finite_differences",
+    "host_monitor": "scaling.options.host_monitor",
+    "host_offload": "scaling.options.host_offload",
+    "peers": "scaling.peers.interface",
+    "program_stats": "scaling.options.program.program_stats",
+    "second_look": "scaling.options.reference.second_look",
+    "sparse": "scaling.options.sparse.case_coloring",
+}
+
+
+def load(feature: str) -> ModuleType:
+    """Return the module of a feature."""
+    return importlib.import_module(_MODULES[feature])

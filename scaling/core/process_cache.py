@@ -1,0 +1,35 @@
+"""The one cache of a process: values that are found once and that many cases of the process need.
+
+Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and
+number of devices.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+_values: dict[str, dict[Hashable, Any]] = {}
+
+
+def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
+    """Return the value of a key, made if it is not there. most: how many values of a kind are kept, the
+    newest ones."""
+    values = _values.setdefault(kind, {})
+    if key not in values:
+        value = make()
+        while most is not None and len(values) >= most:
+            values.pop(next(iter(values)))
+        values[key] = value
+    found: Value = values[key]
+    return found
+
+
+def keys(kind: str) -> list[Hashable]:
+    """Return the keys of a kind, oldest first."""
+    return list(_values.get(kind, {}))
+
+
+def clear() -> None:
+    """Forget everything."""
+    _values.clear()

@@ -1,0 +1,53 @@
+"""The colouring of a case's Jacobian, and where its entries are gathered from; what the core asks for with
+seeds=colored."""
+
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scaling.core.case import Case
+from scaling.core.modes import BOTH, TANGENT, ravel
+from scaling.core.pattern import Coloring
+from scaling.core.shape import point_structs
+from scaling.core.workload import Workload
+from scaling.options.sparse import sparsity
+from scaling.options.sparse.gather import gather_indices
+
+__all__ = ["detect_coloring", "gather_indices", "why_unavailable"]
+
+
+def why_unavailable() -> str | None:
+    """Return why no pattern can be detected, or None."""
+    return None if importlib.util.find_spec("asdex") else "asdex is not installed; pip install 'ad-scaling[sparse]'"
+
+
+def detect_coloring(case: Case, workload: Workload) -> Coloring:
+    """Return the colouring of the Jacobian, or of the Hessian, of one point."""
+    mode = case.ad_mode
+    one = point_structs(case, workload)
+    fixed = {name: jnp.ones(x.shape, x.dtype) for name, x in one.items() if name not in workload.names}
+
+    def function(*x: Any) -> Any:
+        return workload.function(**fixed, **dict(zip(workload.names, x, strict=True)))
+
+    def gradient(*x: Any) -> Any:
+        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums=tuple(range(len(x))))(*x))
+
+    twice = mode.order == 2
+    key = (
+        case.workload,
+        case.target,
+        case.variant,
+        case.formulation,
+        *case.sizes.items(),
+        case.wrt,
+        case.dtype,
+        twice,
+    )
+    compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
+    structs = tuple(one[name] for name in workload.names)
+    found = sparsity.find_coloring(key, gradient if twice else function, structs, compress)
+    sparsity.validate_coloring(found)
+    return found
