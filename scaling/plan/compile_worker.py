@@ -1,6 +1,6 @@
 """The planner: a process that compiles cases for a machine that is not here, and says what was read off the programs.
 
-`python -m scaling.plan.compile_worker` reads a job from standard input, a line of JSON, and then does what it is told, a line each:
+`python -m scaling.plan.compile_worker` reads a job from standard input, a line of JSON, and then follows orders, one a line:
 
     {"do": "trace", "key": ..., "case": ...}   build and trace; says "traced" with the digest of what each device does, or "end"
     {"do": "compile", "key": ...}              compile what was traced; says "end" with what was found, as fields of a record
