@@ -1,4 +1,4 @@
-"""The other side of a comparison: this program again, another revision, JAX or interpreter, or other flags.
+"""The variant that a study is compared with: this program, another revision, JAX or interpreter, or other flags.
 
 Knows git, pip and environment variables; not what is measured. `versus=KIND:WHAT` names it.
 """
@@ -24,34 +24,34 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """The side that is named, ready to run while the context lasts; what cannot be made ready is a `Refusal`."""
+    """Yield the named variant, ready to run; one that cannot be prepared is a `Refusal`."""
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
         raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
-            made = _commit(what, folder)
+            variant = _commit(what, folder)
         elif kind == "xla":
             flags = f"{os.environ.get('XLA_FLAGS', '')} {what}".strip()
-            made = Variant(f"xla-{_digest(what)}", variables={"XLA_FLAGS": flags})
+            variant = Variant(f"xla-{_digest(what)}", variables={"XLA_FLAGS": flags})
         elif kind == "self":
-            made = Variant("self")
+            variant = Variant("self")
         else:
             (folder / "scaling").symlink_to(_PACKAGE)
             python = _jax(what) if kind == "jax" else Path(what).absolute()
             label = what if kind == "jax" else _digest(str(python))
-            made = Variant(
+            variant = Variant(
                 f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}",
                 str(python),
                 variables={"PYTHONPATH": _paths(folder)},
             )
-        _able(text, made)
-        yield made
+        _check_variant(text, variant)
+        yield variant
 
 
 def _commit(revision: str, folder: Path) -> Variant:
-    """A revision of the repository that holds the working directory, which may be ours or a user's own."""
+    """Return a revision of the repository of the working directory, which may be ours or a user's own."""
     top = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if top is None:
@@ -63,17 +63,19 @@ def _commit(revision: str, folder: Path) -> Variant:
         git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
     ):
         raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
-    here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
-    if not here.is_dir():
+    working_directory = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
+    if not working_directory.is_dir():
         raise Refusal(f"versus=commit:{revision}: this folder is not in that revision; start from one that is")
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     inside = [Path(entry).resolve() for entry in sys.path if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())]
-    there = [folder / path.relative_to(Path(top).resolve()) for path in inside]  # a src folder, what is installed from there
-    return Variant(f"commit-{sha[:10]}", folder=here, variables=ours | {"PYTHONPATH": _paths(here, folder, *there)})
+    paths = [folder / path.relative_to(Path(top).resolve()) for path in inside]  # a src folder, what is installed from there
+    return Variant(
+        f"commit-{sha[:10]}", folder=working_directory, variables=ours | {"PYTHONPATH": _paths(working_directory, folder, *paths)}
+    )
 
 
 def _jax(version: str) -> Path:
-    """The interpreter of an environment with this JAX and what it needs; made once, and kept in the user's cache."""
+    """Return the interpreter of an environment with this JAX, which is installed once and kept in the user's cache."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
@@ -91,21 +93,21 @@ def _jax(version: str) -> Path:
     return home / "bin" / "python"
 
 
-def _able(text: str, made: Variant) -> None:
-    """Ask whether a worker can start there, and whether it would understand."""
+def _check_variant(text: str, variant: Variant) -> None:
+    """Refuse a variant in which no worker can start, or whose protocol differs."""
     ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     try:
-        variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(made.variables)
+        variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
         done = subprocess.run(
-            [made.python, "-c", ask],
+            [variant.python, "-c", ask],
             capture_output=True,
             text=True,
             check=False,
-            cwd=made.folder,
+            cwd=variant.folder,
             env=variables,
         )
     except OSError as error:
-        raise Refusal(f"versus={text}: {Path(made.python).name}: {error.strerror}") from None
+        raise Refusal(f"versus={text}: {Path(variant.python).name}: {error.strerror}") from None
     if done.returncode:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
     if done.stdout.split()[-1:] != [str(PROTOCOL)]:

@@ -45,8 +45,20 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     return {option.replace("_", "-"): f"{kind}{count}"}
 
 
+class _RemoteTransport:
+    """What transports to other nodes have in common."""
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables without the request of the job."""
+        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
+
+    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
+        """Return why Slurm or the network ended a worker; see `explain_failure`."""
+        return explain_failure(lines)
+
+
 @dataclass(frozen=True)
-class SrunSteps:
+class SrunSteps(_RemoteTransport):
     """The nodes of an allocation, in which workers run as steps."""
 
     nodes: tuple[str, ...]
@@ -78,21 +90,13 @@ class SrunSteps:
             words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
         return [[*words, *self.arguments, *worker]]
 
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables without the request of the job."""
-        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
-
-    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
-        """Return why Slurm or the network ended a worker; see `explain_failure`."""
-        return explain_failure(lines)
-
     def host_names(self, count: int) -> list[str] | None:
         """Return the names of the first nodes of the allocation."""
         return list(self.nodes[:count])
 
 
 @dataclass(frozen=True)
-class SshShells:
+class SshShells(_RemoteTransport):
     """Hosts on which a remote shell starts workers, in the current folder, which must exist there too."""
 
     hosts: tuple[str, ...]
@@ -107,14 +111,6 @@ class SshShells:
             [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words).replace('{}', host)}"]
             for host in self.hosts[: shape.nodes] for _ in range(each)
         ]  # fmt: skip
-
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables without the request of a job."""
-        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
-
-    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
-        """Return why Slurm or the network ended a worker; see `explain_failure`."""
-        return explain_failure(lines)
 
     def host_names(self, count: int) -> list[str] | None:
         """Return None: the workers find the names of their hosts themselves."""
