@@ -18,7 +18,8 @@ import jax
 
 from scaling.analysis.curves import method_of
 from scaling.core import inputs, layout, timing, workload
-from scaling.core.case import ANALYTIC, Case
+from scaling.core.case import Case
+from scaling.core.modes import MODES
 from scaling.core.formatting import format_duration, format_ratio
 from scaling.core.statistics import ratio_interval
 
@@ -64,7 +65,7 @@ def main() -> None:
     """Print a row for each problem."""
     print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
     for name, (problem, ways) in PROBLEMS.items():
-        cases = [ready({**problem, **way}) for way in itertools.chain(ways, [{"mode": mode} for mode in ANALYTIC])]
+        cases = [ready({**problem, **way}) for way in itertools.chain(ways, [{"mode": mode.name} for mode in MODES.values() if mode.closed_form])]
         seconds: list[list[float]] = [[] for _ in cases]
         for turn in range(ROUNDS + 1):
             for (_, call), taken in zip(cases, seconds, strict=True):
@@ -73,8 +74,8 @@ def main() -> None:
                 if turn:  # the first warms up
                     taken.append(total / calls)
         timed = sorted(zip(cases, seconds, strict=True), key=lambda row: sorted(row[1])[ROUNDS // 2])
-        hand = next(taken for (case, _), taken in timed if case.mode in ANALYTIC)
-        case, best = next((case, taken) for (case, _), taken in timed if case.mode not in ANALYTIC)
+        hand = next(taken for (case, _), taken in timed if case.ad_mode.closed_form)
+        case, best = next((case, taken) for (case, _), taken in timed if not case.ad_mode.closed_form)
         over = ratio_interval(best, hand)
         assert over is not None
         print(

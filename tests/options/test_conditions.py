@@ -255,7 +255,7 @@ def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
 
 WORK = """
 import os, sys, threading, time
-from scaling.measuring import conditions
+from scaling.options import host_monitor
 core, turn, turns, threads = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 os.sched_setaffinity(0, [core])
 
@@ -264,8 +264,8 @@ def spin(until):
         pass
 
 for _ in range(turns):
-    began, own, stolen = time.perf_counter(), time.process_time(), conditions.meter("cpu", [core]).stolen_seconds
-    started = conditions.meter("cpu", [core])
+    began, own, stolen = time.perf_counter(), time.process_time(), host_monitor.start_meter("cpu", [core]).stolen_seconds
+    started = host_monitor.start_meter("cpu", [core])
     until = time.perf_counter() + turn
     others = [threading.Thread(target=spin, args=(until,)) for _ in range(threads - 1)]
     for other in others:
@@ -273,9 +273,9 @@ for _ in range(turns):
     spin(until)
     for other in others:
         other.join()
-    marked = "foreign_load" in conditions.disturbed(started)
+    marked = "foreign_load" in host_monitor.find_disturbances(started)
     lost = time.perf_counter() - began - (time.process_time() - own)
-    print(int(marked), max(lost, conditions.meter("cpu", [core]).stolen_seconds - stolen))
+    print(int(marked), max(lost, host_monitor.start_meter("cpu", [core]).stolen_seconds - stolen))
 """
 
 

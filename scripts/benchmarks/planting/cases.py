@@ -7,7 +7,8 @@ from typing import Any
 
 from planting import families, trial
 from planting.families import FAMILIES
-from scaling.core.case import FORWARD, HESSIAN, REVERSE, Case
+from scaling.core.case import Case
+from scaling.core.modes import COTANGENT, MODES
 
 NUMBERS = 2**22  # of a result, at most
 PASSES = 1024  # seeds at most
@@ -41,7 +42,7 @@ AXES: dict[str, list[Any]] = {
     "dtype": ["float32", "float64", "bfloat16"],
     "layout": list(LAYOUTS),
     "way": list(WAYS),
-    "mode": [*FORWARD, *REVERSE, "mixed", "fwd_over_rev", "rev_over_rev"],
+    "mode": ["jacfwd", "linearize", "finite_difference", "jacrev", "grad_of_sum", "mixed", "fwd_over_rev", "rev_over_rev"],
     "reduce": [None, "outputs", "inputs", "vector", "norm", "gram", "points"],
     "points": [1, 4, 8, 64],
 }
@@ -54,9 +55,9 @@ def _sensible(row: Row) -> bool:
     """Return whether a row is small enough to compute and has digits, without building anything."""
     of = dict(zip(AXES, row, strict=True))
     outputs, inputs = FAMILIES[of["family"]](2).shape(of["n"]) if of["family"] != "layer" else (of["n"], of["n"])
-    seeds = inputs if of["mode"] not in REVERSE else outputs
+    seeds = outputs if MODES[of["mode"]].seed == COTANGENT else inputs
     numbers = of["points"] * outputs * inputs
-    twice = of["mode"] in HESSIAN
+    twice = MODES[of["mode"]].order == 2
     rules = (
         of["n"] > DIGITS and of["dtype"] == "bfloat16",
         of["family"] == "layer" and of["n"] > 256,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import FORWARD, HESSIAN, Case
+from scaling.core.case import Case
+from scaling.core.modes import TANGENT
 
 # The smallest change that is planted, relative to the largest entry of its row.
 LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}
@@ -30,7 +31,7 @@ class Result:
     @property
     def coarse(self) -> bool:
         """Return whether the result has few digits, so that small errors prove nothing."""
-        return self.case.dtype == "bfloat16" or (self.case.mode == "finite_difference" and self.case.dtype == "float32")
+        return self.case.dtype == "bfloat16" or (self.case.ad_mode.finite_step and self.case.dtype == "float32")
 
     @property
     def exact(self) -> np.ndarray:
@@ -142,9 +143,9 @@ def _shards(of: Result) -> list[tuple] | None:
     if case.split in ("points", "data"):
         each = -(-points // case.devices)
         return [(slice(d * each, (d + 1) * each),) for d in range(case.devices)] if points >= case.devices else None
-    forward = case.mode in FORWARD + HESSIAN
+    forward = case.ad_mode.seed == TANGENT
     count = inputs if forward else outputs
-    if case.reduce or case.seeds == "colored" or case.mode == "mixed" or case.target == "hvp" or count < case.devices:
+    if case.reduce or case.seeds == "colored" or case.ad_mode.parts or case.target == "hvp" or count < case.devices:
         return None
     each = -(-count // case.axes[1])
     cuts = [slice(d * each, (d + 1) * each) for d in range(case.axes[1])]
@@ -209,7 +210,7 @@ def _one_number(value: float) -> Plant:
 def _rounded(of: Result) -> np.ndarray | None:
     """Return the result as the next shorter dtype would give it."""
     shorter = {"float64": jnp.float32, "float32": jnp.bfloat16}.get(of.case.dtype)
-    return None if shorter is None or of.case.mode == "finite_difference" else of.right.astype(shorter).astype(of.right.dtype)
+    return None if shorter is None or of.case.ad_mode.finite_step else of.right.astype(shorter).astype(of.right.dtype)
 
 
 PLANTS: Mapping[str, Plant] = {
