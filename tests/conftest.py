@@ -62,8 +62,15 @@ def make_record():
     """A made-up record: fields of the case and of the record by name. A `block` in words is the record's, a number the case's."""
 
     def make(status="ok", digest="e" * 12, seconds=(0.003, 0.001, 0.002), environment=None, **fields):
-        of_case = [k for k in fields if k in Case.__dataclass_fields__ and (k != "block" or not isinstance(fields[k], str))]
-        case = Case(**{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7} | {k: fields.pop(k) for k in of_case})
+        of_case = [
+            k
+            for k in fields
+            if k in Case.__dataclass_fields__ and (k != "block" or not isinstance(fields[k], str))
+        ]
+        case = Case(
+            **{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7}
+            | {k: fields.pop(k) for k in of_case}
+        )
         samples = list(seconds) if status == "ok" else []
         around = {
             "digest": digest, "platform": "cpu", "device_kind": "A processor", "cores": list(range(case.devices)),
@@ -71,7 +78,10 @@ def make_record():
             "workload_digest": None, "bound": True, "load": 0.1,
         }  # fmt: skip
         return Record(
-            case, status, around | (environment or {}), **{"seconds": samples, "seconds_min": samples, "error": 1e-7} | fields
+            case,
+            status,
+            around | (environment or {}),
+            **{"seconds": samples, "seconds_min": samples, "error": 1e-7} | fields,
         )
 
     return make

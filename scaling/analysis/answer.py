@@ -122,7 +122,13 @@ def _engine_name(case: Case) -> str:
     """Return what was timed, where it is no mode of JAX."""
     if case.kind != "case":
         return "what the machine can do"
-    return case.engine if case.engine != "jax" else "values" if case.ad_mode.is_value else "derivatives written by hand"
+    return (
+        case.engine
+        if case.engine != "jax"
+        else "values"
+        if case.ad_mode.is_value
+        else "derivatives written by hand"
+    )
 
 
 def _describe_verdict(row: FastestMethod, size: str) -> str:
@@ -133,8 +139,12 @@ def _describe_verdict(row: FastestMethod, size: str) -> str:
         return f"no mode is called the fastest; {mode} takes least, {at}, not distinguishable from an empty call ({floor})"
     if row.second is None:
         return f"{list_measured(row)}, {at}"
-    verdict = "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
-    factor = format_seconds(f"the next, {method_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high)
+    verdict = (
+        "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
+    )
+    factor = format_seconds(
+        f"the next, {method_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high
+    )
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verdict} {at}; {factor}{doubts}"
 
@@ -150,9 +160,17 @@ def name_with_blocks(timing: Timing) -> str:
 def _describe_saved_memory(record: Record) -> str:
     """Return the memory of chunk=auto against that of all at once, or '' where it is not known."""
     probes = (record.blocks or {}).get("probes")
-    whole = [p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))] if isinstance(probes, list) else []
+    whole = (
+        [p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))]
+        if isinstance(probes, list)
+        else []
+    )
     used = memory.taken(vars(record))
-    return f", {format_bytes(used)} against {format_bytes(whole[0])} of all at once" if whole and whole[0] and used else ""
+    return (
+        f", {format_bytes(used)} against {format_bytes(whole[0])} of all at once"
+        if whole and whole[0] and used
+        else ""
+    )
 
 
 def list_measured(row: FastestMethod) -> str:
@@ -177,9 +195,13 @@ def _describe_devices(findings: Findings, first: Timing, others: Sequence[Fastes
         )
         same = f"the same program on {base}"
         known = is_ratio_determined(point.speedup_low, point.speedup_high)
-        text = f". That is {speedup} as fast as {same}" if known else f". Its speed-up over {same} is {speedup}"
+        text = (
+            f". That is {speedup} as fast as {same}" if known else f". Its speed-up over {same} is {speedup}"
+        )
         text += f", efficiency {format_number(point.efficiency)}" if known else ""
-        if point.against_jit is not None and is_ratio_determined(point.against_jit_low, point.against_jit_high):
+        if point.against_jit is not None and is_ratio_determined(
+            point.against_jit_low, point.against_jit_high
+        ):
             plain = format_ratio(point.against_jit, point.against_jit_low, point.against_jit_high)
             where = "there" if point.baseline_devices == 1 else "on one device"
             text += f", and {plain} as fast as the best plain jit program {where}"
@@ -188,7 +210,9 @@ def _describe_devices(findings: Findings, first: Timing, others: Sequence[Fastes
     if not more or not first.honest:
         return ""
     value, low, high = time_ratio(more[0], first)
-    sentences = format_seconds(count_of(more[0].case.devices, "device"), value, low, high).replace(" takes ", " take ")
+    sentences = format_seconds(count_of(more[0].case.devices, "device"), value, low, high).replace(
+        " takes ", " take "
+    )
     if low is not None and high is not None and low <= 1 <= high:
         return f". More devices are not distinguished: {sentences}"
     return f". More devices do not pay: {sentences}"
@@ -198,7 +222,11 @@ def _describe_by_hand(findings: Findings, row: FastestMethod) -> str:
     """Return how the derivative written by hand compares."""
     if not row.by_hand:
         return ""
-    roofs = [s.bound for s in findings.baselines if s.bound and s.by_hand and s.by_hand[0] == 1 and _is_same_problem(s, row)]
+    roofs = [
+        s.bound
+        for s in findings.baselines
+        if s.bound and s.by_hand and s.by_hand[0] == 1 and _is_same_problem(s, row)
+    ]
     roof = f" ({format_percentage(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
     return f". Written by hand it would take {format_ratio(1 / row.by_hand)} as long{roof}"
 
@@ -209,7 +237,11 @@ def _count_wins(rows: Sequence[FastestMethod]) -> str:
     if len(rows) < 2 or not wins:
         return ""
     counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
-    clear = "Clear winners" if all(row.sure for row in rows if row.distinguished) else "Distinguished from the next"
+    clear = (
+        "Clear winners"
+        if all(row.sure for row in rows if row.distinguished)
+        else "Distinguished from the next"
+    )
     return f". {clear} over {len(rows)} problems and device counts: {counts}"
 
 
@@ -259,7 +291,9 @@ def _describe_peers(findings: Findings) -> list[str]:
 
 def _problem_of(baseline: Baseline) -> str:
     case = baseline.timing.case
-    return f"{family_name(case)}, {size_name(case)}, {count_of(case.devices, 'device')}, {method_of(case).name}"
+    return (
+        f"{family_name(case)}, {size_name(case)}, {count_of(case.devices, 'device')}, {method_of(case).name}"
+    )
 
 
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
@@ -294,23 +328,25 @@ def _describe_scaling(findings: Findings) -> list[str]:
     all that reach it.
     """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
-    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *analysis.family_key(c.case)))
+    families = group_by(
+        several, lambda c: (c.kind, c.environment, c.baseline_devices, *analysis.family_key(c.case))
+    )
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
     sentences = []
     for family in families.values():
         most = max(curve.points[-1].devices for curve in family)
         rivals = [curve for curve in family if curve.points[-1].devices == most]
         largest = problem(max(rivals, key=lambda curve: problem_size(curve.case)).case)
-        best = min((c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds)
+        best = min(
+            (c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds
+        )
         is_told = best.kind == "strong" and (best.environment, best.timings[-1].case) in headed
         parts = [
             *([] if is_told else [_describe_speedup(best)]),
             *([_describe_spread(rivals)] if len(rivals) > 1 else []),
         ]
         if parts:
-            text = (
-                f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}: {'; '.join(parts)}."
-            )
+            text = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}: {'; '.join(parts)}."
             sentences.append(text + describe_environment(findings, best.environment))
     return sentences
 
@@ -350,7 +386,9 @@ def describe_plan(forecast: Forecast) -> str:
         count_of(count["planned"], "case"),
         *(f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
     ])  # fmt: skip
-    span = count_of(devices[0], "device") if len(devices) == 1 else f"{devices[0]:,} to {devices[-1]:,} devices"
+    span = (
+        count_of(devices[0], "device") if len(devices) == 1 else f"{devices[0]:,} to {devices[-1]:,} devices"
+    )
     around = records[0].environment
     versions = around.get("versions") or {}
     tools = {name: version for name, version in around["hardware"].items() if name not in ("name", "digest")}
@@ -403,7 +441,9 @@ def count_unmeasured(findings: Findings) -> list[str]:
     sentences = []
     for status in ("failed", "skipped"):
         given = (record.reason for record in findings.records if record.status == status)
-        reasons = Counter(f"{reason}: {REASONS.get(reason, '')}" if reason else "for no reason given" for reason in given)
+        reasons = Counter(
+            f"{reason}: {REASONS.get(reason, '')}" if reason else "for no reason given" for reason in given
+        )
         if reasons:
             counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             sentences.append(f"{count_of(reasons.total(), 'case')} {status}: {counts}.")
@@ -430,7 +470,9 @@ def _describe_problems(findings: Findings) -> list[str]:
             f"{'has' if len(findings.missing) == 1 else 'have'} no record yet."
         )
     if findings.damaged:
-        lines = f"{len(findings.damaged)} damaged {'line was' if len(findings.damaged) == 1 else 'lines were'}"
+        lines = (
+            f"{len(findings.damaged)} damaged {'line was' if len(findings.damaged) == 1 else 'lines were'}"
+        )
         sentences.append(f"{lines} passed over, the first {findings.damaged[0]}.")
     return sentences
 

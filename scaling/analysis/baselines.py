@@ -16,7 +16,9 @@ from scaling.core.environment import OF_THE_CASE
 from scaling.core.record import Record
 from scaling.options import machine_peaks
 
-Rates = Mapping[tuple, Sequence[tuple[int, float]]]  # by kind of work and machine: (amount of work, amount per second)
+Rates = Mapping[
+    tuple, Sequence[tuple[int, float]]
+]  # by kind of work and machine: (amount of work, amount per second)
 _NAMES = {
     "copy": "memory",
     "matmul": "arithmetic",

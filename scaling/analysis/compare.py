@@ -77,7 +77,9 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
             f"there are several variants of {first}: name two folders, such as {variants[0]} {first}; there "
             f"are {', '.join(variants)}"
         )
-    raise Refusal(f"there is no variant of {first}: give two folders, or measure a variant with `scaling run versus=...`")
+    raise Refusal(
+        f"there is no variant of {first}: give two folders, or measure a variant with `scaling run versus=...`"
+    )
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
@@ -90,10 +92,16 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
         raise Refusal(f"{a} cannot be compared with itself; give two results folders")
     (old, old_notes), (new, new_notes) = _read("A", a), _read("B", b)
     if not old.keys() & new.keys():
-        raise Refusal(f"no case is in both {a} ({len(old)} of its own) and {b} ({len(new)}); run the same study for both")
+        raise Refusal(
+            f"no case is in both {a} ({len(old)} of its own) and {b} ({len(new)}); run the same study for both"
+        )
     rows = [row for key in old | new if (row := _compare_case(old.get(key, []), new.get(key, [])))]
-    differences = _environment_differences(*([r for key in old.keys() & new.keys() for r in side[key]] for side in (old, new)))
-    return FolderComparison(a, b, margin, sorted(_with_verdicts(rows, margin), key=_sort_key), differences, old_notes + new_notes)
+    differences = _environment_differences(
+        *([r for key in old.keys() & new.keys() for r in side[key]] for side in (old, new))
+    )
+    return FolderComparison(
+        a, b, margin, sorted(_with_verdicts(rows, margin), key=_sort_key), differences, old_notes + new_notes
+    )
 
 
 def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
@@ -116,7 +124,9 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     """
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
-    why = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in (*old, *new) if r.status != "ok")
+    why = dict.fromkeys(
+        f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in (*old, *new) if r.status != "ok"
+    )
     if not (a or b or failed):
         return None
     verdict = UNDECIDED if a and b else "only in A" if a else "only in B"
@@ -163,7 +173,10 @@ def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> li
     """Return the facts of the environments that differ: 'jax (0.10.1, then 0.10.2)'."""
     a, b = _environment_facts(old), _environment_facts(new)
     names = [name for name in sorted(a | b) if a.get(name) != b.get(name)]
-    return [f"{name} ({', then '.join(' or '.join(sorted(side.get(name, {'none'}))) for side in (a, b))})" for name in names]
+    return [
+        f"{name} ({', then '.join(' or '.join(sorted(side.get(name, {'none'}))) for side in (a, b))})"
+        for name in names
+    ]
 
 
 def _environment_facts(records: Iterable[Record]) -> dict[str, set[str]]:
@@ -184,8 +197,14 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     """Return what was compared and how far it can be trusted; the last line counts the verdicts."""
     measured = [row.ratio for row in comparison.rows if row.ratio]
     apart = sum(not ratio.pairs for ratio in measured)
-    differ = f"they differ in {'; '.join(comparison.differences)}" if comparison.differences else "nothing recorded differs"
-    a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))  # law 9: no path of a machine
+    differ = (
+        f"they differ in {'; '.join(comparison.differences)}"
+        if comparison.differences
+        else "nothing recorded differs"
+    )
+    a, b = (
+        path.name if path.is_absolute() else path for path in (comparison.a, comparison.b)
+    )  # law 9: no path of a machine
     lines = [f"A is {a}, B is {b}; {differ}."]
     lines += _describe_turns(apart, len(measured))
     counts = Counter(row.verdict for row in comparison.rows)
@@ -193,10 +212,12 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
         lines.append(
             "Undecided: one process on a side cannot tell a difference from that process's luck; replicates=3 or more can."
         )
-    words = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict] or verdict in (SLOWER, FASTER, SAME)]
-    held = (
-        f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}, up to {100 * comparison.margin:g} % is no difference"
-    )
+    words = [
+        f"{counts[verdict]} {verdict}"
+        for verdict in VERDICTS
+        if counts[verdict] or verdict in (SLOWER, FASTER, SAME)
+    ]
+    held = f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}, up to {100 * comparison.margin:g} % is no difference"
     return [*lines, *comparison.notes, f"{', '.join(words)} (of {len(comparison.rows)}; {held})"]
 
 
@@ -234,7 +255,8 @@ def _describe_blocks(row: ComparedCase) -> str:
     programs.
     """
     a, b = (
-        " or ".join(dict.fromkeys(words for record in side if (words := automatic_blocks(record)))) for side in (row.a, row.b)
+        " or ".join(dict.fromkeys(words for record in side if (words := automatic_blocks(record))))
+        for side in (row.a, row.b)
     )
     return "" if a == b else f"; chunk=auto: {a or 'unknown'}, then {b or 'unknown'}"
 

@@ -57,11 +57,15 @@ class FastestModeMap:
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
     """Return a map for each family that was measured at two sizes or more, in each environment."""
     by_place = least_by(timings, lambda t: _place(t, base_method(t.case)), lambda t: t.median)
-    families = group_by(fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case)))
+    families = group_by(
+        fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
+    )
     return [made for family in families.values() for made in _maps_of_family(family, by_place)]
 
 
-def _maps_of_family(family: Sequence[FastestMethod], by_place: Mapping[tuple, Timing]) -> list[FastestModeMap]:
+def _maps_of_family(
+    family: Sequence[FastestMethod], by_place: Mapping[tuple, Timing]
+) -> list[FastestModeMap]:
     """Return a map for each sweep over one size of a family."""
     maps = []
     for swept, held, rows in find_sweeps(family, lambda row: row.first.case):
@@ -79,7 +83,9 @@ def _maps_of_family(family: Sequence[FastestMethod], by_place: Mapping[tuple, Ti
     return maps
 
 
-def _crossovers_of_line(line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]) -> list[Crossover]:
+def _crossovers_of_line(
+    line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]
+) -> list[Crossover]:
     """Return the changes of the fastest method along the sizes, each between the nearest sizes that show
     it.
     """
@@ -93,7 +99,9 @@ def _crossovers_of_line(line: Sequence[tuple[int, Timing]], by_place: Mapping[tu
     return crossovers
 
 
-def _crossover_between(one: tuple[int, Timing], other: tuple[int, Timing], by_place: Mapping[tuple, Timing]) -> Crossover | None:
+def _crossover_between(
+    one: tuple[int, Timing], other: tuple[int, Timing], by_place: Mapping[tuple, Timing]
+) -> Crossover | None:
     """Return the change between the fastest of two sizes.
 
     None unless both methods were measured at both sizes and are distinguished there.

@@ -28,7 +28,9 @@ class Timing:
 
     records: tuple[Record, ...]
     median: float  # of the processes' medians
-    interval: tuple[float, float] | None  # 95 %, between processes, or within the only one; None: too few samples
+    interval: (
+        tuple[float, float] | None
+    )  # 95 %, between processes, or within the only one; None: too few samples
 
     @property
     def case(self) -> Case:
@@ -163,7 +165,9 @@ class FastestMethod:
         """Return in words what makes it doubtful that the first is the fastest."""
         if self.second is None:
             return ()
-        wide = () if is_ratio_determined(self.ratio_low, self.ratio_high) else ("the ratio is not determined",)
+        wide = (
+            () if is_ratio_determined(self.ratio_low, self.ratio_high) else ("the ratio is not determined",)
+        )
         return (*certainty.doubts(self.first, self.second), *wide)
 
     @property
@@ -229,7 +233,9 @@ def family_name(case: Case) -> str:
 def size_name(case: Case) -> str:
     """Return the sizes and points in words."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
-    return " ".join([*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed])
+    return " ".join(
+        [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
+    )
 
 
 def baseline_name(devices: int) -> str:
@@ -253,7 +259,9 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
     if len(scaling) > 1:  # a series of one device count may be a point of a series of the other kind
         series["weak"] = [s for s in series["weak"] if len(s) > 1]
         growing = {(t.environment, t.case) for s in series["weak"] for t in s if t.case.devices > 1}
-        series["strong"] = [s for s in series["strong"] if len(s) > 1 or (s[0].environment, s[0].case) not in growing]
+        series["strong"] = [
+            s for s in series["strong"] if len(s) > 1 or (s[0].environment, s[0].case) not in growing
+        ]
     series["weak"] = [s for s in series["weak"] if _describe_unequal_work(s) is None]
     return [_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
 
@@ -357,7 +365,11 @@ def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> Cu
 
 def _speedup_over(base: Timing, timing: Timing) -> Estimate:
     """Return the speed-up over a baseline; exactly 1 for the baseline itself."""
-    return Estimate(1.0, 1.0, 1.0) if base is timing else resampling.bootstrap_ratio(base.records, timing.records)
+    return (
+        Estimate(1.0, 1.0, 1.0)
+        if base is timing
+        else resampling.bootstrap_ratio(base.records, timing.records)
+    )
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
@@ -382,7 +394,9 @@ def _competes(case: Case) -> bool:
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
     first = min(rivals, key=lambda t: t.median)
     base, method = base_method(first.case), method_of(first.case)
-    others = [t for t in rivals if base_method(t.case) != base] or [t for t in rivals if method_of(t.case) != method]
+    others = [t for t in rivals if base_method(t.case) != base] or [
+        t for t in rivals if method_of(t.case) != method
+    ]
     second = min(others, key=lambda t: t.median, default=None)
     ratio, low, high = time_ratio(second, first) if second else (None, None, None)
     # A sparse derivative written by hand may be dense or its nonzeros: never compare one with the other.

@@ -21,7 +21,9 @@ class EfficiencyBreakdown:
     """
 
     devices: int
-    communication: float | None  # None where bytes were not counted, or no all-reduce was timed on as many devices
+    communication: (
+        float | None
+    )  # None where bytes were not counted, or no all-reduce was timed on as many devices
     imbalance: float | None  # None for one process: waiting between its devices cannot be seen
     dispatch: float | None  # None where no empty call was timed
     serial: float  # the rest: serial work, contention, and whatever is None
@@ -37,7 +39,9 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
         return ()
     rates = measured_rates(peaks)
     base, *rest = zip(curve.points, curve.timings, strict=True)
-    return tuple(_break_down(t, base[1], point.efficiency, rates) for point, t in rest if not _is_floor_bound(t))
+    return tuple(
+        _break_down(t, base[1], point.efficiency, rates) for point, t in rest if not _is_floor_bound(t)
+    )
 
 
 def count_refused(curve: Curve) -> int:
@@ -85,7 +89,8 @@ def _waiting_seconds(timing: Timing) -> float | None:
     evenly.
     """
     waits = [
-        statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True)) / 2
+        statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
+        / 2
         for record in timing.records
         if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
     ]

@@ -40,7 +40,9 @@ class Findings:
     baselines: list[Baseline]
     weak_refusals: list[str]
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # of the curves with enough device counts
-    efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]  # of the curves from one device on
+    efficiency_breakdowns: list[
+        tuple[Curve, tuple[EfficiencyBreakdown, ...]]
+    ]  # of the curves from one device on
     size_exponents: list[SizeExponent]
     pareto_fronts: list[ParetoFront]
     mesh_comparisons: list[MeshComparison]
@@ -128,7 +130,9 @@ def read(
 
 def _plan_files(folder: Path) -> dict[str, PlanFile]:
     """Return the plan files of a folder by hardware; damaged files are left out."""
-    contents = ((path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json")))
+    contents = (
+        (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
+    )
     return {name: read_plan_file(content) for name, content in contents if isinstance(content, Mapping)}
 
 

@@ -97,7 +97,9 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
     """Return what a plan file says; it may hold anything."""
     hardware, scaling = content.get("hardware"), content.get("scaling")
     facts = hardware if isinstance(hardware, Mapping) else {}
-    price, memory = (v if isinstance(v := facts.get(name), int | float) else None for name in ("price", "memory"))
+    price, memory = (
+        v if isinstance(v := facts.get(name), int | float) else None for name in ("price", "memory")
+    )
     kinds = tuple(kind for kind in KINDS if isinstance(scaling, list) and kind in scaling)
     return PlanFile(str(facts["title"]) if facts.get("title") else None, price, memory, kinds or ("strong",))
 
@@ -114,9 +116,14 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Fo
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
     """Return the forecast of the cases with these keys."""
-    curves = (dataclasses.replace(c, points=tuple(p for p in c.points if p.record.key in keys)) for c in forecast.curves)
+    curves = (
+        dataclasses.replace(c, points=tuple(p for p in c.points if p.record.key in keys))
+        for c in forecast.curves
+    )
     records = tuple(record for record in forecast.records if record.key in keys)
-    return dataclasses.replace(forecast, records=records, curves=tuple(curve for curve in curves if curve.points))
+    return dataclasses.replace(
+        forecast, records=records, curves=tuple(curve for curve in curves if curve.points)
+    )
 
 
 _PLAN_FACTS = (
@@ -160,9 +167,12 @@ def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve
     planned = (
         record
         for record in records
-        if record.predicted is not None and (kind == "strong" or record.case.points % record.case.devices == 0)
+        if record.predicted is not None
+        and (kind == "strong" or record.case.points % record.case.devices == 0)
     )
-    return [_curve(case, same, kind) for case, same in group_by(planned, lambda r: stem(r.case, kind)).items()]
+    return [
+        _curve(case, same, kind) for case, same in group_by(planned, lambda r: stem(r.case, kind)).items()
+    ]
 
 
 def _curve(case: Case, records: Iterable[Record], kind: str) -> PredictedCurve:
@@ -205,7 +215,9 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
 
-def _answers_of_problem(curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None) -> list[str]:
+def _answers_of_problem(
+    curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
+) -> list[str]:
     """Return the fastest method, where efficiency falls under a half, and the cheapest count."""
     largest = max(point.devices for curve in curves for point in curve.points)
     last_points = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
@@ -223,7 +235,9 @@ def _describe_cheapest(curves: Sequence[PredictedCurve], price: float | None, de
     # With a deadline the upper end of the interval counts.
     in_time = [row for row in points if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
     if not in_time:
-        return f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
+        return (
+            f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
+        )
     cheapest, point = min(in_time, key=lambda row: row[1].seconds * row[1].devices)
     hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
     interval = f"({format_number(low)} to {format_number(high)})"
@@ -255,9 +269,7 @@ def _describe_fastest(curves: Sequence[PredictedCurve], most: PredictedCurve) ->
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
     """Describe a method with its time and its devices."""
-    return (
-        f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on {count_of(point.devices, 'device')}"
-    )
+    return f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on {count_of(point.devices, 'device')}"
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
@@ -274,7 +286,9 @@ def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
 def format_efficiency(point: PredictedPoint) -> str:
     """Return an efficiency with its interval."""
     interval = (
-        (f", {format_percentage(point.efficiency_interval[0])} to {format_percentage(point.efficiency_interval[1])}")
+        (
+            f", {format_percentage(point.efficiency_interval[0])} to {format_percentage(point.efficiency_interval[1])}"
+        )
         if point.efficiency_interval
         else ""
     )
@@ -317,7 +331,10 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 def _describe_formula(forecast: Forecast) -> list[str]:
     """Describe from which count on predictions are by formula alone."""
-    counts = {by: [p.devices for c in forecast.curves for p in c.points if p.by_formula is by] for by in (True, False)}
+    counts = {
+        by: [p.devices for c in forecast.curves for p in c.points if p.by_formula is by]
+        for by in (True, False)
+    }
     if not counts[True]:
         return []
     most = max(counts[False], default=0)

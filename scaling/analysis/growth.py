@@ -52,7 +52,9 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
     """Return the slope of the logarithms by least squares, and whether it changes along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
-    times = np.log([timing.median / line[0][1].median for _, timing in line])  # constant times: slope 0 exactly
+    times = np.log(
+        [timing.median / line[0][1].median for _, timing in line]
+    )  # constant times: slope 0 exactly
     (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
     if len(line) == _LEAST:

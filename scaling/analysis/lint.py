@@ -50,12 +50,18 @@ class LintFinding:
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Return every rule that the folder breaks, errors first."""
     broken = ((name, severity, fix, find_places(findings)) for name, severity, fix, find_places in RULES)
-    return [LintFinding(name, severity, len(places), _text(places), fix) for name, severity, fix, places in broken if places]
+    return [
+        LintFinding(name, severity, len(places), _text(places), fix)
+        for name, severity, fix, places in broken
+        if places
+    ]
 
 
 def _text(places: Sequence[str]) -> str:
     """Return the first two different places, the most frequent first, and how many more there are."""
-    counts = [place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).most_common()]
+    counts = [
+        place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).most_common()
+    ]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
@@ -63,8 +69,14 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     """Return the number of errors and warnings in words, such as '1 error, 3 warnings'; notes do not
     count.
     """
-    errors, warnings = (sum(remark.severity == severity for remark in remarks) for severity in (ERROR, WARNING))
-    return f"{count_of(errors, 'error')}, {count_of(warnings, 'warning')}" if errors or warnings else "publishable as it is"
+    errors, warnings = (
+        sum(remark.severity == severity for remark in remarks) for severity in (ERROR, WARNING)
+    )
+    return (
+        f"{count_of(errors, 'error')}, {count_of(warnings, 'warning')}"
+        if errors or warnings
+        else "publishable as it is"
+    )
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
@@ -84,9 +96,15 @@ def _rule_for_timings(fault: Callable[[Timing], str]) -> Rule:
     """Return a rule for each timed case, from a function that returns its fault in words, or nothing."""
 
     def find_places(findings: Findings) -> list[str]:
-        environments = {environment: describe_environment(findings, environment) for environment in findings.environments}
+        environments = {
+            environment: describe_environment(findings, environment) for environment in findings.environments
+        }
         remarks = ((timing, fault(timing)) for timing in _timed_cases(findings))
-        return [f"{label(timing.case)}{environments[timing.environment]}: {words}" for timing, words in remarks if words]
+        return [
+            f"{label(timing.case)}{environments[timing.environment]}: {words}"
+            for timing, words in remarks
+            if words
+        ]
 
     return find_places
 
@@ -114,7 +132,9 @@ def _half_width(timing: Timing) -> float:
 
 def _first_compilation(record: Record) -> list[float]:
     """Return the samples of the first compilation; each further one may have another level."""
-    return record.seconds[: len(record.seconds) - sum(int(further.get("samples", 0)) for further in record.compilations)]
+    return record.seconds[
+        : len(record.seconds) - sum(int(further.get("samples", 0)) for further in record.compilations)
+    ]
 
 
 # What is wrong with a timed case.
@@ -122,7 +142,11 @@ def _first_compilation(record: Record) -> list[float]:
 
 def _unverified(timing: Timing) -> str:
     pairs = [(r.error, r.tolerance) for r in timing.records]
-    bad = [f"error {error}, tolerance {most}" for error, most in pairs if error is None or most is None or not error <= most]
+    bad = [
+        f"error {error}, tolerance {most}"
+        for error, most in pairs
+        if error is None or most is None or not error <= most
+    ]
     return bad[0] if bad else ""
 
 
@@ -149,19 +173,33 @@ def _wide_interval(timing: Timing) -> str:
 
 def _disturbed(timing: Timing) -> str:
     part = disturbed_share(timing)
-    return f"{format_percentage(part)} of its samples, {' and '.join(marks_of(timing))}" if part > DISTURBED else ""
+    return (
+        f"{format_percentage(part)} of its samples, {' and '.join(marks_of(timing))}"
+        if part > DISTURBED
+        else ""
+    )
 
 
 def _trend(timing: Timing) -> str:
-    change = max((autocorrelation.trend(_first_compilation(record)) or 0.0 for record in timing.records), key=abs)
+    change = max(
+        (autocorrelation.trend(_first_compilation(record)) or 0.0 for record in timing.records), key=abs
+    )
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
 def _autocorrelated(timing: Timing) -> str:
     """Of one process only: an interval between processes does not rest on their samples."""
-    times = autocorrelation.interval_widening(_first_compilation(timing.records[0])) or 1.0 if timing.replicates == 1 else 1.0
+    times = (
+        autocorrelation.interval_widening(_first_compilation(timing.records[0])) or 1.0
+        if timing.replicates == 1
+        else 1.0
+    )
     short = (times - 1) * _half_width(timing) > _NARROW
-    return f"{_half_width(timing):.1%} either side ought to be {times * _half_width(timing):.1%}" if short else ""
+    return (
+        f"{_half_width(timing):.1%} either side ought to be {times * _half_width(timing):.1%}"
+        if short
+        else ""
+    )
 
 
 def _padded(timing: Timing) -> str:
@@ -187,10 +225,14 @@ def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
     for workload, environments in by_workload.items():
         names = sorted({name for facts in environments.values() for name in facts} - _IGNORED_FACTS)
-        values = {name: dict.fromkeys(str(facts.get(name)) for facts in environments.values()) for name in names}
+        values = {
+            name: dict.fromkeys(str(facts.get(name)) for facts in environments.values()) for name in names
+        }
         differ = [f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1]
         remarks += (
-            [f"{workload}: {len(environments)} environments that differ in {', '.join(differ)}"] if len(environments) > 1 else []
+            [f"{workload}: {len(environments)} environments that differ in {', '.join(differ)}"]
+            if len(environments) > 1
+            else []
         )
     return remarks
 
@@ -201,7 +243,9 @@ def _scaled_curves(findings: Findings) -> list[Curve]:
 
 def _not_weak(findings: Findings) -> list[str]:
     lengths = [len(curve.points) for curve in findings.curves if curve.kind == "weak"]
-    return findings.weak_refusals or ["nothing was measured on several numbers of devices"] * (max(lengths, default=2) == 1)
+    return findings.weak_refusals or ["nothing was measured on several numbers of devices"] * (
+        max(lengths, default=2) == 1
+    )
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
@@ -214,7 +258,8 @@ def _curves_without_one_device(findings: Findings) -> list[str]:
             of = (kind, record.setting, stem(record.case, kind))
             too_large[of] = min(too_large.get(of, record.case.devices), record.case.devices)
     curves = [
-        (curve, (curve.kind, curve.environment, stem(curve.timings[0].case, curve.kind))) for curve in _scaled_curves(findings)
+        (curve, (curve.kind, curve.environment, stem(curve.timings[0].case, curve.kind)))
+        for curve in _scaled_curves(findings)
     ]
     return [
         curve.name
@@ -233,15 +278,22 @@ def _cases_without_comparison(findings: Findings) -> list[str]:
         for timing in _timed_cases(findings)
         if timing.case.ad_mode.closed_form or timing.case.engine != "jax"
     }
-    return _list_problems([row.first.case for row in findings.fastest if problem(row.first.case) not in compared])
+    return _list_problems(
+        [row.first.case for row in findings.fastest if problem(row.first.case) not in compared]
+    )
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
     environments = {timing.environment: timing.records[0].environment for timing in _timed_cases(findings)}
     loose = {
-        digest: facts.get("commit") for digest, facts in environments.items() if facts.get("dirty") or not facts.get("commit")
+        digest: facts.get("commit")
+        for digest, facts in environments.items()
+        if facts.get("dirty") or not facts.get("commit")
     }
-    return [f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}" for digest, commit in loose.items()]
+    return [
+        f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}"
+        for digest, commit in loose.items()
+    ]
 
 
 _FRESH = "run again into a fresh folder, results=PATH"
@@ -309,7 +361,9 @@ RULES: tuple[tuple[str, str, str, Rule], ...] = (  # rule, severity, fix, where 
         "one process only",
         WARNING,
         "replicates=3 adds to what is there",
-        _rule_for_timings(lambda timing: count_of(len(timing.seconds), "sample") if timing.replicates == 1 else ""),
+        _rule_for_timings(
+            lambda timing: count_of(len(timing.seconds), "sample") if timing.replicates == 1 else ""
+        ),
     ),
     (
         "foreign load or throttling",
@@ -346,7 +400,11 @@ RULES: tuple[tuple[str, str, str, Rule], ...] = (  # rule, severity, fix, where 
         WARNING,
         "add a grid with `api: jit` and `devices: 1`",
         lambda findings: _list_problems(
-            [c.case for c in _scaled_curves(findings) if c.case.engine == "jax" and c.points[0].against_jit is None]
+            [
+                c.case
+                for c in _scaled_curves(findings)
+                if c.case.engine == "jax" and c.points[0].against_jit is None
+            ]
         ),
     ),
     ("code that is not committed", WARNING, f"commit, then {_FRESH}", _uncommitted_code),

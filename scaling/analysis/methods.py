@@ -34,7 +34,11 @@ class Method(NamedTuple):
     @property
     def name(self) -> str:
         """Return the method in words, such as 'jacfwd (vmap), 4 seeds at a time'."""
-        mode = self.mode if not MODES[self.mode].has_seeds and self.batch == "vmap" else f"{self.mode} ({self.batch})"
+        mode = (
+            self.mode
+            if not MODES[self.mode].has_seeds and self.batch == "vmap"
+            else f"{self.mode} ({self.batch})"
+        )
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
         if (self.engine == "jax") != self.jit:  # JAX compiles by default, most peers do not
             words.append("compiled" if self.jit else "eager")

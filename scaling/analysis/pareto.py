@@ -64,7 +64,9 @@ class ParetoFront:
 
     def smallest_within(self, factor: float) -> MethodTime:
         """Return the smallest setting that takes at most this factor times the least time."""
-        return next(setting for setting in self.best if setting.timing.median <= factor * self.fastest.timing.median)
+        return next(
+            setting for setting in self.best if setting.timing.median <= factor * self.fastest.timing.median
+        )
 
 
 def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
@@ -76,7 +78,9 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
     points = [
         MemoryPoint(needed, timing.median, timing)
         for timing in pool_processes(newest)
-        if timing.honest and not timing.case.ad_mode.is_value and (needed := memory.taken(vars(timing.records[0])))
+        if timing.honest
+        and not timing.case.ad_mode.is_value
+        and (needed := memory.taken(vars(timing.records[0])))
     ]
     programs = group_by(points, lambda point: _program(point.timing.environment, point.timing.case))
     replicates = group_by(
@@ -84,7 +88,11 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
         lambda record: (*_program(record.setting, record.case), record.key),
     )
     not_fitting = group_by((r[0] for r in replicates.values()), lambda r: _program(r.setting, r.case))
-    return [_front(*program, group, tuple(not_fitting.get(program, ()))) for program, group in programs.items() if len(group) > 1]
+    return [
+        _front(*program, group, tuple(not_fitting.get(program, ())))
+        for program, group in programs.items()
+        if len(group) > 1
+    ]
 
 
 def _program(environment: str, case: Case) -> tuple[str, Case]:
@@ -92,7 +100,9 @@ def _program(environment: str, case: Case) -> tuple[str, Case]:
     return environment, without_memory_setting(case)
 
 
-def _front(environment: str, case: Case, points: Iterable[MemoryPoint], not_fitting: tuple[Record, ...]) -> ParetoFront:
+def _front(
+    environment: str, case: Case, points: Iterable[MemoryPoint], not_fitting: tuple[Record, ...]
+) -> ParetoFront:
     ordered = sorted(points, key=lambda point: point[:2])
     best = {id(point) for point in find_front(ordered)}
     settings = tuple(MethodTime(point.timing, point.memory, id(point) in best) for point in ordered)
@@ -111,4 +121,6 @@ def automatic_blocks(record: Record) -> str:
         return ""
     counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
     words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
-    return f"{' and '.join(words)} at a time" + (", kept on the host" if blocks.get("storage") == "host" else "")
+    return f"{' and '.join(words)} at a time" + (
+        ", kept on the host" if blocks.get("storage") == "host" else ""
+    )

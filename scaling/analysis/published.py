@@ -49,8 +49,14 @@ def published_rows(findings: Findings) -> list[tuple[str, ...]]:
             measured |= value is not None
             what = f"{row['what']}, first call" if row.get("first") else row["what"]
             cells = [group["problem"], what, row["system"], _format_published(row)]
-            time, factor = _compare_with_measured(row, value) if value is not None else (_describe_missing(findings, fields), "")
-            rows.append((*cells, time + (describe_environment(findings, environment) if environment else ""), factor))
+            time, factor = (
+                _compare_with_measured(row, value)
+                if value is not None
+                else (_describe_missing(findings, fields), "")
+            )
+            rows.append(
+                (*cells, time + (describe_environment(findings, environment) if environment else ""), factor)
+            )
     return rows if measured else []
 
 

@@ -47,7 +47,9 @@ class PairedRatio:
     count: float = 0.0  # of independent differences between the two cases; 0 where there is no p-value
     variance: float = 0.0  # of the logarithm of one such difference
     freedom: float = 0.0  # degrees of freedom of the variance
-    deviations: Mapping[Hashable, float] = field(default_factory=dict)  # process -> its logarithm minus the mean
+    deviations: Mapping[Hashable, float] = field(
+        default_factory=dict
+    )  # process -> its logarithm minus the mean
 
 
 def process_median(record: Record) -> float:
@@ -95,7 +97,9 @@ def student_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> PairedRati
     pair by pair, so that disturbances of both cancel; otherwise all processes of one case with all of the
     other (Welch).
     """
-    above, below = ({(r.block, r.replicate): math.log(process_median(r)) for r in side} for side in (top, bottom))
+    above, below = (
+        {(r.block, r.replicate): math.log(process_median(r)) for r in side} for side in (top, bottom)
+    )
     shared = [process for process in above if process in below and process[0] is not None]
     if len(shared) > 1:
         logs = {process[1]: above[process] - below[process] for process in shared}
@@ -104,7 +108,9 @@ def student_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> PairedRati
             max(statistics.variance(logs.values()), LEAST_VARIANCE),
         )
         deviations: dict[Hashable, float] = {replicate: log - mean for replicate, log in logs.items()}
-        paired = PairedRatio(math.exp(mean), 0, 0, len(shared), len(logs), variance, len(logs) - 1, deviations)
+        paired = PairedRatio(
+            math.exp(mean), 0, 0, len(shared), len(logs), variance, len(logs) - 1, deviations
+        )
         return _with_student_interval(paired)
     if min(len(above), len(below)) > 1:
         return _welch_ratio(above, below, len(shared))
@@ -124,7 +130,9 @@ def _welch_ratio(above: Mapping[tuple, float], below: Mapping[tuple, float], pai
         (i, process[1]): log - means[i] for i, side in enumerate(sides) for process, log in side.items()
     }
     ratio = math.exp(means[0] - means[1])
-    return _with_student_interval(PairedRatio(ratio, 0, 0, pairs, count, sum(errors) * count, freedom, deviations))
+    return _with_student_interval(
+        PairedRatio(ratio, 0, 0, pairs, count, sum(errors) * count, freedom, deviations)
+    )
 
 
 def _with_student_interval(ratio: PairedRatio) -> PairedRatio:
@@ -156,8 +164,12 @@ def moderate_variances(ratios: Sequence[PairedRatio]) -> list[PairedRatio]:
     known = [ratio for ratio in ratios if ratio.count]
     if len(known) < _LEAST_CASES:
         return list(ratios)
-    freedom, variance = (np.array([getattr(ratio, name) for ratio in known]) for name in ("freedom", "variance"))
-    logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2) + np.log(freedom / 2)
+    freedom, variance = (
+        np.array([getattr(ratio, name) for ratio in known]) for name in ("freedom", "variance")
+    )
+    logs = (
+        np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2) + np.log(freedom / 2)
+    )
     half = _inverse_trigamma(float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean()))
     common = math.exp(logs.mean() + digamma(half) - math.log(half))
     prior = min(2 * half, float(freedom.mean()) * (_effective_count(known) - 1))

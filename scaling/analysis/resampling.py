@@ -51,7 +51,11 @@ class _Resampled(NamedTuple):
 def bootstrap_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Estimate:
     """Return the ratio of the times of two cases, from one record per process each."""
     pairs = _log_ratios_of_pairs(top, bottom)
-    sides = [_resample_members(pairs, 0)] if len(pairs) > 1 else [_resample_case(top, 0), _resample_case(bottom, 1)]
+    sides = (
+        [_resample_members(pairs, 0)]
+        if len(pairs) > 1
+        else [_resample_case(top, 0), _resample_case(bottom, 1)]
+    )
     value = sides[0].value / math.prod(side.value for side in sides[1:])
     if any(side.draws is None for side in sides):
         return Estimate(value, None, None)
@@ -88,7 +92,11 @@ def _resample_case(records: Sequence[Record], stream: int) -> _Resampled:
     members = _average_by_allocation(logs, [_allocation(record) for record in records])
     if len(members) == 1:
         members = [math.log(statistics.median(samples)) for samples in samples_by_compilation(records[0])]
-    return _resample_members(members, stream) if len(members) > 1 else _resample_samples(records[0].seconds, stream)
+    return (
+        _resample_members(members, stream)
+        if len(members) > 1
+        else _resample_samples(records[0].seconds, stream)
+    )
 
 
 def _allocation(record: Record) -> Hashable:

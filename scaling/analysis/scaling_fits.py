@@ -101,7 +101,9 @@ def _prefer_simple(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
     """Return the first law, or the last where an F test at 5 % rejects the first."""
     if len(laws) < 2:
         return next(iter(laws), None)
-    (simple, squares), (general, least) = ((law, law.spread**2 * (count - len(law.parts) - 1)) for law in (laws[0], laws[-1]))
+    (simple, squares), (general, least) = (
+        (law, law.spread**2 * (count - len(law.parts) - 1)) for law in (laws[0], laws[-1])
+    )
     freedom = count - len(general.parts) - 1
     rejected = squares - least > float(stdtrit(freedom, 0.975)) ** 2 * max(least / freedom, LEAST_VARIANCE)
     return general if rejected else simple
@@ -125,7 +127,9 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
 
 def _linear_forms(devices: Any, kind: str) -> list[_LinearForm]:
     contention, coherency = devices - 1, devices * (devices - 1)
-    universal = _LinearForm(UNIVERSAL, ("contention", "coherency"), np.stack([contention, coherency], 1), 1, 0.0)
+    universal = _LinearForm(
+        UNIVERSAL, ("contention", "coherency"), np.stack([contention, coherency], 1), 1, 0.0
+    )
     if kind == "weak":
         return [_LinearForm(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, 0.0), universal]
     return [
@@ -154,7 +158,8 @@ def _fit_law(form: _LinearForm, logs: Any) -> tuple[ScalingFit, float]:
     best, squares = _best_parts(form, target)
     most = squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
     parts = {
-        name: Estimate(float(best[i]), *_profile_interval(form, target, i, best[i], most)) for i, name in enumerate(form.parts)
+        name: Estimate(float(best[i]), *_profile_interval(form, target, i, best[i], most))
+        for i, name in enumerate(form.parts)
     }
     seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
     law = ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
@@ -206,7 +211,9 @@ def _with_other_at_best(form: _LinearForm, target: Any, index: int, values: Any)
     return parts
 
 
-def _profile_interval(form: _LinearForm, target: Any, index: int, best: float, most: float) -> tuple[float, float]:
+def _profile_interval(
+    form: _LinearForm, target: Any, index: int, best: float, most: float
+) -> tuple[float, float]:
     """Return how small and how large a part may be for the sum of squares to stay under `most`."""
     outside, inside = np.array([0.0, 1.0]), np.array([best, best])
     scales = np.linspace(0, 1, _STEPS)
@@ -214,7 +221,9 @@ def _profile_interval(form: _LinearForm, target: Any, index: int, best: float, m
         grid = inside + np.outer(scales, outside - inside)
         if round_ == 0:
             grid[:, 1] = np.geomspace(max(best, 1e-12), 1.0, _STEPS)
-        squares = _sum_of_squares(form, target, _with_other_at_best(form, target, index, grid.T.ravel())).reshape(2, -1)
+        squares = _sum_of_squares(
+            form, target, _with_other_at_best(form, target, index, grid.T.ravel())
+        ).reshape(2, -1)
         for end in (0, 1):
             beyond = np.flatnonzero(squares[end] > most)
             if not len(beyond):

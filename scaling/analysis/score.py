@@ -17,7 +17,9 @@ from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-ORDER_FACTOR = 2.0  # the order of two cases counts only where their measured times differ by more than this factor
+ORDER_FACTOR = (
+    2.0  # the order of two cases counts only where their measured times differ by more than this factor
+)
 
 
 class PlannedPair(NamedTuple):
@@ -108,7 +110,9 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
 
 def _scores(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
-    problems = group_by(pairs, lambda pair: (problem(pair.timing.case), pair.timing.case.devices, pair.timing.environment))
+    problems = group_by(
+        pairs, lambda pair: (problem(pair.timing.case), pair.timing.case.devices, pair.timing.environment)
+    )
     ordered = sorted(groups.items(), key=lambda group: str(group[0]))
     parts = tuple(PlanScore(*key, tuple(group)) for key, group in ordered)
     both = (two for group in problems.values() for two in itertools.combinations(group, 2))

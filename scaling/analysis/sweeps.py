@@ -47,7 +47,9 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
         return max(len({row[names[0]] for row, _ in same}) for same in by_devices.values())
 
     swept = max(dependent, key=count_values)
-    held = group_by(rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept))
+    held = group_by(
+        rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept)
+    )
     return [
         (
             Sweep(swept[0], _title(swept, [row for row, _ in same])),

@@ -81,14 +81,20 @@ def describe_growth(findings: Findings) -> list[str]:
     sizes.
     """
     sentences = []
-    for group in _group_by_family(findings.size_exponents, lambda one: (one.sweep.environment, one.sweep.honest, one.sweep.case)):
+    for group in _group_by_family(
+        findings.size_exponents, lambda one: (one.sweep.environment, one.sweep.honest, one.sweep.case)
+    ):
         fewest = min(one.sweep.case.devices for one in group)
         sweep = max(
             (one.sweep for one in group if one.sweep.case.devices == fewest),
             key=lambda sweep: problem_size(sweep.case),
         )
         rows = sorted((one for one in group if one.sweep is sweep), key=lambda one: one.exponent.value)
-        shown = rows if len(rows) <= _MOST_METHODS else [*rows[: _MOST_METHODS // 2], *rows[-_MOST_METHODS // 2 :]]
+        shown = (
+            rows
+            if len(rows) <= _MOST_METHODS
+            else [*rows[: _MOST_METHODS // 2], *rows[-_MOST_METHODS // 2 :]]
+        )
         on = count_of(sweep.case.devices, "device")
         where = describe_environment(findings, sweep.environment, sweep.honest)
         sentences.append(
@@ -101,9 +107,15 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
     """Return the exponents in words; those that are not determined come last."""
     known = [one for one in rows if is_exponent_determined(*one.exponent[1:])]
     sentences = ", ".join(f"{format_exponent(*one.exponent)} in {one.method.name}" for one in known)
-    left = ", ".join(f"{one.method.name} ({one.exponent.low:.3g} to {one.exponent.high:.3g})" for one in rows if one not in known)
+    left = ", ".join(
+        f"{one.method.name} ({one.exponent.low:.3g} to {one.exponent.high:.3g})"
+        for one in rows
+        if one not in known
+    )
     parts = [f"to the power of {sentences}"] if sentences else []
-    return "; ".join([*parts, *([f"{'' if sentences else 'to a power '}{UNDETERMINED} in {left}"] if left else [])])
+    return "; ".join(
+        [*parts, *([f"{'' if sentences else 'to a power '}{UNDETERMINED} in {left}"] if left else [])]
+    )
 
 
 def describe_laws(findings: Findings) -> list[str]:
@@ -111,12 +123,17 @@ def describe_laws(findings: Findings) -> list[str]:
     limit.
     """
     fitted = [
-        (curve, law) for curve, several in findings.scaling_fits for law in several if law.best and curve.case.engine == "jax"
+        (curve, law)
+        for curve, several in findings.scaling_fits
+        for law in several
+        if law.best and curve.case.engine == "jax"
     ]
     sentences = []
     for group in _group_by_family(fitted, lambda one: (one[0].kind, one[0].environment, one[0].case)):
         largest = problem(max(group, key=lambda one: problem_size(one[0].case))[0].case)
-        curve, law = min((o for o in group if problem(o[0].case) == largest), key=lambda one: one[0].points[-1].seconds)
+        curve, law = min(
+            (o for o in group if problem(o[0].case) == largest), key=lambda one: one[0].points[-1].seconds
+        )
         sentences.append(f"{_describe_law(curve, law)}.{describe_environment(findings, curve.environment)}")
     return sentences
 
@@ -141,7 +158,11 @@ def describe_memory(findings: Findings) -> list[str]:
         first = front.fastest
         text = f"{first.name} is fastest, {_format_time(first.timing)} in {format_bytes(first.memory)} of a device"
         others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
-        text += "".join(f"; {_describe_cost(front, one)}" for at, one in enumerate(others) if one not in (first, *others[:at]))
+        text += "".join(
+            f"; {_describe_cost(front, one)}"
+            for at, one in enumerate(others)
+            if one not in (first, *others[:at])
+        )
         text += ", and nothing is smaller" if front.smallest is first else ""
         text += f"; {count_of(len(front.not_fitting), 'setting')} did not fit" if front.not_fitting else ""
         more = f" ({count_of(len(group) - 1, 'more front')} in the table)" if len(group) > 1 else ""
@@ -157,7 +178,9 @@ def _describe_cost(front: ParetoFront, setting: MethodTime) -> str:
     auto, first = automatic_blocks(setting.timing.records[0]), front.fastest
     name = f"{setting.name} ({auto})" if auto else setting.name
     times = analysis.time_ratio(setting.timing, first.timing)
-    sentences = format_ratio(*times) + (" the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest")
+    sentences = format_ratio(*times) + (
+        " the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest"
+    )
     return f"{name}: {format_percentage(setting.memory / first.memory)} of the memory for {sentences}"
 
 
@@ -166,7 +189,9 @@ def describe_meshes(findings: Findings) -> list[str]:
     and the slowest.
     """
     sentences = []
-    for group in _group_by_family(findings.mesh_comparisons, lambda one: (one.environment, one.honest, one.case)):
+    for group in _group_by_family(
+        findings.mesh_comparisons, lambda one: (one.environment, one.honest, one.case)
+    ):
         of = max(group, key=lambda one: (one.case.devices, problem_size(one.case), -one.rows[0][0].median))
         (first, _), (second, second_ratio), *rest = of.rows
         doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
@@ -175,7 +200,9 @@ def describe_meshes(findings: Findings) -> list[str]:
         text += f"; {mesh_name(second.case)} takes {format_ratio(*second_ratio)}"
         text += f", the slowest, {mesh_name(rest[-1][0].case)}, {format_ratio(*rest[-1][1])}" if rest else ""
         text += " as long"
-        waste = f"; {format_percentage(padding_share(first))} of it is padding" if padding_share(first) else ""
+        waste = (
+            f"; {format_percentage(padding_share(first))} of it is padding" if padding_share(first) else ""
+        )
         sentences.append(
             f"{_describe_program('Mesh', first, cut=False)}: "
             f"{text}{waste}.{describe_environment(findings, of.environment, of.honest)}"
@@ -188,7 +215,9 @@ def describe_overlaps(findings: Findings) -> list[str]:
     gains.
     """
     sentences = []
-    for group in _group_by_family(findings.overlaps, lambda one: (one.timing.environment, one.timing.honest, one.timing.case)):
+    for group in _group_by_family(
+        findings.overlaps, lambda one: (one.timing.environment, one.timing.honest, one.timing.case)
+    ):
         of = max(
             group,
             key=lambda one: (one.timing.case.devices, problem_size(one.timing.case), -one.timing.median),

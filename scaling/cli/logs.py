@@ -72,11 +72,15 @@ def select(known: KnownCases, given: str) -> list[str]:
     workloads = {case.workload for case in known.cases.values()}
     if given and given not in workloads:
         return [find(known, given)]
-    ordered = sorted([*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True)
+    ordered = sorted(
+        [*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True
+    )
     mine = [record for record in ordered if given in ("", record.case.workload)]
     keys = [record.key for record in mine if record.status == "failed"]
     if not keys and given:
-        keys = [record.key for record in mine] or [key for key, case in known.cases.items() if case.workload == given]
+        keys = [record.key for record in mine] or [
+            key for key, case in known.cases.items() if case.workload == given
+        ]
     begun = [attempt for task in known.tasks for attempt in task.attempts]
     if not keys and not given and begun:
         keys = [max(begun, key=lambda attempt: attempt.began_at or "").key]
@@ -99,17 +103,25 @@ def find(known: KnownCases, given: str) -> str:
     """Return the one key that begins like that, or that of the one case with this label; a `Refusal` otherwise."""
     words = " ".join(given.split())
     labelled = [key for key, case in known.cases.items() if label(case) == words]
-    labelled = labelled or [key for key, case in known.cases.items() if label(case).startswith(words) and " " in words]
+    labelled = labelled or [
+        key for key, case in known.cases.items() if label(case).startswith(words) and " " in words
+    ]
     if len(labelled) == 1:
         return labelled[0]
     if labelled:
-        raise Refusal(f"{words!r} is how {len(labelled)} cases begin, give a key: {_named(labelled, known.cases)}")
+        raise Refusal(
+            f"{words!r} is how {len(labelled)} cases begin, give a key: {_named(labelled, known.cases)}"
+        )
     if not given:
         failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
         some = failed or list(known.cases)
-        raise Refusal(f"name a case, by its key or its label: {_named(list(dict.fromkeys(some)), known.cases)}")
+        raise Refusal(
+            f"name a case, by its key or its label: {_named(list(dict.fromkeys(some)), known.cases)}"
+        )
     if len(given) < _LEAST:
-        raise Refusal(f"{given!r} is too short for a key: give {_LEAST} characters or more, `scaling status --all` shows them")
+        raise Refusal(
+            f"{given!r} is too short for a key: give {_LEAST} characters or more, `scaling status --all` shows them"
+        )
     begun = [key for key in known.cases if key.startswith(given)]
     if len(begun) == 1:
         return begun[0]
@@ -128,13 +140,20 @@ def _named(keys: Sequence[str], cases: Mapping[str, Case]) -> str:
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
     """What became of a case, then what its workers wrote, then the scheduler. every: files from their first line on."""
-    tasks = [task for task in known.tasks if key in known.keys.get(task.entry.path, ()) or _attempts(task, key)]
+    tasks = [
+        task for task in known.tasks if key in known.keys.get(task.entry.path, ()) or _attempts(task, key)
+    ]
     told = {attempt.identity for task in tasks for attempt in task.attempts}
     others = [r for r in known.records if r.key == key and (key, r.replicate, r.attempt) not in told]
     lines = [_recorded(record) for record in others] + [line for task in tasks for line in _story(task, key)]
     title = f"{key}  {label(known.cases[key])}"
-    yield LogPart(title, environment.hide_secrets("\n".join(lines)) or "nothing has become of it, and no task is to run it")
-    files = [file for task in tasks for file in _workers(task, key)] + [file for task in tasks for file in _scheduler(task)]
+    yield LogPart(
+        title,
+        environment.hide_secrets("\n".join(lines)) or "nothing has become of it, and no task is to run it",
+    )
+    files = [file for task in tasks for file in _workers(task, key)] + [
+        file for task in tasks for file in _scheduler(task)
+    ]
     for path, more in files:
         yield LogPart(f"{path.relative_to(known.results)}{more}", _contents(path, every))
 
@@ -157,7 +176,9 @@ def _story(task: TaskProgress, key: str) -> list[str]:
     state = task.seen.state
     words = job_state.last_words(task.entry) if not task.open and state.name != "COMPLETED" else ""
     words = words or (task.blocked if task.open else "")
-    why = ": ".join(filter(None, [f" ({state.reason})" if state.reason and state.reason != words else "", words]))
+    why = ": ".join(
+        filter(None, [f" ({state.reason})" if state.reason and state.reason != words else "", words])
+    )
     became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
     return [f"{became} {_place(task)}: {state.name.lower()}{why}"]
 
@@ -185,7 +206,9 @@ def _how(task: TaskProgress, attempt: TaskAttempt) -> str:
 
 
 def _place(task: TaskProgress) -> str:
-    return f"task {task.entry.folder.name}/{task.entry.name}" + (f", job {task.entry.job}" if task.entry.job else "")
+    return f"task {task.entry.folder.name}/{task.entry.name}" + (
+        f", job {task.entry.job}" if task.entry.job else ""
+    )
 
 
 def _replicate(number: int) -> str:
@@ -204,14 +227,18 @@ def _workers(task: TaskProgress, key: str) -> Iterator[tuple[Path, str]]:
             yield path, ""
         return
     shared = Counter((attempt.run, seat) for attempt in task.attempts for seat in attempt.seats)
-    for run, seat in dict.fromkeys((attempt.run, seat) for attempt in _attempts(task, key) for seat in attempt.seats):
+    for run, seat in dict.fromkeys(
+        (attempt.run, seat) for attempt in _attempts(task, key) for seat in attempt.seats
+    ):
         path = task.entry.folder / f"{task.entry.name}.run-{run}" / f"worker-{seat}.log"
         yield path, f" (of {shared[run, seat]} cases)" if shared[run, seat] > 1 else ""
 
 
 def _scheduler(task: TaskProgress) -> Iterator[tuple[Path, str]]:
     """The files of a task's job that hold anything."""
-    for job in dict.fromkeys(job for job in (task.entry.job, *(attempt.job for attempt in task.attempts)) if job):
+    for job in dict.fromkeys(
+        job for job in (task.entry.job, *(attempt.job for attempt in task.attempts)) if job
+    ):
         for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.*")):
             if path.stat().st_size:
                 yield path, ""

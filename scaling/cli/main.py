@@ -89,11 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f" {Path(error.filename).name}" if error.filename else ""
         kept = "what is finished is kept, and the same command goes on from there"
         what = f"cannot write{where}: {error.strerror or error}; {kept}"
-        complaints.print(f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(
+            f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red"
+        )
         return FAILED
     except AllocationLost as gone:
         what = f"no worker can be started: {gone}; what is finished is kept, and the same command goes on from there"
-        complaints.print(f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red")
+        complaints.print(
+            f"scaling: {escape(hide_secrets(what))}", soft_wrap=True, highlight=False, style="red"
+        )
         return FAILED
     except KeyboardInterrupt:
         complaints.print(
@@ -113,7 +117,9 @@ def _unknown_verb(words: Sequence[str], verbs: Sequence[str]) -> Refusal:
     """Return the refusal of a command that begins with no verb."""
     if "=" in words[0] and not words[0].startswith("-"):
         return Refusal(f"{words[0]!r} is no verb: did you mean `scaling run {words[0]}`?")
-    return unknown_name("verb", words[0], [*verbs, "version", *(["--version", "--help"] if words[0].startswith("-") else [])])
+    return unknown_name(
+        "verb", words[0], [*verbs, "version", *(["--version", "--help"] if words[0].startswith("-") else [])]
+    )
 
 
 def version(words: list[str], console: Console) -> int:
@@ -174,7 +180,11 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
         _print_comparison(ran.baseline, job.folder, console)
     if tracking is not None:
         _publish(job.folder, tracking, console)
-    return FAILED if any(record.status == "failed" and record.key in ran.keys for record in found.records) else OK
+    return (
+        FAILED
+        if any(record.status == "failed" and record.key in ran.keys for record in found.records)
+        else OK
+    )
 
 
 def plan(words: list[str], console: Console) -> int:
@@ -200,7 +210,9 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     with progress.examination(console) as note:
         made = planning.prepare_plan(job, note)
     console.print(escape(planning.describe_estimate(made)), soft_wrap=True, highlight=False)
-    names = {answer.case.key: label(answer.case) for answer in (*made.answers, *(each[0] for each in made.unfit))}
+    names = {
+        answer.case.key: label(answer.case) for answer in (*made.answers, *(each[0] for each in made.unfit))
+    }
     with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
         planning.run(made, listen)
     found = findings.read(made.job.folder)
@@ -239,7 +251,9 @@ def status(words: list[str], console: Console) -> int:
         "status",
         "What is done, running, missing, skipped and failed in a results folder, and how its jobs do.",
     )
-    parser.add_argument("--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone")
+    parser.add_argument(
+        "--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone"
+    )
     parser.add_argument("--all", action="store_true", help="every task and every case, however many")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
@@ -275,12 +289,16 @@ def cancel(words: list[str], console: Console) -> int:
     """End what a folder has in a queue."""
     from scaling.cluster import follow, job_state
 
-    folder = store.folder_of(_parser("cancel", "End every task of a results folder that waits or runs.").parse_args(words).folder)
+    folder = store.folder_of(
+        _parser("cancel", "End every task of a results folder that waits or runs.").parse_args(words).folder
+    )
     if not (count := job_state.cancel(job_state.look_up(folder))):
         console.print("nothing waits or runs")
         return OK
     left = follow.until_gone(folder)
-    text = f"{count_of(count, 'task')} cancelled" + (f", {len(left)} of them still about to end" if left else "")
+    text = f"{count_of(count, 'task')} cancelled" + (
+        f", {len(left)} of them still about to end" if left else ""
+    )
     again = "what was finished is kept, and the same `scaling run` goes on from there"
     console.print(f"{text}; {again}", soft_wrap=True, highlight=False)
     return OK
@@ -320,23 +338,36 @@ def compare(words: list[str], console: Console) -> int:
         help="a results folder; alone, one of `scaling run versus=...`",
     )
     parser.add_argument("b", metavar="B", nargs="?", help="the results folder to compare with it")
-    parser.add_argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone"
+    )
     parser.add_argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)")
     given = parser.parse_args(words)
     if given.markdown not in (None, "-"):
         file = Path(given.markdown)
         if not given.markdown or file.is_dir() or not file.parent.is_dir():
-            raise Refusal(f"--markdown {given.markdown!r} cannot be written: name a file in a folder that exists, or -")
+            raise Refusal(
+                f"--markdown {given.markdown!r} cannot be written: name a file in a folder that exists, or -"
+            )
     return _print_comparison(*comparing.find_folders(given.a, given.b), console, given.margin, given.markdown)
 
 
-def _print_comparison(a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None) -> int:
+def _print_comparison(
+    a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
+) -> int:
     """Compare and print, what changed first; the exit status that it deserves."""
     from scaling.analysis import compare as comparing
 
     found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
-        console.print(comparing.format_markdown(found), end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
+        console.print(
+            comparing.format_markdown(found),
+            end="",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        )
         return FAILED if found.bad else OK
     if markdown:
         Path(markdown).write_text(comparing.format_markdown(found), encoding="utf-8")
@@ -355,7 +386,9 @@ def lint(words: list[str], console: Console) -> int:
     from scaling.analysis import lint as linting
     from scaling.report.labels import clean_text
 
-    parser = _parser("lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors.")
+    parser = _parser(
+        "lint", "Check a results folder as a strict reviewer would; exit status 1 when there are errors."
+    )
     parser.add_argument("--strict", action="store_true", help="warnings count as errors")
     given = parser.parse_args(words)
     folder = store.folder_of(given.folder)
@@ -375,9 +408,13 @@ def export(words: list[str], console: Console) -> int:
     """Write a results folder in the formats of other programs."""
     from scaling.report import export as exporting
 
-    parser = _parser("export", "Write records, curves, samples and laws of a results folder for other programs to read.")
+    parser = _parser(
+        "export", "Write records, curves, samples and laws of a results folder for other programs to read."
+    )
     known = ", ".join(exporting.FORMATS)
-    parser.add_argument("--format", action="append", default=[], help=f"{known}, or several with commas (default: csv)")
+    parser.add_argument(
+        "--format", action="append", default=[], help=f"{known}, or several with commas (default: csv)"
+    )
     parser.add_argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)")
     given = parser.parse_args(words)
     if given.output is not None and not given.output.strip():
@@ -395,8 +432,12 @@ def merge(words: list[str], console: Console) -> int:
 
     what = "Join results folders of several clusters: records are copied, environments stay apart, nothing is copied twice."
     parser = Parser(prog="scaling merge", description=what)
-    parser.add_argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed")
-    parser.add_argument("--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to")
+    parser.add_argument(
+        "folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"
+    )
+    parser.add_argument(
+        "--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to"
+    )
     given = parser.parse_args(words)
     for line in merging.merge(given.folders, given.output).lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
@@ -418,7 +459,11 @@ def publish(words: list[str], console: Console) -> int:
     parser.add_argument("--dashboard", action=argparse.BooleanOptionalAction, default=True, help=words_on)
     given = parser.parse_args(words)
     options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
-    return OK if _publish(store.folder_of(given.folder), TrackingSettings.from_config(options), console) else FAILED
+    return (
+        OK
+        if _publish(store.folder_of(given.folder), TrackingSettings.from_config(options), console)
+        else FAILED
+    )
 
 
 def _publish(folder: Path, settings: Any, console: Console) -> bool:

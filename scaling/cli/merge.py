@@ -45,7 +45,9 @@ class _Kept:
     """What the folder holds so far, to be compared with."""
 
     records: set[str] = field(default_factory=set)  # digests
-    places: dict[tuple, set[str]] = field(default_factory=dict)  # what counts as the same measurement -> digests of those
+    places: dict[tuple, set[str]] = field(
+        default_factory=dict
+    )  # what counts as the same measurement -> digests of those
     settings: dict[str, None] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # digests of damaged lines that were kept apart
 
@@ -68,7 +70,9 @@ def merge(inputs: Sequence[str], output: str) -> Merged:
     target = Path(output)
     inside = [each for each in folders if each.resolve() in target.resolve().parents]
     if inside:
-        raise Refusal(f"--output {target} lies inside {inside[0]}, one of the folders to merge: give another folder")
+        raise Refusal(
+            f"--output {target} lies inside {inside[0]}, one of the folders to merge: give another folder"
+        )
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
@@ -83,9 +87,13 @@ def _prepare(target: Path) -> None:
     store.check_schemas(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        there = [path.name for path in target.iterdir() if not path.name.startswith(".") and path.name != DAMAGED]
+        there = [
+            path.name for path in target.iterdir() if not path.name.startswith(".") and path.name != DAMAGED
+        ]
     except OSError as error:
-        raise Refusal(f"cannot write to {target}: {error.strerror}; give another folder with --output PATH") from None
+        raise Refusal(
+            f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
+        ) from None
     if there and _STUDY not in there and not any(name.endswith(".jsonl") for name in there):
         raise Refusal(f"{target} is not empty and holds no results: give a new folder with --output PATH")
 
@@ -97,9 +105,13 @@ def _alone(target: Path) -> Iterator[None]:
         try:
             stack.enter_context(store.locked(target, seconds=_LOCK_SECONDS))
         except Refusal:
-            raise Refusal(f"a run is working in {target}: wait for it, or give another folder with --output PATH") from None
+            raise Refusal(
+                f"a run is working in {target}: wait for it, or give another folder with --output PATH"
+            ) from None
         except OSError as error:
-            raise Refusal(f"cannot write to {target}: {error.strerror}; give another folder with --output PATH") from None
+            raise Refusal(
+                f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
+            ) from None
         yield
 
 
@@ -143,7 +155,9 @@ def _read(path: Path) -> bytes:
     try:
         return store.read_file(path)
     except OSError as error:
-        raise Refusal(f"cannot read {path}: {error.strerror}; make it readable or move it away, and merge again") from None
+        raise Refusal(
+            f"cannot read {path}: {error.strerror}; make it readable or move it away, and merge again"
+        ) from None
 
 
 def _sorted_out(path: Path, kept: _Kept) -> tuple[list[bytes], int, list[bytes]]:
@@ -228,7 +242,9 @@ def _bring_plans(folders: Sequence[Path], target: Path) -> None:
 
 def _unite(folders: Sequence[Path], target: Path) -> list[str]:
     """Write what was asked for in any of the folders; what differs between them in words."""
-    studies = [(folder, study) for folder in folders if isinstance(study := store.read_json(folder / _STUDY), dict)]
+    studies = [
+        (folder, study) for folder in folders if isinstance(study := store.read_json(folder / _STUDY), dict)
+    ]
     if not studies:
         return []
     united, lines = _united([study for _, study in studies]), []
@@ -243,17 +259,26 @@ def _unite(folders: Sequence[Path], target: Path) -> list[str]:
 
 def _united(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One study of several: the cases of all, each once, and every kind of scaling; a setting only where all agree on it."""
-    names = dict.fromkeys(part for study in studies if study.get("study") for part in str(study["study"]).split(_JOIN))
+    names = dict.fromkeys(
+        part for study in studies if study.get("study") for part in str(study["study"]).split(_JOIN)
+    )
     kinds = [study.get("scaling") or "strong" for study in studies]
     listed = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
-    cells = sorted((cell for each in listed for cell in each if isinstance(cell, dict)), key=store.replicates_of)
+    cells = sorted(
+        (cell for each in listed for cell in each if isinstance(cell, dict)), key=store.replicates_of
+    )
     cases = {str(cell.get("key")): cell for cell in cells}  # with the most replicates that a study expects
     same = {name: studies[0].get(name) for name in ("order_seed", "sampling")}
     return store.stamp() | {
         "study": _JOIN.join(names) or None,
         "title": next((study["title"] for study in studies if study.get("title")), None),
-        "scaling": sorted({str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}),
-        **{name: value if all(study.get(name) == value for study in studies) else None for name, value in same.items()},
+        "scaling": sorted(
+            {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
+        ),
+        **{
+            name: value if all(study.get(name) == value for study in studies) else None
+            for name, value in same.items()
+        },
         "cases": list(cases.values()),
     }
 
@@ -268,5 +293,7 @@ def _summary(target: Path, kept: _Kept, added: int) -> list[str]:
     lines = [f"{target}: {records}; {settings}{apart}"]
     if several := sum(len(digests) > 1 for digests in kept.places.values()):
         of = count_of(several, "measurement")
-        lines.append(f"of {of} there are several records, of the same case, environment and replicate: the last one counts")
+        lines.append(
+            f"of {of} there are several records, of the same case, environment and replicate: the last one counts"
+        )
     return lines

@@ -50,7 +50,9 @@ class StudyRun:
         here = [schedule.on_platform(self.machine.platform, answer) for answer in answers]
         once = {answer.case.key for answer in here if answer.unfit or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
-        return schedule.study_manifest(self.name, self.title, scalings, [answer.case for answer in answers], self.settings, once)
+        return schedule.study_manifest(
+            self.name, self.title, scalings, [answer.case for answer in answers], self.settings, once
+        )
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,17 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
     if config.get("hardware") is not None:
-        raise Refusal("hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out")
+        raise Refusal(
+            "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"
+        )
     if config["deadline"] is not None:
-        raise Refusal(f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out")
+        raise Refusal(
+            f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out"
+        )
     if config["wait"] is False and not cluster.submits:
-        raise Refusal(f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out")
+        raise Refusal(
+            f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"
+        )
     folder = store.results_folder(config["results"])
     if config["versus"] is not None and cluster.name != NONE:
         raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
@@ -88,7 +96,9 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")
-    return StudyRun(name, title, settings, cluster, machine, folder, cells, config["nested"], wait, config["retry"])
+    return StudyRun(
+        name, title, settings, cluster, machine, folder, cells, config["nested"], wait, config["retry"]
+    )
 
 
 def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
@@ -102,7 +112,9 @@ def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
 
         return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
     if not cluster.hosts or not cluster.per_node:
-        raise Refusal("cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4")
+        raise Refusal(
+            "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
+        )
     named = f"of {', '.join(cluster.hosts)}"
     return Machine(
         cluster.platform,
@@ -126,11 +138,15 @@ def _machine_to_print(cluster: Cluster) -> Machine:
     except Refusal as refusal:
         if not cluster.per_node:
             raise
-        print(f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr)
+        print(
+            f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr
+        )
         return slurm.assumed_machine(cluster)
 
 
-def run(job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None) -> RunOutcome:
+def run(
+    job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
+) -> RunOutcome:
     """Run what is missing of a study, or submit it to its cluster.
 
     named: the variant to compare with, as `versus` names it. between: called when nothing is being measured on this machine.
@@ -294,4 +310,6 @@ def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> Non
             highlight=False,
         )
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
-    console.print(f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started")
+    console.print(
+        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started"
+    )

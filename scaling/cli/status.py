@@ -70,7 +70,9 @@ class StudyStatus:
     @property
     def moved(self) -> tuple:
         """What differs from another moment if anything has happened between."""
-        return self.counts, [(task.entry.path, task.seen.state.name, task.runs, len(task.ended)) for task in self.tasks]
+        return self.counts, [
+            (task.entry.path, task.seen.state.name, task.runs, len(task.ended)) for task in self.tasks
+        ]
 
 
 def look(folder: Path) -> StudyStatus:
@@ -87,15 +89,23 @@ def read(folder: Path, seen: Sequence[TaskState], notes: Sequence[str] = ()) -> 
     tasks, loaded = task_progress.progress_of(seen), store.load(folder)
     known = [*loaded.records, *job_state.unrecorded(seen, loaded.records)]
     states = store.states(known)
-    ordered = sorted(store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or ""))
-    records = {(record.key, record.replicate): record for record in ordered}  # of several, the last with the status that counts
+    ordered = sorted(
+        store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
+    )
+    records = {
+        (record.key, record.replicate): record for record in ordered
+    }  # of several, the last with the status that counts
     cases = {record.key: record.case for record in ordered}
     wanted = _expected(folder, cases)
     cases |= {key: case for key, (case, _) in wanted.items()}
     now = [*_queued(tasks, loaded.records), *_running(tasks, cases)]
     said = [*_ended(records.values(), tasks), *now]
     states |= {line.place: line.state for line in now}  # the last counts
-    every = [StatusLine("missing", key, case, "", number) for key, (case, count) in wanted.items() for number in range(count)]
+    every = [
+        StatusLine("missing", key, case, "", number)
+        for key, (case, count) in wanted.items()
+        for number in range(count)
+    ]
     said += [line for line in every if line.place not in states]
     states |= {line.place: "missing" for line in said if line.place not in states}
     counts: dict[str, Counter] = {case.workload: Counter() for case in cases.values()}
@@ -106,7 +116,9 @@ def read(folder: Path, seen: Sequence[TaskState], notes: Sequence[str] = ()) -> 
     damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
     keys = list({*cases, *(key for key, _ in states)})
     replicated = any(number for _, number in states)
-    return StudyStatus(folder, tasks, counts, lines, keys, replicated, [*notes, *_planned(loaded.plans), *damaged])
+    return StudyStatus(
+        folder, tasks, counts, lines, keys, replicated, [*notes, *_planned(loaded.plans), *damaged]
+    )
 
 
 def _planned(plans: Iterable[Record]) -> list[str]:
@@ -114,7 +126,10 @@ def _planned(plans: Iterable[Record]) -> list[str]:
     counts: dict[str, Counter] = {}
     for record in store.latest(plans):
         counts.setdefault(str(record.environment["hardware"]["name"]), Counter())[record.status] += 1
-    told = {name: ", ".join(f"{count} {status}" for status, count in each.items()) for name, each in counts.items()}
+    told = {
+        name: ", ".join(f"{count} {status}" for status, count in each.items())
+        for name, each in counts.items()
+    }
     return [f"for {name}, compiled and not run: {words}" for name, words in told.items()]
 
 
@@ -147,12 +162,20 @@ def _ended(records: Iterable[Record], tasks: Sequence[TaskProgress]) -> Iterator
             attempt = attempts.get((record.key, record.replicate, record.attempt))
             where = f"{_on(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
-            yield StatusLine(record.status, record.key, record.case, f"{where}{record.reason}: {record.text}", record.replicate)
+            yield StatusLine(
+                record.status,
+                record.key,
+                record.case,
+                f"{where}{record.reason}: {record.text}",
+                record.replicate,
+            )
 
 
 def _queued(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterator[StatusLine]:
     """What tasks that wait or run are still to begin."""
-    last = {(record.key, record.replicate): record for record in sorted(records, key=lambda r: r.started_at or "")}
+    last = {
+        (record.key, record.replicate): record for record in sorted(records, key=lambda r: r.started_at or "")
+    }
     for task in tasks:
         if not task.open or (work := _work(task)) is None:
             continue
@@ -160,9 +183,13 @@ def _queued(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterato
         for item in work.items:
             record = last.get(item.place)
             here = record and (record.started_at or "") >= task.seen.submission.made_at
-            final = record and (record.reason not in PASSING or record.attempt >= (work.settings.attempts or math.inf))
+            final = record and (
+                record.reason not in PASSING or record.attempt >= (work.settings.attempts or math.inf)
+            )
             if item.place not in begun and not (here and final):
-                yield StatusLine("queued", item.case.key, item.case, f"task {task.entry.name}", item.replicate)
+                yield StatusLine(
+                    "queued", item.case.key, item.case, f"task {task.entry.name}", item.replicate
+                )
 
 
 def _running(tasks: Iterable[TaskProgress], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
@@ -173,7 +200,11 @@ def _running(tasks: Iterable[TaskProgress], cases: Mapping[str, Case]) -> Iterat
                 "" if seconds is None else f", for {format_wait(seconds)}"
             )
             yield StatusLine(
-                "running", attempt.key, cases.get(attempt.key), f"{words}, task {task.entry.name}", attempt.replicate
+                "running",
+                attempt.key,
+                cases.get(attempt.key),
+                f"{words}, task {task.entry.name}",
+                attempt.replicate,
             )
 
 
@@ -206,7 +237,9 @@ def _jobs(tasks: Sequence[TaskProgress], every: bool) -> Table:
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
     made = Table(title=None if several else escape(f"{submission.FOLDER}/{names[0]}"))
-    made.caption = f"{left_out} lines of what is long over are left out; --all shows them" if left_out else None
+    made.caption = (
+        f"{left_out} lines of what is long over are left out; --all shows them" if left_out else None
+    )
     for name in (*(["submission"] if several else []), *status_table.COLUMNS):
         made.add_column(name, no_wrap=name in status_table.NARROW, overflow="fold")
     for row, before in zip(rows, [None, *names], strict=False):
@@ -226,7 +259,9 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
             told = [line for line in told if _BEFORE not in line.words]
         shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
         for line in shown:
-            name = (label(line.case) if line.case else line.key) + (f" replicate {line.replicate}" if line.replicate else "")
+            name = (label(line.case) if line.case else line.key) + (
+                f" replicate {line.replicate}" if line.replicate else ""
+            )
             made.append(Text(f"{state:7} {line.key[:short]}  {name}  {line.words}".rstrip()))
         if len(shown) < len(told):
             made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))

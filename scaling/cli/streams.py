@@ -56,4 +56,6 @@ def _writer(number: int, stream: TextIO | None) -> io.TextIOWrapper:
     """Return a stream for text on a descriptor. A sign that the terminal does not know becomes a question mark."""
     raw = _Output(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="replace", line_buffering=number == 2 or raw.isatty())
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="replace", line_buffering=number == 2 or raw.isatty()
+    )

@@ -104,7 +104,12 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         soft_wrap=True, highlight=False,
     )  # fmt: skip
     if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
-        took = [(item.case, planned[item.case.key]) for task in tasks for item in task.items if item.case.key in planned]
+        took = [
+            (item.case, planned[item.case.key])
+            for task in tasks
+            for item in task.items
+            if item.case.key in planned
+        ]
         hours = sum(seconds * case.devices for case, seconds in took) / 3600
         console.print(
             f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them",
@@ -112,5 +117,7 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         )
     if longest > 60 * job.cluster.time:
         words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
-        console.print(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False)
+        console.print(
+            f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False
+        )
     return True

@@ -57,7 +57,9 @@ def until_done(results: Path, console: Console, between: Callable[[], None] | No
                     between()
     except KeyboardInterrupt:
         folder = escape(str(results))
-        words = f"left to itself; `scaling status {folder}` tells how it does, `scaling cancel {folder}` ends it"
+        words = (
+            f"left to itself; `scaling status {folder}` tells how it does, `scaling cancel {folder}` ends it"
+        )
         console.print(words, soft_wrap=True, highlight=False)
         return False
     return True

@@ -39,7 +39,12 @@ _REASONS = {
     "OUT_OF_MEMORY": ("out_of_memory", "its job took more memory than it had asked for while it ran"),
 }
 _LOG_BYTES = 65536  # of the end of a job's log
-_BY_LOG = {"timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL", "out_of_memory": "OUT_OF_MEMORY"}
+_BY_LOG = {
+    "timeout": "TIMEOUT",
+    "preempted": "PREEMPTED",
+    "node_failed": "NODE_FAIL",
+    "out_of_memory": "OUT_OF_MEMORY",
+}
 _FRAMES = (
     " ",
     "Traceback",
@@ -49,7 +54,13 @@ _FRAMES = (
     "slurmstepd",
     "Command '[",
 )  # not the reason itself
-_NOBODYS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")  # states that are no fault of a case that had not begun
+_NOBODYS = (
+    "CANCELLED",
+    "PREEMPTED",
+    "NODE_FAIL",
+    "BOOT_FAIL",
+    "LOST",
+)  # states that are no fault of a case that had not begun
 
 
 @dataclass(frozen=True)
@@ -81,12 +92,16 @@ def look_up(results: Path, asking: bool = True) -> list[TaskState]:
         found = _asked(made, open_ones, asking, noted)
         seen += [TaskState(made, entry, known.get(entry.name) or found[entry.name]) for entry in made.entries]
         unsure = (UNKNOWN, "LOST") if made.kind == SLURM else (UNKNOWN,)  # accounting may know more later
-        if ended := {name: state for name, state in found.items() if not state.live and state.name not in unsure}:
+        if ended := {
+            name: state for name, state in found.items() if not state.live and state.name not in unsure
+        }:
             _keep(made, {name: {"state": asdict(state), "settled": False} for name, state in ended.items()})
     return seen
 
 
-def _asked(made: Submission, entries: Sequence[SubmittedTask], asking: bool, noted: Collection[str]) -> dict[str, JobState]:
+def _asked(
+    made: Submission, entries: Sequence[SubmittedTask], asking: bool, noted: Collection[str]
+) -> dict[str, JobState]:
     """The states of tasks of which no end is known yet. noted: the tasks whose job the launcher lived to note."""
     if not entries:
         return {}
@@ -96,11 +111,17 @@ def _asked(made: Submission, entries: Sequence[SubmittedTask], asking: bool, not
         return {entry.name: _told_locally(entry) for entry in entries}
     if not asking:
         told = {entry.name: _told_by_itself(entry, made.kind) for entry in entries}
-        return {name: state if state.name == "COMPLETED" else JobState(UNKNOWN, state.node) for name, state in told.items()}
+        return {
+            name: state if state.name == "COMPLETED" else JobState(UNKNOWN, state.node)
+            for name, state in told.items()
+        }
     known = slurm.states([entry.job for entry in entries if entry.job])
     between = JobState("PENDING", reason="being submitted")
     new = {e.name for e in entries if e.name not in noted and (e.job or made.young) and not _last(e)}
-    return {e.name: known.get(e.job or "") or (between if e.name in new else _told_by_itself(e, made.kind)) for e in entries}
+    return {
+        e.name: known.get(e.job or "") or (between if e.name in new else _told_by_itself(e, made.kind))
+        for e in entries
+    }
 
 
 def _with_jobs(made: Submission, kept: Mapping[str, Any], asking: bool) -> Submission:
@@ -110,7 +131,9 @@ def _with_jobs(made: Submission, kept: Mapping[str, Any], asking: bool) -> Submi
     jobs = {entry.name: entry.job or _job_of(entry) for entry in made.entries}
     if asking and None in jobs.values():
         jobs |= _jobs_by_name(made, jobs)
-    return dataclasses.replace(made, entries=tuple(dataclasses.replace(e, job=jobs[e.name]) for e in made.entries))
+    return dataclasses.replace(
+        made, entries=tuple(dataclasses.replace(e, job=jobs[e.name]) for e in made.entries)
+    )
 
 
 def _jobs_by_name(made: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
@@ -141,7 +164,9 @@ def _told_locally(entry: SubmittedTask) -> JobState:
 def _process(entry: SubmittedTask) -> int | None:
     """The process that runs a task of this machine, or else the one that keeps it; None if neither is there any more."""
     mark = str(entry.folder.resolve()).encode()  # the number may be another's by now
-    return next((int(pid) for pid in (_last(entry).get("pid"), entry.job) if pid and mark in _command(pid)), None)
+    return next(
+        (int(pid) for pid in (_last(entry).get("pid"), entry.job) if pid and mark in _command(pid)), None
+    )
 
 
 def _command(pid: Any) -> bytes:
@@ -195,7 +220,11 @@ def _last(entry: SubmittedTask) -> dict[str, Any]:
     last: dict[str, Any] = {}
     for event in submission.journal(entry.path):
         text = {"text": event.get("text")} if event["event"] == "stopped" else {}
-        last = event | {"last": "started"} if event["event"] == "started" else last | {"last": event["event"]} | text
+        last = (
+            event | {"last": "started"}
+            if event["event"] == "started"
+            else last | {"last": event["event"]} | text
+        )
     return last
 
 
@@ -246,8 +275,14 @@ def unrecorded_in(results: Path) -> list[Record]:
 
 def _unsettled(seen: Sequence[TaskState]) -> list[TaskState]:
     """Return the tasks that have ended and whose lost cases are not on record for sure."""
-    kept = {made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}}
-    return [one for one in seen if not one.open and not kept[one.submission.folder].get(one.entry.name, {}).get("settled")]
+    kept = {
+        made.folder: store.read_json(made.folder / _STATES) or {} for made in {one.submission for one in seen}
+    }
+    return [
+        one
+        for one in seen
+        if not one.open and not kept[one.submission.folder].get(one.entry.name, {}).get("settled")
+    ]
 
 
 def _has_begun(one: TaskState) -> bool:
@@ -273,7 +308,11 @@ def explain_end(one: TaskState, begun: bool) -> tuple[str, str, bool] | None:
         return "timeout" if name == "TIMEOUT" else "killed", text, True
     if name not in _REASONS:
         words = last_words(one.entry)
-        return "killed", f"its job ended ({name.lower()}{code}) while it ran{f': {words}' if words else ''}", False
+        return (
+            "killed",
+            f"its job ended ({name.lower()}{code}) while it ran{f': {words}' if words else ''}",
+            False,
+        )
     reason, text = _REASONS[name]
     return reason, text.format(minutes=one.entry.minutes, more=math.ceil(2 * one.entry.minutes)), False
 
@@ -331,7 +370,9 @@ def cancel(seen: Iterable[TaskState]) -> int:
     for several in live.values():
         if several[0].submission.kind == SLURM:
             known = [one.entry.job for one in several if one.entry.job]
-            slurm.cancel(known if len(known) == len(several) else [*known, *slurm.named(several[0].submission.name)])
+            slurm.cancel(
+                known if len(known) == len(several) else [*known, *slurm.named(several[0].submission.name)]
+            )
         else:
             for one in several:
                 with contextlib.suppress(OSError):

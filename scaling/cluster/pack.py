@@ -18,7 +18,14 @@ from scaling.plan import cost
 
 _START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
 _UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise
-_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
+_STAGES = (
+    "trace_seconds",
+    "lower_seconds",
+    "compile_seconds",
+    "first_seconds",
+    "check_seconds",
+    "sampling_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,11 @@ class PackedTask:
 
 
 def tasks(
-    made: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
+    made: Schedule,
+    settings: RunSettings,
+    records: Sequence[Record],
+    budget: float,
+    planned: Sequence[Record] = (),
 ) -> list[PackedTask]:
     """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is.
 
@@ -52,7 +63,11 @@ def tasks(
 
 
 def nested(
-    made: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, planned: Sequence[Record] = ()
+    made: Schedule,
+    settings: RunSettings,
+    records: Sequence[Record],
+    budget: float,
+    planned: Sequence[Record] = (),
 ) -> list[PackedTask]:
     """The same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
     predict = predictor(records, settings, foreseen(planned, made.machine, settings))
@@ -69,7 +84,9 @@ def nested(
 
 def _marked(task: PackedTask, known: Mapping[str, float]) -> PackedTask:
     """The task, foreseen if all of its cases are and none was tried before."""
-    return dataclasses.replace(task, foreseen=all(item.case.key in known and item.attempt == 1 for item in task.items))
+    return dataclasses.replace(
+        task, foreseen=all(item.case.key in known and item.attempt == 1 for item in task.items)
+    )
 
 
 def foreseen(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
@@ -78,14 +95,26 @@ def foreseen(planned: Iterable[Record], machine: Machine, settings: RunSettings)
     took: dict[str, float] = {}
     for record in planned:
         same = record.environment["device_kind"] == machine.device_kind if machine.device_kind else True
-        if same and record.environment["platform"] == machine.platform and (long := cost.seconds(record, settings)) is not None:
+        if (
+            same
+            and record.environment["platform"] == machine.platform
+            and (long := cost.seconds(record, settings)) is not None
+        ):
             took[record.key] = max(long, took.get(record.key, 0.0))
     return took
 
 
 def _curve(case: Case) -> tuple:
     """What stays the same along a curve: the problem, or the points of a device where these are the same (weak scaling)."""
-    return (case.workload, case.target, case.variant, tuple(case.sizes.items()), case.wrt, case.dtype, case.precision)
+    return (
+        case.workload,
+        case.target,
+        case.variant,
+        tuple(case.sizes.items()),
+        case.wrt,
+        case.dtype,
+        case.precision,
+    )
 
 
 def _blocks(items: Iterable[ScheduledCase], made: Schedule) -> tuple[tuple[ScheduledCase, ...], ...]:
@@ -96,7 +125,10 @@ def _blocks(items: Iterable[ScheduledCase], made: Schedule) -> tuple[tuple[Sched
 
 
 def _filled(
-    shape: ProcessShape, groups: Iterable[list[ScheduledCase]], predict: Callable[[Case], float], budget: float
+    shape: ProcessShape,
+    groups: Iterable[list[ScheduledCase]],
+    predict: Callable[[Case], float],
+    budget: float,
 ) -> list[PackedTask]:
     """Groups in their order, as many to a task as fit its time; a job ends where what a process has in common ends."""
     made: list[PackedTask] = []
@@ -126,7 +158,9 @@ def predictor(
         if record.status == "ok" and (took := _seconds_of(record, settings)) is not None:
             exact[record.key].append(took)
             alike[_likeness(record.case)].append(took)
-    guess = (_UNKNOWN_SECONDS + settings.sampling.warm_up + settings.sampling.seconds) * settings.sampling.compilations
+    guess = (
+        _UNKNOWN_SECONDS + settings.sampling.warm_up + settings.sampling.seconds
+    ) * settings.sampling.compilations
     timed_out = {record.key for record in records if record.reason == "timeout"}
 
     def seconds(case: Case) -> float:

@@ -83,7 +83,9 @@ class Cluster:
 def from_config(config: Any) -> Cluster:
     """The settings of a composed configuration; a value that cannot be meant is a `Refusal`."""
     if isinstance(config, Mapping) and config.get("name") is None:
-        raise Refusal("the file of the cluster has no `name`: add the line `defaults: [slurm]` at its top, or name: slurm")
+        raise Refusal(
+            "the file of the cluster has no `name`: add the line `defaults: [slurm]` at its top, or name: slurm"
+        )
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         raise unknown_name("cluster", config.get("name") if isinstance(config, Mapping) else config, NAMES)
     known = [f.name for f in fields(Cluster)]
@@ -94,7 +96,9 @@ def from_config(config: Any) -> Cluster:
     cluster = Cluster(**{name: value for name, value in given.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
         asked = f"cluster.gpu_option={cluster.gpu_option}"
-        raise Refusal(f"{asked} requests a gpu, not cluster.gres={cluster.gres}: take cluster.gpu_option=gres")
+        raise Refusal(
+            f"{asked} requests a gpu, not cluster.gres={cluster.gres}: take cluster.gpu_option=gres"
+        )
     return cluster
 
 
@@ -108,11 +112,18 @@ def _checked(name: str, value: Any) -> Any:
         raise unknown_name("cluster.platform", value, PLATFORMS)
     if name == "setup" and isinstance(value, str):
         value = [line for line in value.splitlines() if line.strip()]
-    if name == "partition" and isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+    if (
+        name == "partition"
+        and isinstance(value, list)
+        and value
+        and all(isinstance(each, str) for each in value)
+    ):
         value = ",".join(value)  # as Slurm writes several partitions
     if name in LISTS:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            example = "shell lines, such as [module load cuda]" if name == "setup" else "words, such as [--verbose]"
+            example = (
+                "shell lines, such as [module load cuda]" if name == "setup" else "words, such as [--verbose]"
+            )
             raise wrong(f"a list of {example}")
         return tuple(value)
     if name == "sbatch":
@@ -125,7 +136,9 @@ def _checked(name: str, value: Any) -> Any:
         return None
     if name in _TEXTS:
         if isinstance(value, bool | list | dict) or not str(value).strip():
-            raise wrong("a name, or a list of names such as [gpu, gpu_long]" if name == "partition" else "a name")
+            raise wrong(
+                "a name, or a list of names such as [gpu, gpu_long]" if name == "partition" else "a name"
+            )
         return str(value)
     if name == "gpu_option" and value not in GPU_OPTIONS:
         raise unknown_name("cluster.gpu_option", value, GPU_OPTIONS)

@@ -46,7 +46,9 @@ def ask(*words: str) -> str:
             f"there is no {words[0]} here: cluster=slurm is for a node that submits jobs; cluster=none runs here"
         ) from None
     except subprocess.TimeoutExpired:
-        raise Refusal(f"Slurm does not answer: {words[0]} took more than {_SECONDS:.0f} s; try again") from None
+        raise Refusal(
+            f"Slurm does not answer: {words[0]} took more than {_SECONDS:.0f} s; try again"
+        ) from None
     if done.returncode:
         raise Refusal(f"Slurm: {last_line(done.stderr, words[0] + ' failed')}")
     return done.stdout
@@ -72,7 +74,9 @@ def machine(cluster: Cluster) -> Machine:
     """
     known = _nodes(cluster)
     pools = _pools(cluster, known)
-    nodes = next((pool for pool in pools if any(node.devices for node in pool)), next(filter(None, pools), []))
+    nodes = next(
+        (pool for pool in pools if any(node.devices for node in pool)), next(filter(None, pools), [])
+    )
     found = {node.name: node.devices for node in nodes}
     most = max(found.values(), default=0)
     name = _name_of(cluster, nodes, known)
@@ -90,7 +94,9 @@ def machine(cluster: Cluster) -> Machine:
 def assumed_machine(cluster: Cluster) -> Machine:
     """Return the nodes of a cluster that cannot be asked, by its settings alone."""
     if not cluster.per_node:
-        raise Refusal("no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4")
+        raise Refusal(
+            "no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4"
+        )
     return Machine(
         cluster.platform, cluster.device_kind, cluster.per_node, cluster.nodes or _ANY_NODES, "of cluster.nodes", remote=True,
         untold=cluster.untold,
@@ -173,9 +179,13 @@ def allocation(cluster: Cluster) -> Machine:
     else:
         has = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     if not has:
-        raise Refusal("this allocation tells of no gpu: ask for some (--gres=gpu:4), or say how many with cluster.per_node=4")
+        raise Refusal(
+            "this allocation tells of no gpu: ask for some (--gres=gpu:4), or say how many with cluster.per_node=4"
+        )
     each = min(cluster.per_node or has, has)
-    return Machine(cluster.platform, cluster.device_kind, each, len(nodes), "of this allocation", True, cluster.untold)
+    return Machine(
+        cluster.platform, cluster.device_kind, each, len(nodes), "of this allocation", True, cluster.untold
+    )
 
 
 def most_in_array() -> int:
@@ -191,7 +201,9 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
     known = accounted(jobs)
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     try:
-        waiting = ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r")
+        waiting = ask(
+            "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
+        )
     except Refusal as refusal:
         if _GONE not in str(refusal):
             raise

@@ -42,7 +42,10 @@ class TaskRow:
         devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in self.tasks))
         jobs = [task.entry.job or "" for task in self.tasks]
         job = jobs[0] if self.alone else _few(job.partition("_")[0] for job in jobs)
-        ended, cases = sum(len(task.ended) for task in self.tasks), sum(task.entry.cases for task in self.tasks)
+        ended, cases = (
+            sum(len(task.ended) for task in self.tasks),
+            sum(task.entry.cases for task in self.tasks),
+        )
         return (
             _name(first) if self.alone else count_of(len(self.tasks), "task"), devices, job, state.name.lower(),
             _few(task.node for task in self.tasks if not task.waits), _elapsed(first) if self.alone else "", f"{ended}/{cases}",
@@ -54,7 +57,9 @@ def task_rows(tallies: Sequence[TaskProgress], every: bool = False) -> tuple[lis
     """The lines of a table, the oldest submission first, and how many of what is long over were left out. every: all tasks."""
     groups: dict[tuple, list[TaskProgress]] = {}
     for task in tallies:
-        groups.setdefault((task.entry.folder, task.seen.state.name, task.seen.state.reason, task.blocked), []).append(task)
+        groups.setdefault(
+            (task.entry.folder, task.seen.state.name, task.seen.state.reason, task.blocked), []
+        ).append(task)
     made = [row for group in groups.values() for row in _folded(group, every)]
     over = [row for row in made if not row.open and row.submission != made[-1].submission]
     left_out = [] if every else over[: max(0, len(made) - _LINES)]
@@ -87,7 +92,9 @@ def _elapsed(task: TaskProgress) -> str:
     """How long it has run: as the scheduler says, or by its own words."""
     if task.waits or task.seen.state.name == UNKNOWN:
         return ""
-    told = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", task.seen.state.elapsed)  # such as 1-02:03:04, or 3:04
+    told = re.fullmatch(
+        r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", task.seen.state.elapsed
+    )  # such as 1-02:03:04, or 3:04
     if told:
         days, hours, minutes, seconds = (int(number or 0) for number in told.groups())
         return format_wait(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -114,7 +114,9 @@ def all_of(results: Path) -> list[Submission]:
                 for e in told["tasks"]
             )  # fmt: skip
             kind, made_at, host = told["kind"], told["made_at"], told["host"]
-            found.append(Submission(path.parent, kind, made_at, host, told["minutes"], entries, told.get("pid")))
+            found.append(
+                Submission(path.parent, kind, made_at, host, told["minutes"], entries, told.get("pid"))
+            )
         except (KeyError, TypeError):
             continue
     return found
@@ -127,7 +129,9 @@ def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedT
     for task in tasks:
         limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
     entries = tuple(
-        SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape])
+        SubmittedTask(
+            folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape]
+        )
         for number, task in enumerate(tasks, 1)
     )
     made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -135,20 +139,33 @@ def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedT
 
 
 def create(
-    results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask], settings: RunSettings, made: Schedule, nested: bool
+    results: Path,
+    stamp: str,
+    cluster: Cluster,
+    tasks: Sequence[PackedTask],
+    settings: RunSettings,
+    made: Schedule,
+    nested: bool,
 ) -> Submission:
     """Write a submission whose tasks have no job yet."""
     handed = arrange(results, stamp, cluster, tasks)
     handed.folder.mkdir(parents=True)
     for entry, task in zip(handed.entries, tasks, strict=True):
-        store.write_json(entry.path, _task_to_json(Work(task.jobs, settings, made.machine, cluster, nested, made.environments)))
+        store.write_json(
+            entry.path,
+            _task_to_json(Work(task.jobs, settings, made.machine, cluster, nested, made.environments)),
+        )
     save(handed)
     return handed
 
 
 def limit(task: PackedTask, cluster: Cluster) -> float:
     """Minutes that a task may take: as the cluster says, or less where a plan has foreseen it; a short job is started sooner."""
-    return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES) if task.foreseen else cluster.time
+    return (
+        min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES)
+        if task.foreseen
+        else cluster.time
+    )
 
 
 def save(submission: Submission) -> None:
@@ -200,7 +217,10 @@ def read(task: Path) -> Work:
             Machine(**machine | {"untold": tuple(machine["untold"])}),
             Cluster(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
             told["nested"],
-            {(digest, tuple(map(tuple, engine))): around for (digest, engine), around in told["environments"]},
+            {
+                (digest, tuple(map(tuple, engine))): around
+                for (digest, engine), around in told["environments"]
+            },
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refusal(f"{task.name} is no task of a submission: {error}") from None
@@ -245,7 +265,11 @@ def journal(task: Path) -> Iterator[dict[str, Any]]:
     """Every event of a task, run after run, each with the number of its run; what a death tore is passed over."""
     for number in itertools.count(1):
         try:
-            lines = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = (
+                task.with_suffix(f".run-{number}.jsonl")
+                .read_text(encoding="utf-8", errors="replace")
+                .splitlines()
+            )
         except FileNotFoundError:
             return
         for line in lines:
@@ -272,4 +296,8 @@ def unfinished(task: Path) -> list[tuple[str, int, int]]:
 def job_here() -> str | None:
     """The job that this process is a part of, as a scheduler calls it."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+    return (
+        f"{array}_{task}"
+        if array and task
+        else os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+    )

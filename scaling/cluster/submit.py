@@ -41,7 +41,12 @@ def stamp() -> str:
 
 
 def submit(
-    results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], settings: RunSettings, plan: Schedule, nested: bool
+    results: Path,
+    cluster: Cluster,
+    tasks: Sequence[pack.PackedTask],
+    settings: RunSettings,
+    plan: Schedule,
+    nested: bool,
 ) -> Submission:
     """Hand tasks over. Where any is rejected, none stays in the queue, and the scheduler's own words are the `Refusal`."""
     made = submission.create(results, stamp(), cluster, tasks, settings, plan, nested)
@@ -89,13 +94,18 @@ def _handed_over(
     kind = submitit.SlurmExecutor if cluster.name == SLURM else submitit.LocalExecutor
     executor: Any = kind((made.folder / "log").resolve())
     slurms = cluster.name == SLURM
-    executor.update_parameters(**(_asked(made, entries[0], cluster, machine, before) if slurms else _local(cluster)))
+    executor.update_parameters(
+        **(_asked(made, entries[0], cluster, machine, before) if slurms else _local(cluster))
+    )
     variables = [f"{name}={value}" for name, value in code.items()]
     start = ["env", *variables, "sh", "-c", _START, "sh", sys.executable, "-m", "scaling.cluster.task"]
     try:
         silent = contextlib.redirect_stderr(io.StringIO())  # submitit repeats what sbatch says
         with submitit.helpers.clean_env(), _surviving(), silent, executor.batch():
-            jobs = [executor.submit(subprocess.check_call, [*start, str(entry.path.resolve())]) for entry in entries]
+            jobs = [
+                executor.submit(subprocess.check_call, [*start, str(entry.path.resolve())])
+                for entry in entries
+            ]
     except FailedJobError as error:
         raise Refusal(f"Slurm: {_own_words(str(error))}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
@@ -103,8 +113,14 @@ def _handed_over(
 
 def _own_words(text: str) -> str:
     """What sbatch said, of all that surrounds it."""
-    lines = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines() if "sbatch: " in line]
-    return "; ".join(dict.fromkeys(environment.scrub(line).strip() for line in lines)) or environment.last_line(text)
+    lines = [
+        line.partition("sbatch: ")[2].removeprefix("error: ")
+        for line in text.splitlines()
+        if "sbatch: " in line
+    ]
+    return "; ".join(
+        dict.fromkeys(environment.scrub(line).strip() for line in lines)
+    ) or environment.last_line(text)
 
 
 def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], machine: Machine) -> list[str]:
@@ -136,7 +152,9 @@ def _asked(
     """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
     shape = entry.shape
     held = shape.devices // shape.processes
-    more = {name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False}
+    more = {
+        name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False
+    }
     if cluster.reservation:
         more["reservation"] = cluster.reservation
     asked: dict[str, Any] = {
@@ -157,7 +175,9 @@ def _asked(
         asked["mem"] = f"{cluster.memory // 1024}G" if cluster.memory % 1024 == 0 else f"{cluster.memory}M"
     if before and cluster.at_once:
         asked["dependency"] = f"afterany:{before}"
-    return {name: value for name, value in asked.items() if value is not None or name == "wckey"}  # submitit has one of its own
+    return {
+        name: value for name, value in asked.items() if value is not None or name == "wckey"
+    }  # submitit has one of its own
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
@@ -170,15 +190,23 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
         return []
     shell = [f"trap 'echo \"{submission.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
     for line in lines:
-        shell += [f"setup_line={shlex.quote(' '.join(line.split()))}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
+        shell += [
+            f"setup_line={shlex.quote(' '.join(line.split()))}",
+            line,
+            "status=$?; [ $status -eq 0 ] || exit $status",
+        ]
     return [*shell, "trap - EXIT"]
 
 
 def _local(cluster: Cluster) -> dict[str, Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # submitit would hide every GPU
     gpus = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-    setup = ["\n".join(lines)] if (lines := checked_setup(cluster.setup)) else []  # submitit joins its words by `&&`
-    return {"timeout_min": cluster.time, "setup": setup} | ({"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {})
+    setup = (
+        ["\n".join(lines)] if (lines := checked_setup(cluster.setup)) else []
+    )  # submitit joins its words by `&&`
+    return {"timeout_min": cluster.time, "setup": setup} | (
+        {"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {}
+    )
 
 
 @contextlib.contextmanager
@@ -205,7 +233,9 @@ def snapshot(folder: Path) -> dict[str, str]:
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():
-        raise Refusal("the package has changed since this command began: give it again, so that what is told is what will run")
+        raise Refusal(
+            "the package has changed since this command began: give it again, so that what is told is what will run"
+        )
     here = [entry or os.getcwd() for entry in sys.path[:1]]
     paths = [str(folder.resolve()), os.getcwd(), *here, *filter(None, [os.environ.get("PYTHONPATH")])]
     commit, dirty = environment.commit()

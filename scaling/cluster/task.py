@@ -30,14 +30,18 @@ _STOPPED = 143  # exit status: ended by the scheduler
 def main(words: Sequence[str]) -> int:
     """Run a task; 0 when each of its cases has a record, 1 when they could not be written, 143 when it was stopped."""
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the scheduler's early warning: what is finished is on disk already
+    signal.signal(
+        signal.SIGUSR2, signal.SIG_IGN
+    )  # the scheduler's early warning: what is finished is on disk already
     path = Path(words[0])
     try:
         work = submission.read(path)
         with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
             journal = submission.Journal(path)
             job = submission.job_here()
-            journal.say("started", job=job, node=machine.node_name(), nodes=_nodes(work.cluster), pid=os.getpid())
+            journal.say(
+                "started", job=job, node=machine.node_name(), nodes=_nodes(work.cluster), pid=os.getpid()
+            )
             try:
                 _run(path, work, journal, lock)
             except KeyboardInterrupt:
@@ -75,7 +79,10 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     if lost(results, records, path, work, "killed", "its job was stopped and started again while it ran"):
         records = store.load(results).records
     jobs = remaining(work, records)
-    here = {around: schedule.planned_environment(work.machine, work.settings, around) for around in work.environments}
+    here = {
+        around: schedule.planned_environment(work.machine, work.settings, around)
+        for around in work.environments
+    }
     made = Schedule(jobs, (), 0, work.machine, here)
 
     def listen(event: dict[str, Any]) -> None:
@@ -90,7 +97,9 @@ def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: i
     supervise.run_schedule(made, work.settings, results, lock, listen, site=where)
 
 
-def site(cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False) -> supervise.Site:
+def site(
+    cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False
+) -> supervise.Site:
     """Where workers run: as steps of this allocation, or here; with what records are to hold of it."""
     told: dict[str, Any] = {"job": submission.job_here(), "cluster": cluster.name, "nested": nested}
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -122,7 +131,13 @@ def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[S
 
 
 def lost(
-    results: Path, records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
+    results: Path,
+    records: Iterable[Record],
+    path: Path,
+    work: submission.Work,
+    reason: str,
+    text: str,
+    every: bool = False,
 ) -> int:
     """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
     found = lost_records(records, path, work, reason, text, every)
@@ -141,10 +156,14 @@ def lost_records(
     found: list[Record] = []
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if every else None)
-        around = work.environments[item.answer.environment_key]  # as it was asked for: where this process runs does not matter
+        around = work.environments[
+            item.answer.environment_key
+        ]  # as it was asked for: where this process runs does not matter
         if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
             continue
-        blank = supervise.empty_record(dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings)
+        blank = supervise.empty_record(
+            dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings
+        )
         found.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
     return found
 

@@ -13,7 +13,15 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.submission import SubmittedTask
 
 Place = tuple[str, int]  # (key, replicate)
-_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_WAITS = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,15 @@ def _tally(seen: TaskState) -> TaskProgress:
             made["ended_at"] = event.get("at")
             made |= {name: event.get(name) for name in ("status", "reason", "text")}
     told = tuple(TaskAttempt(seen.entry, **made) for made in attempts.values())
-    return TaskProgress(seen, told, run, seen.state.node or str(started.get("node") or ""), started.get("at"), last_at, blocked)
+    return TaskProgress(
+        seen,
+        told,
+        run,
+        seen.state.node or str(started.get("node") or ""),
+        started.get("at"),
+        last_at,
+        blocked,
+    )
 
 
 def since(at: str, until: str | None = None) -> float | None:

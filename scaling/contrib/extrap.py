@@ -59,7 +59,9 @@ def find_experiments(findings: Findings) -> list[Experiment]:
         lambda c: (c.kind, c.timing.environment, *family_key(c.timing.case), tuple(c.numbers)),
     )
     made = [part for group in families.values() for part in _experiments(group)]
-    names = _make_unique([re.sub(r"[^A-Za-z0-9]+", "-", each.title).strip("-").lower()[:_LONGEST_NAME] for each in made], "-")
+    names = _make_unique(
+        [re.sub(r"[^A-Za-z0-9]+", "-", each.title).strip("-").lower()[:_LONGEST_NAME] for each in made], "-"
+    )
     return [dataclasses.replace(each, name=name) for name, each in zip(names, made, strict=True)]
 
 
@@ -74,14 +76,23 @@ def _cells(findings: Findings) -> Iterator[_Cell]:
         case = timing.case
         weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
         if weak:
-            yield _Cell(timing, "weak", _numbers_of(case, {"points for each device": case.points // case.devices}))
-        if not weak or case.devices == 1 or lines[timing.environment, dataclasses.replace(case, devices=1)] > 1:
+            yield _Cell(
+                timing, "weak", _numbers_of(case, {"points for each device": case.points // case.devices})
+            )
+        if (
+            not weak
+            or case.devices == 1
+            or lines[timing.environment, dataclasses.replace(case, devices=1)] > 1
+        ):
             yield _Cell(timing, "strong", _numbers_of(case, {"points": case.points}))
 
 
 def _numbers_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
     """Return every number of a case, by a unique name."""
-    sizes = {name if name not in ("devices", *points) else f"sizes.{name}": size for name, size in case.sizes.items()}
+    sizes = {
+        name if name not in ("devices", *points) else f"sizes.{name}": size
+        for name, size in case.sizes.items()
+    }
     return {"devices": case.devices, **points, **sizes}
 
 
@@ -106,7 +117,9 @@ def _experiments(group: Sequence[_Cell]) -> Iterator[Experiment]:
         cells = [cell for cells in regions.values() for cell in cells]
         extra = _varying_names([cell.numbers for cell in cells])[_MOST_PARAMETERS:]
         for values in dict.fromkeys(cell.at(extra) for cell in cells):
-            part = {name: [cell for cell in cells if cell.at(extra) == values] for name, cells in regions.items()}
+            part = {
+                name: [cell for cell in cells if cell.at(extra) == values] for name, cells in regions.items()
+            }
             if experiment := _experiment(part):
                 yield experiment
 
@@ -120,10 +133,17 @@ def _experiment(regions: Mapping[str, Sequence[_Cell]]) -> Experiment | None:
         return None
     held = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
     dependent = {
-        name: [other for other in rows[0] if other not in (name, *held) and determine_each_other(rows, name, other)]
+        name: [
+            other
+            for other in rows[0]
+            if other not in (name, *held) and determine_each_other(rows, name, other)
+        ]
         for name in names
     }
-    words = {name: name + (f" ({', '.join(others)} with it)" if others else "") for name, others in dependent.items()}
+    words = {
+        name: name + (f" ({', '.join(others)} with it)" if others else "")
+        for name, others in dependent.items()
+    }
     ordered = sorted(regions)
     return Experiment(
         name="",
@@ -151,21 +171,27 @@ def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
     """
     names: list[str] = []
     for name in rows[0]:
-        if len({row[name] for row in rows}) > 1 and not any(determine_each_other(rows, other, name) for other in names):
+        if len({row[name] for row in rows}) > 1 and not any(
+            determine_each_other(rows, other, name) for other in names
+        ):
             names.append(name)
     return sorted(names, key=lambda name: (name != "devices", -len({row[name] for row in rows})))
 
 
 def _region(case: Case) -> str:
     """Return in words how a case was computed."""
-    return ", ".join([method_of(case).name, describe_call(case), *([f"{case.cache} cache"] if case.cache else [])])
+    return ", ".join(
+        [method_of(case).name, describe_call(case), *([f"{case.cache} cache"] if case.cache else [])]
+    )
 
 
 def _to_region_name(format_experiment: str) -> str:
     """Return a name that Extra-P accepts: ASCII on one line, without an arrow, which would mean a call
     path.
     """
-    return " ".join(clean_text(format_experiment).encode("ascii", "backslashreplace").decode().replace("->", "-").split())
+    return " ".join(
+        clean_text(format_experiment).encode("ascii", "backslashreplace").decode().replace("->", "-").split()
+    )
 
 
 def _to_parameter_name(name: str) -> str:
@@ -198,12 +224,24 @@ def _format_comments(experiment: Experiment) -> list[str]:
     option = "allow_negative_exponents=True"
     options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
     values = [len(set(column)) for column in zip(*experiment.coordinates, strict=True)]
-    few = [f"{name} has {count}" for name, count in zip(experiment.parameters, values, strict=True) if count < _LEAST_VALUES]
+    few = [
+        f"{name} has {count}"
+        for name, count in zip(experiment.parameters, values, strict=True)
+        if count < _LEAST_VALUES
+    ]
     sentences = [
         f"{experiment.title}: seconds per call, every sample of every process.",
         f"Parameters: {', '.join(experiment.parameters.values())}.",
-        *([f"Everywhere: {', '.join(f'{name}={value}' for name, value in experiment.held.items())}."] if experiment.held else []),
-        *([f"Extra-P wants {_LEAST_VALUES} values of a parameter before it models it: {', '.join(few)}."] if few else []),
+        *(
+            [f"Everywhere: {', '.join(f'{name}={value}' for name, value in experiment.held.items())}."]
+            if experiment.held
+            else []
+        ),
+        *(
+            [f"Extra-P wants {_LEAST_VALUES} values of a parameter before it models it: {', '.join(few)}."]
+            if few
+            else []
+        ),
     ]
     wrapped = [line for sentence in sentences for line in textwrap.wrap(_to_region_name(sentence), 118)]
     return [

@@ -19,13 +19,19 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
         if words:
             return "not_defined", words
     if ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes:
-        return "not_offered", f"{case.workload} offers no {case.mode}" + (f" by {case.wrt}" if case.wrt else "") + _of(case)
+        return "not_offered", f"{case.workload} offers no {case.mode}" + (
+            f" by {case.wrt}" if case.wrt else ""
+        ) + _of(case)
     if case.batch == "whole" and (found := _batch(case, workload, sizes)):
         return found
     if not ours:
         why: tuple[str, str] | None = extensions.load("peers").why_not_offered(case, workload, sizes)
         return why
-    if case.seeds == "colored" and case.ad_mode.has_seeds and (words := extensions.load("sparse").why_unavailable()):
+    if (
+        case.seeds == "colored"
+        and case.ad_mode.has_seeds
+        and (words := extensions.load("sparse").why_unavailable())
+    ):
         return "not_installed", words
     return _layout(case, workload, sizes)
 
@@ -40,9 +46,15 @@ def _mode(case: Case, workload: Workload, sizes: DerivativeShape) -> str | None:
         if sizes.values != 1:
             return f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
         if case.ad_mode.has_seeds and case.ad_mode.order != 2:
-            return f"{case.mode} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
+            return (
+                f"{case.mode} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
+            )
         if case.batch == "whole" or case.split == "data":
-            what = "split=data differentiates a sum over points" if case.split == "data" else "batch=vmap is that"
+            what = (
+                "split=data differentiates a sum over points"
+                if case.split == "data"
+                else "batch=vmap is that"
+            )
             return f"target={case.target} is taken point by point; {what}"
     elif case.ad_mode.order == 2:
         return f"{case.mode} differentiates twice; its targets are {' and '.join(SECOND)}"
@@ -130,7 +142,11 @@ def _layout(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str
     if not case.jit and case.api != "jit":
         return "not_defined", "jit=false runs with api=jit only"
     if not case.jit and (case.chunk == AUTO or case.storage == "host"):
-        what = "chunk=auto is found by compiling" if case.chunk == AUTO else "storage=host runs compiled programs"
+        what = (
+            "chunk=auto is found by compiling"
+            if case.chunk == AUTO
+            else "storage=host runs compiled programs"
+        )
         return "not_defined", f"{what}, which jit=false does not do"
     if case.split == "seeds" and case.seeds == "identity":
         for part in sizes.parts:

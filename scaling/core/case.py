@@ -111,18 +111,32 @@ class Case:
     jit: bool = _of_method(True)
     data_seed: int = _of_problem(0)
     engine: str = _of_method("jax")  # or a peer: another system that differentiates
-    chunk: int | str | None = _of_memory(None)  # seeds at a time; None takes all at once, "auto" the largest blocks that fit
+    chunk: int | str | None = _of_memory(
+        None
+    )  # seeds at a time; None takes all at once, "auto" the largest blocks that fit
     formulation: str | None = _of_method(None)  # how the same function is written
     cache: str | None = _of_method(None)  # the persistent compilation cache; None compiles without one
     seeds: str = _of_method("identity")  # or "colored": the compressed ones of a colouring
-    reduce: str | None = _of_problem(None)  # what is computed from each point's Jacobian; None is the workload's own
+    reduce: str | None = _of_problem(
+        None
+    )  # what is computed from each point's Jacobian; None is the workload's own
     block: int | None = _of_memory(None)  # points at a time on each device; None takes all at once
     memory_limit: int | None = _of_memory(None)  # bytes of each device; None is what there is
-    storage: str | None = _of_memory(None)  # of per-point inputs and the result; from the host they are sent block by block
-    remat: str | None = _of_method(None)  # what reverse mode stores, a policy of jax.checkpoint; None is JAX's own choice
-    forward: str | None = _of_method(None)  # with mode=mixed: the inputs to differentiate forward, joined by "+"
-    mesh: str | None = _of_layout(None)  # with split=both: devices over points x devices over seeds, such as 2x4
-    overlap: bool = _of_layout(False)  # with split=data: reduce each part of the gradient as soon as it is computed
+    storage: str | None = _of_memory(
+        None
+    )  # of per-point inputs and the result; from the host they are sent block by block
+    remat: str | None = _of_method(
+        None
+    )  # what reverse mode stores, a policy of jax.checkpoint; None is JAX's own choice
+    forward: str | None = _of_method(
+        None
+    )  # with mode=mixed: the inputs to differentiate forward, joined by "+"
+    mesh: str | None = _of_layout(
+        None
+    )  # with split=both: devices over points x devices over seeds, such as 2x4
+    overlap: bool = _of_layout(
+        False
+    )  # with split=data: reduce each part of the gradient as soon as it is computed
 
     def __post_init__(self) -> None:
         for name, known in (*CHOICES.items(), *OPTIONS.items()):
@@ -131,7 +145,9 @@ class Case:
                 raise unknown_name(name, value, known)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
-            if not (isinstance(value, str) and value) and (value is not None or name in ("workload", "engine")):
+            if not (isinstance(value, str) and value) and (
+                value is not None or name in ("workload", "engine")
+            ):
                 raise Refusal(f"{name} must be a name, not {value!r}")
         for name in ("jit", "overlap"):
             if not isinstance(getattr(self, name), bool):
@@ -242,7 +258,9 @@ def _require_integer(name: str, value: Any, least: int) -> None:
 def _axes(mesh: Any) -> tuple[int, int]:
     """Parse a mesh: "2x4" -> (2, 4)."""
     sides = mesh.split("x") if isinstance(mesh, str) else []
-    if len(sides) != 2 or not all(side.isdecimal() and side.isascii() and 0 < int(side[:16]) <= LARGEST for side in sides):
+    if len(sides) != 2 or not all(
+        side.isdecimal() and side.isascii() and 0 < int(side[:16]) <= LARGEST for side in sides
+    ):
         raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
     return int(sides[0]), int(sides[1])
 
@@ -285,7 +303,9 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     out = set(leave_out)
     words = []
     for name, value in to_dict(case).items():
-        if name in out or (value == _DEFAULTS[name] and name not in ("mode", "points", "devices", "api", "split")):
+        if name in out or (
+            value == _DEFAULTS[name] and name not in ("mode", "points", "devices", "api", "split")
+        ):
             continue
         if name == "sizes":
             words += [f"{k}={v}" for k, v in value.items()]

@@ -28,7 +28,9 @@ from scaling.core.shape import DerivativeShape
 from scaling.core.tolerances import relative_error, tolerance, unit_roundoff
 from scaling.core.workload import Reference, Workload
 
-_BLOCK_NUMBERS = 2**16  # of a block: its arrays stay in the cache, and their memory is not given back each time
+_BLOCK_NUMBERS = (
+    2**16
+)  # of a block: its arrays stay in the cache, and their memory is not given back each time
 _KEPT_BYTES = 2**26
 _SUMMED_AGAIN = 64  # points of a sum that are evaluated again
 
@@ -73,7 +75,9 @@ def _session(question: Question) -> contextlib.AbstractContextManager[None]:
     """Return the context in which JAX is set up for a reference that is computed."""
     if question.computed is None:
         return contextlib.nullcontext()
-    session: contextlib.AbstractContextManager[None] = extensions.load("computed_reference").session(question.computed)
+    session: contextlib.AbstractContextManager[None] = extensions.load("computed_reference").session(
+        question.computed
+    )
     return session
 
 
@@ -128,7 +132,9 @@ def point_ranges(question: Question) -> Iterator[tuple[int, int]]:
     elif question.reduction.products:
         cells = max(cells, sizes.inputs**2)
     numbers = cells + sum(int(np.prod(draw.shape)) for draw in draws)
-    step = max(1, _BLOCK_NUMBERS * (16 if question.computed else 1) // numbers)  # a call of JAX wants more to do
+    step = max(
+        1, _BLOCK_NUMBERS * (16 if question.computed else 1) // numbers
+    )  # a call of JAX wants more to do
     return ((start, min(start + step, case.points)) for start in range(0, case.points, step))
 
 
@@ -166,14 +172,22 @@ def _block_of(question: Question, got: np.ndarray, start: int, stop: int) -> Blo
     got = got.astype(np.float64)
     if not question.stepping:
         measure = _measure(question, "measure") if question.known is None else None
-        by_column = question.reduction.linear_in_inputs and not question.case.ad_mode.is_value and question.case.target != "hvp"
+        by_column = (
+            question.reduction.linear_in_inputs
+            and not question.case.ad_mode.is_value
+            and question.case.target != "hvp"
+        )
         return Block(start, named, [EntryComparison(got, want, size, measure, by_column)], np.zeros(len(got)))
-    size = size.reshape(len(size), -1).max(axis=1)  # so that the bound of one entry is not compared with the error of another
+    size = size.reshape(len(size), -1).max(
+        axis=1
+    )  # so that the bound of one entry is not compared with the error of another
     comparison = EntryComparison(got, want, size[:, None, None])
     return Block(start, named, [comparison], relative_error(step_bound(question, start, stop), size))
 
 
-def _block_of_entries(question: Question, common: patterns.CommonEntries, got: np.ndarray, start: int, stop: int) -> Block:
+def _block_of_entries(
+    question: Question, common: patterns.CommonEntries, got: np.ndarray, start: int, stop: int
+) -> Block:
     """Compare the entries of a pattern with those that the workload knows, and what the pattern lacks with
     zero."""
     assert question.known is not None
@@ -201,7 +215,9 @@ def _block_of_entries(question: Question, common: patterns.CommonEntries, got: n
 def step_bound(question: Question, start: int, stop: int) -> np.ndarray:
     """Return how far the finite step of the mode may move the result: (points,)."""
     case, workload, sizes = question.case, question.workload, question.sizes
-    bound = extensions.load("finite_step").step_bound(case, workload, sizes, start, stop, question.rounding.terms)
+    bound = extensions.load("finite_step").step_bound(
+        case, workload, sizes, start, stop, question.rounding.terms
+    )
     linear = question.reduction.degree == 1  # then the bound does not depend on the Jacobian
     J = Jacobians(np.zeros((stop - start, 1, 1))) if linear else reference_jacobians(question, start, stop)[0]
     return np.asarray(question.reduction.step_bound(J, bound))
@@ -219,7 +235,9 @@ def _wanted(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.n
         "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # where that sums outputs
         "seeds": "colored" if question.at_entries else "identity",
     }
-    want, size = _whole(dataclasses.replace(case, **PLAIN | what), question.rounding, Keyed(question.identity, question))
+    want, size = _whole(
+        dataclasses.replace(case, **PLAIN | what), question.rounding, Keyed(question.identity, question)
+    )
     return want[start:stop], size[start:stop]
 
 
@@ -253,12 +271,16 @@ def _largest_of_rows(J: Jacobians) -> np.ndarray:
     return largest
 
 
-def reduce_reference(question: Question, J: Jacobians, floor: np.ndarray | None, named: Any) -> tuple[np.ndarray, np.ndarray]:
+def reduce_reference(
+    question: Question, J: Jacobians, floor: np.ndarray | None, named: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Return what is made of Jacobians, (points, outputs', inputs'), and its size. floor: (points,), the
     least of an entry."""
     if question.case.target != "hvp" and not question.reduction.along_point:
         return reduce_jacobians(question.reduction, J, question.rounding, floor)
-    x = np.concatenate([_rows_of(question.workload, named, name, len(J.values)) for name in question.workload.names], axis=1)
+    x = np.concatenate(
+        [_rows_of(question.workload, named, name, len(J.values)) for name in question.workload.names], axis=1
+    )
     if question.reduction.along_point:
         return reduce_jacobians(question.reduction, J, question.rounding, floor, x)
     size = np.abs(J.values) @ np.abs(x)[:, :, None]
@@ -269,7 +291,11 @@ def reduce_reference(question: Question, J: Jacobians, floor: np.ndarray | None,
 def _rows_of(workload: Workload, named: Any, name: str, points: int) -> np.ndarray:
     """Return an input as a row for each point: (points, numbers)."""
     x = named[name]
-    return x.reshape(points, -1) if name in workload.points else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+    return (
+        x.reshape(points, -1)
+        if name in workload.points
+        else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+    )
 
 
 def _value(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -301,7 +327,9 @@ def reference_jacobians(question: Question, start: int, stop: int) -> tuple[Jaco
         return Jacobians(patterns.to_dense(question.known, entries.values)), said.derivative_terms
     assert workload.reference is not None
     said = workload.reference(named)
-    _validate(question, said, (sizes.outputs, sizes.outputs if case.target in SECOND else sizes.inputs), start, stop)
+    _validate(
+        question, said, (sizes.outputs, sizes.outputs if case.target in SECOND else sizes.inputs), start, stop
+    )
     J, floor = said.derivative, said.derivative_terms
     if sizes.summed and workload.reduce is not None:  # what is reduced is what the sum over outputs leaves
         size = np.abs(J) if floor is None else np.maximum(np.abs(J), floor[:, None, None])
@@ -309,7 +337,9 @@ def reference_jacobians(question: Question, start: int, stop: int) -> tuple[Jaco
     return Jacobians(J), floor
 
 
-def _validate(question: Question, said: Reference, each: tuple[int, int] | None, start: int, stop: int) -> None:
+def _validate(
+    question: Question, said: Reference, each: tuple[int, int] | None, start: int, stop: int
+) -> None:
     """Refuse a reference that is not finite, or not of the expected shape. each: the shape of a
     derivative."""
     due: dict[str, tuple[int, ...]] = {"value": (stop - start, question.sizes.values)}
@@ -357,7 +387,9 @@ def _sum_of_derivatives(question: Question, got: np.ndarray) -> Block:
     extra = relative_error(np.full(len(got), bound.max()), size.max())
     named, measure = None, None
     if question.known is None and not question.stepping:
-        named = inputs.exact_inputs(question.case, question.workload, 0, min(_SUMMED_AGAIN, question.case.points))
+        named = inputs.exact_inputs(
+            question.case, question.workload, 0, min(_SUMMED_AGAIN, question.case.points)
+        )
         measure = _measure(question, "measure_sum")
     return Block(
         0,
@@ -370,7 +402,9 @@ def _sum_of_derivatives(question: Question, got: np.ndarray) -> Block:
 def _summed_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
     if question.sampled:
-        sampled: tuple[np.ndarray, np.ndarray] = extensions.load("computed_reference").sum_over_outputs(question, start, stop)
+        sampled: tuple[np.ndarray, np.ndarray] = extensions.load("computed_reference").sum_over_outputs(
+            question, start, stop
+        )
         return sampled
     J, floor = reference_jacobians(question, start, stop)
     value, magnitude = reduce_jacobians(REDUCTIONS["points"], J, question.rounding, floor)

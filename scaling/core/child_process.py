@@ -29,7 +29,9 @@ _LOG_CHARACTERS = 64 * 2**20  # of a log of standard error; what follows is left
 _EVENT_CHARACTERS = 64 * 2**20  # of one event
 _END_SECONDS = 5.0  # for the reaper, and for the threads that read the streams, to end
 _SHOWN_CHARACTERS = 300
-_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")  # what XLA writes when nothing is wrong
+_NOISE = re.compile(
+    r"[IW]\d{4} |WARNING: All log messages before absl"
+)  # what XLA writes when nothing is wrong
 Event = dict[str, Any]
 
 
@@ -63,7 +65,9 @@ class ChildProcess:
             self._process = _start(started, subprocess.PIPE, options)
             self._write(first)
         else:
-            with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe would fill where nobody reads
+            with tempfile.TemporaryFile(
+                "w+", encoding="utf-8"
+            ) as file:  # a pipe would fill where nobody reads
                 file.write(first + stdin_text)
                 file.seek(0)
                 self._process = _start(started, file, options)

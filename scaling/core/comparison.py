@@ -59,7 +59,9 @@ class EntryComparison:
 
     def at(self, part: SampledPart) -> "EntryComparison":
         """Return the comparison of some points, and of some columns."""
-        arrays = (np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size))
+        arrays = (
+            np.broadcast_to(array, self.want.shape)[part.points] for array in (self.got, self.want, self.size)
+        )
         got, want, size = arrays if part.columns is None else (array[..., part.columns] for array in arrays)
         return dataclasses.replace(self, got=got, want=want, size=size)
 
@@ -89,7 +91,9 @@ class Comparisons:
     def add(self, block: Block) -> None:
         """Compare a block of points."""
         for whole in block.comparisons:
-            comparison = dataclasses.replace(whole, size=np.maximum(whole.size, least_size(self.question.case)))
+            comparison = dataclasses.replace(
+                whole, size=np.maximum(whole.size, least_size(self.question.case))
+            )
             error = relative_error(np.abs(comparison.got - comparison.want), comparison.size)
             self.entries += error.size
             flat = error.reshape(len(error), -1).max(axis=1)

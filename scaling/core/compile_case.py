@@ -30,7 +30,9 @@ from scaling.core.workload import Workload
 
 _MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
 _MOST_SEEDS = 2**31 - 1  # that are counted in int32, as JAX does without float64
-_SUSPECT = 2**31  # numbers in the seeds of a program without a tracing stage, from which its arrays are looked through
+_SUSPECT = (
+    2**31
+)  # numbers in the seeds of a program without a tracing stage, from which its arrays are looked through
 
 
 class StepPlan(Protocol):
@@ -166,8 +168,12 @@ def compile_case(
     """
     sizes = sizes or settle_shape(case, workload, settings.missing_memory)
     if case.chunk == AUTO:
-        try_blocks = functools.partial(compile_blocks, workload=workload, sizes=sizes, devices=devices, stages=settings.stages)
-        found: CompiledCase = extensions.load("autochunk").compile_largest(case, workload, sizes, try_blocks, settings)
+        try_blocks = functools.partial(
+            compile_blocks, workload=workload, sizes=sizes, devices=devices, stages=settings.stages
+        )
+        found: CompiledCase = extensions.load("autochunk").compile_largest(
+            case, workload, sizes, try_blocks, settings
+        )
         return found
     if not case.jit:  # an uncompiled function has no memory analysis
         require_room(lower_bound(case, workload, sizes), settings.missing_memory)
@@ -196,7 +202,9 @@ def compile_blocks(
 
 def _lay_out(one: CompiledCase, devices: Sequence[Any], **changes: Any) -> layout.Program:
     case, sizes = (one.plan.case, one.plan.sizes) if one.plan else (one.case, one.sizes)
-    return layout.lay_out(dataclasses.replace(case, **changes), one.workload, devices, sizes, stepped=one.stepped)
+    return layout.lay_out(
+        dataclasses.replace(case, **changes), one.workload, devices, sizes, stepped=one.stepped
+    )
 
 
 def trace_program(one: CompiledCase, devices: Sequence[Any]) -> Any:
@@ -221,7 +229,9 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     size = lambda x, first: math.prod(x.shape[first:]) * x.dtype.itemsize  # noqa: E731
     inside = ceil_div(step.points, step.axes[0]) * sum(size(x, 1) for x in points.values())
     inside += sum(size(x, 0) for x in shared.values())
-    known = case.seeds != "colored" or sizes.coloring is not None  # a pattern known by hand is as large as the result
+    known = (
+        case.seeds != "colored" or sizes.coloring is not None
+    )  # a pattern known by hand is as large as the result
     itemsize = jnp.dtype(case.dtype).itemsize
     out = math.prod(result_shape(step, workload, of_step)) * itemsize // case.devices if known else 0
     needs: dict[str, int | None] = {"argument_bytes": inside, "temp_bytes": 0, "output_bytes": out}
@@ -274,5 +284,9 @@ def make_runner(one: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], A
     assert program is not None
     if one.plan is not None:
         make = extensions.load("host_offload").make_offload_runner
-        return make(one.case, one.workload, one.sizes, one.plan, program, one.stages.call), lambda result: result
-    return functools.partial(one.stages.call, *inputs.place_inputs(one.case, one.workload, program)), program.collect
+        return make(
+            one.case, one.workload, one.sizes, one.plan, program, one.stages.call
+        ), lambda result: result
+    return functools.partial(
+        one.stages.call, *inputs.place_inputs(one.case, one.workload, program)
+    ), program.collect

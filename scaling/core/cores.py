@@ -54,12 +54,17 @@ def claimed(
     with contextlib.ExitStack() as stack:
         with contextlib.ExitStack() as queue:
             first, held = False, None
-            while not (first := first or _next(mine, owner, queue)) or (held := _take(mine, count, owner, node, stack)) is None:
+            while (
+                not (first := first or _next(mine, owner, queue))
+                or (held := _take(mine, count, owner, node, stack)) is None
+            ):
                 if not reported:
                     waiting(_holders(mine))
                 reported = True
                 if time.monotonic() > end:
-                    raise TimeoutError(f"{count} cores were waited for; processes {_holders(mine)} hold some of them")
+                    raise TimeoutError(
+                        f"{count} cores were waited for; processes {_holders(mine)} hold some of them"
+                    )
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(held)
 
@@ -81,11 +86,15 @@ def _holders(those: list[int]) -> list[int]:
     for core in those:
         with socket.socket(socket.AF_UNIX) as ask, contextlib.suppress(OSError):
             ask.connect(f"\0{_NAME}{core}")
-            found.append(int.from_bytes(ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder))
+            found.append(
+                int.from_bytes(ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+            )
     return sorted({pid for pid in found if pid})
 
 
-def _take(mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack) -> list[int] | None:
+def _take(
+    mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
+) -> list[int] | None:
     """Return `count` cores, or all: those of the same owner and node, or free ones; None if these are too few."""
     count = min(count, len(mine))
     same_node = [core for core in mine if not _free(f"{core}/{owner}/{node}")]

@@ -54,7 +54,11 @@ def platform() -> str:
     named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if named:
         return {"cuda": "gpu", "rocm": "gpu"}.get(named, named)
-    plugins = [d.name for d in importlib.metadata.distributions() if d.name and re.match(r"jax-(cuda|rocm)|libtpu", d.name)]
+    plugins = [
+        d.name
+        for d in importlib.metadata.distributions()
+        if d.name and re.match(r"jax-(cuda|rocm)|libtpu", d.name)
+    ]
     return probe()["platform"] if plugins else "cpu"
 
 
@@ -66,7 +70,9 @@ def probe() -> dict[str, Any]:
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        raise Refusal(f"JAX cannot start a backend: {last_line(done.stderr)}; JAX_PLATFORMS=cpu runs on the CPU") from None
+        raise Refusal(
+            f"JAX cannot start a backend: {last_line(done.stderr)}; JAX_PLATFORMS=cpu runs on the CPU"
+        ) from None
     name = {"cuda": "gpu", "rocm": "gpu"}.get(found[0], found[0])
     return {"platform": name, "device_kind": found[1], "devices": found[2]}
 
@@ -136,7 +142,9 @@ def describe(
 def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     """Return whether a record was made in an environment as planned, in the fields that were known when it was planned."""
     names = {name for name in (*planned, *found) if name in _MATTER}
-    return all(planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ()))
+    return all(
+        planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ())
+    )
 
 
 @functools.cache
@@ -167,13 +175,17 @@ def commit() -> tuple[str | None, bool | None]:
         return value.removesuffix("+dirty"), value.endswith("+dirty")
     if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(git(*here, "status", "--porcelain", "--", "."))
+    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(
+        git(*here, "status", "--porcelain", "--", ".")
+    )
 
 
 def git(*words: str, **variables: str) -> str | None:
     """Return the output of git, or None where it fails or is not installed."""
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables)
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=False, env=os.environ | variables
+        )
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -230,7 +242,9 @@ def last_line(text: str, otherwise: str = "no output") -> str:
 def scrub(text: str) -> str:
     """Return a text without absolute paths, of which the last part stays, and without secrets."""
     text = hide_secrets(text.replace("file://", ""))
-    return re.sub(r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text)
+    return re.sub(
+        r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)", r"\1", text
+    )
 
 
 def hide_secrets(text: str) -> str:
@@ -257,5 +271,7 @@ def _secrets() -> list[tuple[str, str]]:
                 urllib.parse.quote_plus(value),
             )
             lines = value.splitlines()
-            found |= dict.fromkeys((each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name)
+            found |= dict.fromkeys(
+                (each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name
+            )
     return sorted(found.items(), key=lambda item: -len(item[0]))

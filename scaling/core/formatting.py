@@ -15,7 +15,11 @@ def format_duration(seconds: float, low: float | None = None, high: float | None
     """Return seconds in a suitable unit, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((u, s) for u, s in units if seconds >= 0.9995 * s), units[-1])
-    interval = "" if low is None or high is None else f" ({format_number(low / size)} to {format_number(high / size)})"
+    interval = (
+        ""
+        if low is None or high is None
+        else f" ({format_number(low / size)} to {format_number(high / size)})"
+    )
     return f"{format_number(seconds / size)} {unit}{interval}"
 
 
@@ -29,7 +33,9 @@ def format_bytes(value: float) -> str:
 
 
 UNDETERMINED = "not determined"
-_WIDEST_RATIO = 10.0  # the upper end of an interval over the lower one, beyond which a ratio is not determined
+_WIDEST_RATIO = (
+    10.0  # the upper end of an interval over the lower one, beyond which a ratio is not determined
+)
 _BOTH_WAYS = 2.0  # an interval from under 1 / 2 to over 2 does not even tell which of the two is larger
 _WIDEST_EXPONENT = 1.0  # of the interval of an exponent
 _WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 and 1
@@ -52,7 +58,9 @@ def is_share_determined(low: float | None, high: float | None) -> bool:
     return low is None or high is None or high - low <= _WIDEST_PART
 
 
-def format_ratio(value: float | None, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
+def format_ratio(
+    value: float | None, low: float | None = None, high: float | None = None, sign: str = "x"
+) -> str:
     """Return a ratio with its interval where it is known, '1.77x (1.70 to 1.81)'; "" for None.
 
     Where the interval is too wide the value is not shown: 'not determined (0.59 to 37.2)'.
@@ -60,13 +68,21 @@ def format_ratio(value: float | None, low: float | None = None, high: float | No
     if value is None:
         return ""
     interval = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
-    return f"{format_number(value)}{sign}{interval}" if is_ratio_determined(low, high) else f"{UNDETERMINED}{interval}"
+    return (
+        f"{format_number(value)}{sign}{interval}"
+        if is_ratio_determined(low, high)
+        else f"{UNDETERMINED}{interval}"
+    )
 
 
-def format_seconds(name: str, value: float | None, low: float | None = None, high: float | None = None) -> str:
+def format_seconds(
+    name: str, value: float | None, low: float | None = None, high: float | None = None
+) -> str:
     """Return a sentence on how many times as long `name` takes."""
     text = format_ratio(value, low, high)
-    return f"{name} takes {text} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {text}"
+    return (
+        f"{name} takes {text} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {text}"
+    )
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:

@@ -40,7 +40,9 @@ def gather_pieces(
         return [_of_sum(case, workload, *each) for each in zip(sizes.parts, result, strict=True)]
     if entries is not None:
         return [_uncompressed(case, shape, entries, [np.asarray(part) for part in result])]
-    parts = [_part(case, workload, sizes, part, slices) for part, slices in zip(sizes.parts, result, strict=True)]
+    parts = [
+        _part(case, workload, sizes, part, slices) for part, slices in zip(sizes.parts, result, strict=True)
+    ]
     if len(parts) == 1:
         return list(parts[0].values())
     if not workload.reduction.linear_in_inputs:  # one number of each output, or of each point
@@ -80,7 +82,9 @@ def _of_sum(case: Case, workload: Workload, part: LinearMapPart, slices: Any) ->
     return np.concatenate(flat, axis=2)
 
 
-def _uncompressed(case: Case, shape: tuple[int, int, int], entries: GatherIndices, parts: list[np.ndarray]) -> np.ndarray:
+def _uncompressed(
+    case: Case, shape: tuple[int, int, int], entries: GatherIndices, parts: list[np.ndarray]
+) -> np.ndarray:
     """Return the entries of the pattern, in its order, from what each device read."""
     points = lambda a: np.asarray(a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]])  # noqa: E731
     if len(parts) == 1 and len(entries.places[0]) == 1:
@@ -92,7 +96,9 @@ def _uncompressed(case: Case, shape: tuple[int, int, int], entries: GatherIndice
     return found.reshape(shape)
 
 
-def _part(case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, slices: Any) -> dict[str, np.ndarray]:
+def _part(
+    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, slices: Any
+) -> dict[str, np.ndarray]:
     """Return the slices of one linear map: (points, outputs, inputs) for each input; sums are under the first
     input's name.
     """
@@ -103,17 +109,24 @@ def _part(case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMa
         arrays = [x[:, 0] if part.along or b == 1 else x.astype(np.float64).sum(axis=1) for x in arrays]
         if part.along or part.columns or not reduction.linear_in_inputs:
             return {name: _points(case, arrays[0]).reshape(case.points, -1, 1)}
-        return {name: _points(case, x).reshape(case.points, 1, -1) for name, x in zip(part.names, arrays, strict=True)}
+        return {
+            name: _points(case, x).reshape(case.points, 1, -1)
+            for name, x in zip(part.names, arrays, strict=True)
+        }
     if sizes.summed:
         return _of_summed(case, workload, part, arrays)
     if case.batch == "whole" and not part.columns:  # seeds run over the points as well
-        joined = [x.reshape(b * here, -1)[: part.seeds].reshape(case.points, sizes.outputs, -1) for x in arrays]
+        joined = [
+            x.reshape(b * here, -1)[: part.seeds].reshape(case.points, sizes.outputs, -1) for x in arrays
+        ]
     elif part.columns and not reduction.columns.products:
         (x,) = arrays
         x = np.moveaxis(x.reshape(a, b, x.shape[2], -1, here), 1, 3)  # (a, points, outputs, b, seeds)
         joined = [_points(case, x).reshape(case.points, -1, b * here)[:, :, : part.seeds]]
     else:
-        joined = [np.moveaxis(x.reshape(a, b, x.shape[2], here, -1), 1, 2) for x in arrays]  # (a, points, b, seeds, inputs)
+        joined = [
+            np.moveaxis(x.reshape(a, b, x.shape[2], here, -1), 1, 2) for x in arrays
+        ]  # (a, points, b, seeds, inputs)
         joined = [_points(case, x).reshape(case.points, b * here, -1)[:, : part.seeds] for x in joined]
     if part.columns and reduction.linear_in_inputs and part.names != workload.names:
         joined = _by_input(workload, part, joined[0])
@@ -131,7 +144,9 @@ def _points(case: Case, array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, *array.shape[2:])[: case.points]
 
 
-def _by_input(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> list[np.ndarray]:
+def _by_input(
+    workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
+) -> list[np.ndarray]:
     """Split columns that run over the inputs of a part, and over all points of each, into one array for each
     input.
     """
@@ -140,7 +155,9 @@ def _by_input(workload: Workload, part: LinearMapPart, columns: np.ndarray, poin
     return np.split(columns, ends[:-1], axis=-1)
 
 
-def _of_summed(case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+def _of_summed(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> dict[str, np.ndarray]:
     """Return the gradient of one number by per-point inputs, whose tangents run over all points, input by
     input.
     """

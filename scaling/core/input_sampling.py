@@ -31,7 +31,9 @@ class InputSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape("Draw", (self.shape,)))
         if not callable(self.make):
-            raise Refusal(f"the second argument of Draw must be a function make(generator, rows), not {self.make!r}")
+            raise Refusal(
+                f"the second argument of Draw must be a function make(generator, rows), not {self.make!r}"
+            )
 
 
 def _shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
@@ -69,13 +71,17 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
-    return InputSpec(shape, lambda rng, rows: low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _SMALLEST))
+    return InputSpec(
+        shape, lambda rng, rows: low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _SMALLEST)
+    )
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
     """Return an input that is normal with this mean and standard deviation. Give its shape as for
     `uniform`."""
-    shape = _shape("normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)")
+    shape = _shape(
+        "normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
+    )
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):
         raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")
@@ -95,11 +101,15 @@ def draw_block(draw: InputSpec, seed: int, name: str, start: int, stop: int) -> 
     block_rows = max(1, _BLOCK // max(1, math.prod(draw.shape)))
     taken = np.empty((stop - start, *draw.shape))
     for block in range(start // block_rows, -(-stop // block_rows)):
-        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode()), block])))
+        generator = np.random.Generator(
+            np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode()), block]))
+        )
         first = block * block_rows
         made = draw.make(generator, np.arange(first, first + block_rows))
         if np.shape(made)[1:] != draw.shape:
-            raise ValueError(f"the draw of {name!r} makes rows of {np.shape(made)[1:]}, where {draw.shape} is due")
+            raise ValueError(
+                f"the draw of {name!r} makes rows of {np.shape(made)[1:]}, where {draw.shape} is due"
+            )
         low, high = max(start, first), min(stop, first + block_rows)
         taken[low - start : high - start] = made[low - first : high - first]
     return taken

@@ -18,7 +18,9 @@ def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int)
     """Return points `start` to `stop` of a per-point input, rounded to the case's dtype: (stop - start,
     ...)."""
     draw = workload.points[name]
-    return draw_block(draw, case.data_seed, name, start, stop).astype(np.int32 if draw.integer else jax.numpy.dtype(case.dtype))
+    return draw_block(draw, case.data_seed, name, start, stop).astype(
+        np.int32 if draw.integer else jax.numpy.dtype(case.dtype)
+    )
 
 
 def shared_inputs(case: Case, workload: Workload, name: str) -> np.ndarray:

@@ -72,7 +72,9 @@ def _derivatives(
     def of_one(one: Named) -> tuple[Any, ...]:
         return _jacobian(case, workload, sizes, workload.function, {**one, **shared}, coloring, here)
 
-    return jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
+    return (
+        jax.vmap(of_one)(points) if case.block is None else jax.lax.map(of_one, points, batch_size=case.block)
+    )
 
 
 def _jacobian(
@@ -107,7 +109,9 @@ def _entries(of: slices.SeedMap, colors: Any, at: Any) -> Any:
     # CPU, at 1e6 unknowns, four times the time of a derivative written by hand becomes two.
     nothing = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     made = jax.lax.cond(colors[0] >= -1, compute, lambda: nothing)
-    flat = made[0] if len(made) == 1 else jnp.concatenate([a.reshape(of.some.count, -1) for a in made], axis=1)
+    flat = (
+        made[0] if len(made) == 1 else jnp.concatenate([a.reshape(of.some.count, -1) for a in made], axis=1)
+    )
     return jnp.take(flat.reshape(-1), at, mode="clip")
 
 

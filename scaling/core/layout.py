@@ -103,7 +103,9 @@ class _Arguments:
     @property
     def local(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """The shape and dtype of each argument on one device."""
-        own = {name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()}
+        own = {
+            name: (1, *x.shape[1:]) if name.startswith(ENTRIES) else x.shape for name, x in self.given.items()
+        }
         everything = {**self.points, **self.shared, **self.given}
         return {name: (own.get(name, x.shape), x.dtype) for name, x in everything.items()}
 
@@ -112,7 +114,9 @@ class _Arguments:
         return P(POINTS) if name in self.points else P(SEEDS) if name.startswith(ENTRIES) else P()
 
 
-def _device_function(local: Callable[..., Any], arguments: _Arguments) -> Callable[[DevicePosition, Sequence[Any]], Any]:
+def _device_function(
+    local: Callable[..., Any], arguments: _Arguments
+) -> Callable[[DevicePosition, Sequence[Any]], Any]:
     """Return the function (position, arrays in order) -> part of one device."""
     names = [*arguments.points, *arguments.shared, *arguments.given]
 
@@ -123,7 +127,9 @@ def _device_function(local: Callable[..., Any], arguments: _Arguments) -> Callab
             for name in arguments.given
             if name != START
         }
-        points, shared = ({name: named[name] for name in group} for group in (arguments.points, arguments.shared))
+        points, shared = (
+            {name: named[name] for name in group} for group in (arguments.points, arguments.shared)
+        )
         return local(points, shared, coloring, here._replace(start=named.get(START, 0)))
 
     return on_device
@@ -138,7 +144,11 @@ def _given(sizes: DerivativeShape, entries: GatherIndices | None) -> dict[str, n
     assert sizes.coloring is not None
     colors = {"columns": sizes.coloring.columns, "rows": sizes.coloring.rows}
     needed = {"columns" if part.columns else "rows" for part in sizes.parts}
-    found = {f"+{name}": array.astype(np.int32) for name, array in colors.items() if name in needed and array is not None}
+    found = {
+        f"+{name}": array.astype(np.int32)
+        for name, array in colors.items()
+        if name in needed and array is not None
+    }
     return found | {f"{ENTRIES} {k}": at for k, at in enumerate(entries.at)}
 
 
@@ -147,7 +157,9 @@ def _jit(
 ) -> tuple[Callable[..., Any], Named]:
     """Return the program on one device; it is not compiled with jit=false."""
     one = SingleDeviceSharding(devices[0])
-    arguments = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()}
+    arguments = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=one) for name, (shape, dtype) in given.local.items()
+    }
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, arguments
 
@@ -190,7 +202,9 @@ def _pmap(
 
     def on_axis(*arrays: Any) -> Any:
         device = jax.lax.axis_index(POINTS)
-        return on_device(DevicePosition(device // case.axes[1], device % case.axes[1], 0, _over_all(case)), arrays)
+        return on_device(
+            DevicePosition(device // case.axes[1], device % case.axes[1], 0, _over_all(case)), arrays
+        )
 
     sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
     stacked = {

@@ -48,13 +48,18 @@ def limit() -> None:
     if used and (free := available()):
         most = int(used.group(1)) * 1024 + free - free // 20
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard)
+        )
 
 
 def needs(compiled: Any) -> dict[str, int | None]:
     """What a compiled program will hold on each device, as fields of a record; None where the backend does not tell."""
     told = _asked(compiled, "memory_analysis")
-    return {f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None) for what in ("argument", "temp", "output")}
+    return {
+        f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None)
+        for what in ("argument", "temp", "output")
+    }
 
 
 def taken(needed: Mapping[str, Any], results: int = 1) -> int | None:
@@ -82,7 +87,9 @@ def lacking(
     if limit is not None and each > limit:
         return f"needs {format_bytes(each)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        copied = (each + (0 if beside else needed["output_bytes"])) * len(devices)  # the result, once, for the check
+        copied = (each + (0 if beside else needed["output_bytes"])) * len(
+            devices
+        )  # the result, once, for the check
         each, has = copied + beside, available()
     else:
         told = _asked(devices[0], "memory_stats") or {}

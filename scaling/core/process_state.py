@@ -33,7 +33,11 @@ def read() -> State:
     """Return JAX's settings, and the functions of modules that this package and its workloads share."""
     found: dict[str, Any] = {name: getattr(jax.config, name, None) for name in _SETTINGS}
     for module in _MODULES:
-        functions = ((name, value) for name, value in vars(module).items() if callable(value) and not isinstance(value, type))
+        functions = (
+            (name, value)
+            for name, value in vars(module).items()
+            if callable(value) and not isinstance(value, type)
+        )
         found |= {f"{module.__name__}.{name}": value for name, value in functions}
     return found
 
@@ -50,4 +54,6 @@ def changes(before: State) -> tuple[str, str] | None:
         return None
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     fixes = [_FIXES[name] for name in settings if name in _FIXES]
-    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(filter(None, ("leave that out", " and ".join(fixes))))
+    return f"changed {', '.join(changed[:_MOST])}{more}", ": ".join(
+        filter(None, ("leave that out", " and ".join(fixes)))
+    )

@@ -88,7 +88,9 @@ def flatten_inputs(workload: str, group: str, inputs: Any) -> tuple[dict[str, In
     """
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
-        raise Refusal(f"{group} of {workload!r} must be a mapping from input names, such as {example}, not {describe(inputs)}")
+        raise Refusal(
+            f"{group} of {workload!r} must be a mapping from input names, such as {example}, not {describe(inputs)}"
+        )
     draws: dict[str, InputSpec] = {}
     trees = []
     for name, value in inputs.items():
@@ -108,16 +110,22 @@ def _flatten(workload: str, name: str, value: Any) -> tuple[Tree, dict[str, Inpu
     """Return the structure and the draws of an input that is a pytree."""
     import jax
 
-    paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: isinstance(node, InputSpec))
+    paths, structure = jax.tree_util.tree_flatten_with_path(
+        value, is_leaf=lambda node: isinstance(node, InputSpec)
+    )
     draws: dict[str, InputSpec] = {}
     for path, leaf in paths:
         flat = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
         if not isinstance(leaf, InputSpec):
             raise _not_a_draw(workload, flat, leaf)
         if "+" in flat:
-            raise Refusal(f"input {flat!r} of {workload!r} has '+' in its name, which joins the names of wrt: rename the key")
+            raise Refusal(
+                f"input {flat!r} of {workload!r} has '+' in its name, which joins the names of wrt: rename the key"
+            )
         if flat in draws:
-            raise Refusal(f"two leaves of input {name!r} of {workload!r} have the same path {flat!r}: rename a key")
+            raise Refusal(
+                f"two leaves of input {name!r} of {workload!r} have the same path {flat!r}: rename a key"
+            )
         draws[flat] = leaf
     if not draws:
         raise _not_a_draw(workload, name, value)
@@ -189,7 +197,9 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
 
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
-        raise Refusal(f"{what} returns {describe(result)}: it must return an array of real numbers, or a pytree of them")
+        raise Refusal(
+            f"{what} returns {describe(result)}: it must return an array of real numbers, or a pytree of them"
+        )
     for path, leaf in paths:
         _require_real(what, jax.tree_util.keystr(path, simple=True, separator="."), leaf)
     arrays = [jnp.asarray(leaf) for _, leaf in paths]
@@ -197,7 +207,9 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
         return arrays[0]
     if len({a.shape[:leading] for a in arrays}) > 1 or arrays[0].ndim < leading:
         shapes = ", ".join(str(a.shape) for a in arrays)
-        raise Refusal(f"{what} returns arrays of shapes {shapes}: all of them must lead with the axis of the points")
+        raise Refusal(
+            f"{what} returns arrays of shapes {shapes}: all of them must lead with the axis of the points"
+        )
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
 
 
@@ -235,7 +247,9 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
     if not per_point:
         return jnp.concatenate([a.reshape(1, n) for a, n in zip(leaves, each, strict=True)], axis=1)
     blocks = [a.reshape(a.shape[0], -1, n) for a, n in zip(leaves, each, strict=True)]
-    rows = [jnp.concatenate(blocks[k : k + len(columns)], axis=2) for k in range(0, len(blocks), len(columns))]
+    rows = [
+        jnp.concatenate(blocks[k : k + len(columns)], axis=2) for k in range(0, len(blocks), len(columns))
+    ]
     return jnp.concatenate(rows, axis=1)
 
 

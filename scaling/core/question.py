@@ -19,7 +19,9 @@ from scaling.core.tolerances import ROUNDOFF, tolerance, unit_roundoff
 from scaling.core.workload import Inputs, Reference, Workload
 
 _MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
-BUDGET_SECONDS = 10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+BUDGET_SECONDS = (
+    10.0  # for the entries of a reference that is computed; beyond it a sample of them is compared
+)
 # How a problem is computed, not what: the reference is the same for every way.
 _SETTLED = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 PLAIN: dict[str, Any] = defaults(_SETTLED) | {"api": "jit", "precision": "highest"}
@@ -101,10 +103,16 @@ class Question(NamedTuple):
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
     """Return what gives a value in NumPy at the least cost, if anything does."""
-    return workload.nonzeros if workload.nonzeros is not None and case.target not in SECOND else workload.reference
+    return (
+        workload.nonzeros
+        if workload.nonzeros is not None and case.target not in SECOND
+        else workload.reference
+    )
 
 
-def make_question(case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None) -> Question:
+def make_question(
+    case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None
+) -> Question:
     """Return the question of a case: its patterns are validated, and the numbers that its result adds up are
     counted."""
     own = _own_pattern(case, workload, sizes)
@@ -113,14 +121,20 @@ def make_question(case: Case, workload: Workload, sizes: DerivativeShape, platfo
     if colored and pattern is not None:
         ours = patterns.validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
     if colored and ours is None:
-        raise Refusal(f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places")
+        raise Refusal(
+            f"{case.workload} says no pattern, so that the entries of {case.mode} are at no known places"
+        )
     question = Question(case, workload, sizes, ours)
     sums_entries = question.reduction is not WHOLE and not question.reduction.products
     of_entries = colored or workload.reference is None or sums_entries
     if workload.nonzeros is not None and of_entries and not case.ad_mode.is_value and not sizes.summed:
         question = question._replace(known=own)
     found = None
-    if question.known is None and not (case.ad_mode.is_value and closed_form(case, workload)) and workload.reference is None:
+    if (
+        question.known is None
+        and not (case.ad_mode.is_value and closed_form(case, workload))
+        and workload.reference is None
+    ):
         mode = "value" if case.ad_mode.is_value else "jacfwd"
         plain = dataclasses.replace(case, **PLAIN | {"mode": mode, "reduce": None})
         found = _examined(plain, Keyed(_identity(workload), (workload, sizes)))
@@ -137,7 +151,9 @@ def make_question(case: Case, workload: Workload, sizes: DerivativeShape, platfo
 def _identity(workload: Workload) -> Hashable:
     """Return what tells workloads apart whose cases are the same."""
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    draws = [(name, draw.shape, draw.make) for name, draw in (*workload.points.items(), *workload.shared.items())]
+    draws = [
+        (name, draw.shape, draw.make) for name, draw in (*workload.points.items(), *workload.shared.items())
+    ]
     return fingerprint((*functions, draws))
 
 

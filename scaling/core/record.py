@@ -77,25 +77,37 @@ class Record:
     floor_seconds: float | None = None  # an empty call through the same api, on as many devices and processes
     turns: list[int] = field(default_factory=list)  # how many samples each turn gave, in order
     block: str | None = None  # shared by records whose turns alternated
-    compilations: list[dict[str, Any]] = field(default_factory=list)  # the further ones: their stages, and how many samples
-    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> turns, by their place
+    compilations: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the further ones: their stages, and how many samples
+    marked: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # throttled | foreign_load -> turns, by their place
     before: dict[str, Any] | None = None  # what the machine was doing when sampling began; see conditions.py
     after: dict[str, Any] | None = None
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
-    checked: dict[str, float] | None = None  # the share of entries compared one by one, and of points all of whose entries were
+    checked: dict[str, float] | None = (
+        None  # the share of entries compared one by one, and of points all of whose entries were
+    )
     passes: int | None = None  # JVPs or VJPs of one Jacobian
-    flops: float | None = None  # per device, of the program as traced, loops by their trips; None where those cannot be known
+    flops: float | None = (
+        None  # per device, of the program as traced, loops by their trips; None where those cannot be known
+    )
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
     peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
-    collective_bytes: int | None = None  # per device: of each collective the larger of what it takes and gives
+    collective_bytes: int | None = (
+        None  # per device: of each collective the larger of what it takes and gives
+    )
     collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
-    blocks: dict[str, Any] | None = None  # what chunk=auto came to: block, chunk, storage, limit_bytes, probes
+    blocks: dict[str, Any] | None = (
+        None  # what chunk=auto came to: block, chunk, storage, limit_bytes, probes
+    )
     padding: float | None = None  # with split=both: the share of points x seeds that is computed in vain
     detect_seconds: float | None = None  # with seeds=colored: finding where the Jacobian is not zero
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
@@ -105,10 +117,14 @@ class Record:
     # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
     program_flops: float | None = None  # per device, of the optimised program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
+    kernels: list[dict[str, Any]] | None = (
+        None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
+    )
     messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
     program: str | None = None  # a digest of what each device is given to do, before it is optimised
-    compiled_as: str | None = None  # the key of the case whose compilation it shares, or whose devices do the same
+    compiled_as: str | None = (
+        None  # the key of the case whose compilation it shares, or whose devices do the same
+    )
     capacity_bytes: int | None = None  # of a device
     predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see planning/model.py
     schema: int = SCHEMA
@@ -152,7 +168,9 @@ class Record:
     def honest(self) -> bool:
         """Whether its time may be drawn as scaling: on CPU each device had a core of its own, and no other."""
         cores = self.environment.get("cores")
-        return self.environment.get("platform") != "cpu" or (isinstance(cores, list) and len(cores) == self.case.devices)
+        return self.environment.get("platform") != "cpu" or (
+            isinstance(cores, list) and len(cores) == self.case.devices
+        )
 
 
 def to_line(record: Record) -> str:
@@ -193,7 +211,9 @@ def refuse_future(value: Any) -> None:
     environment = value.get("environment")
     versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
     version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    raise FutureSchema(schema, version if isinstance(version, str) and version != scaling.__version__ else None)
+    raise FutureSchema(
+        schema, version if isinstance(version, str) and version != scaling.__version__ else None
+    )
 
 
 def _types(hint: Any) -> tuple[type, ...]:
@@ -222,7 +242,11 @@ def _validate(record: Record) -> None:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool) and not record_validation.is_number(value):
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and not record_validation.is_number(value)
+    ):
         return None
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}

@@ -64,7 +64,9 @@ def check_numbers(name: str, value: Any) -> None:
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             check_numbers(f"{name}.{key}", each)
     elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        raise ValueError(f"{name} is {value:g}" if isinstance(value, float) else f"{name} is an integer of over 63 bits")
+        raise ValueError(
+            f"{name} is {value:g}" if isinstance(value, float) else f"{name} is an integer of over 63 bits"
+        )
 
 
 def check_record(values: Mapping[str, Any]) -> None:
@@ -81,7 +83,9 @@ def check_record(values: Mapping[str, Any]) -> None:
     _check_shapes(values)
     _check_environment(values["environment"])
     case = values["case"]
-    if case.workload == CEILING and (case.target not in (*_WORK, *FLOORS) or not {"k", "terms"} <= case.sizes.keys()):
+    if case.workload == CEILING and (
+        case.target not in (*_WORK, *FLOORS) or not {"k", "terms"} <= case.sizes.keys()
+    ):
         raise ValueError(f"a ceiling without a target or a size: {case.target!r}")
 
 
@@ -89,7 +93,9 @@ def _inner(value: Any) -> Iterable[Any]:
     """Return every value within lists and mappings."""
     if not isinstance(value, list | Mapping):
         return [value]
-    return [inner for each in (value.values() if isinstance(value, Mapping) else value) for inner in _inner(each)]
+    return [
+        inner for each in (value.values() if isinstance(value, Mapping) else value) for inner in _inner(each)
+    ]
 
 
 def _check_samples(values: Mapping[str, Any]) -> None:
@@ -103,13 +109,19 @@ def _check_samples(values: Mapping[str, Any]) -> None:
 
 def _check_shapes(values: Mapping[str, Any]) -> None:
     """Check what lists and mappings hold."""
-    counts = {"turns": values["turns"]} | {name: (values[name] or {}).values() for name in ("collectives", "colors")}
+    counts = {"turns": values["turns"]} | {
+        name: (values[name] or {}).values() for name in ("collectives", "colors")
+    }
     counts |= {"marked": [place for places in values["marked"].values() for place in _as_list(places)]}
     for name, held in counts.items():
         if not all(is_count(each) or (each is None and name == "colors") for each in held):
             raise ValueError(f"{name} holds {str(values[name])[:60]}, where counts belong")
     for each in values["compilations"]:
-        if not isinstance(each, dict) or not is_count(each.get("samples", 0)) or not all(map(_is_stage, each.items())):
+        if (
+            not isinstance(each, dict)
+            or not is_count(each.get("samples", 0))
+            or not all(map(_is_stage, each.items()))
+        ):
             raise ValueError(f"compilations holds {str(each)[:60]}")
 
 
@@ -142,7 +154,11 @@ def check_plan(values: Mapping[str, Any]) -> None:
         _check_prediction(predicted)
     for name, required in (("kernels", ()), ("messages", ("kind", "bytes", "group"))):
         for each in values[name] or ():
-            if not isinstance(each, dict) or not all(map(_is_part, each.items())) or [k for k in required if each.get(k) is None]:
+            if (
+                not isinstance(each, dict)
+                or not all(map(_is_part, each.items()))
+                or [k for k in required if each.get(k) is None]
+            ):
                 raise ValueError(f"{name} holds {str(each)[:60]}")
 
 
@@ -154,7 +170,11 @@ def _is_part(item: tuple[str, Any]) -> bool:
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
     plain = all(is_number(predicted.get(name)) and abs(predicted[name]) <= _MOST_SECONDS for name in _PARTS)
-    if not plain or predicted.get("by") not in ("program", "formula") or not isinstance(predicted.get("bound"), str | None):
+    if (
+        not plain
+        or predicted.get("by") not in ("program", "formula")
+        or not isinstance(predicted.get("bound"), str | None)
+    ):
         raise ValueError(f"predicted is {str(predicted)[:60]}")
     if not 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]:
         raise ValueError("a predicted time that is not within its interval")

@@ -68,7 +68,9 @@ class Jacobians:
         outputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
-        return _sum_at(self.pattern.rows, self.pattern.outputs, values if x is None else values * x[:, self.pattern.cols])
+        return _sum_at(
+            self.pattern.rows, self.pattern.outputs, values if x is None else values * x[:, self.pattern.cols]
+        )
 
     def entries_by_input(self) -> np.ndarray:
         """Return how many entries the column of each input has, or one number for all."""

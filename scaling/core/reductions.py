@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from scaling.core.reduction_reference import EntryCounts, Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
-Terms = tuple[Any, Any, Any]  # expected result, influence and magnitude: three arrays (points, outputs', inputs')
+Terms = tuple[
+    Any, Any, Any
+]  # expected result, influence and magnitude: three arrays (points, outputs', inputs')
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,9 @@ def prepare_case(
     return attempt
 
 
-def refuse_case(blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None) -> Attempt:
+def refuse_case(
+    blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
+) -> Attempt:
     """Return an attempt that failed before it began, because the workload is not the one that was asked
     for."""
     words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
@@ -252,7 +254,9 @@ def _compile_and_check(
     return CheckedProgram(runner.call, wait, checked, runner.sample)
 
 
-def _make_check(case: Case, built: Workload, group: ProcessGroup, runner: Runner, report: Report) -> Callable[[Any], None]:
+def _make_check(
+    case: Case, built: Workload, group: ProcessGroup, runner: Runner, report: Report
+) -> Callable[[Any], None]:
     """Return the function that raises `CaseEnded` where a result is wrong."""
     pattern = runner.sizes.coloring.pattern if runner.sizes.coloring else None
     right: list[bytes] = []  # the digests of results that were found right
@@ -274,7 +278,9 @@ def _make_check(case: Case, built: Workload, group: ProcessGroup, runner: Runner
             report(CheckFacts(verdict.error, verdict.tolerance, verdict.checked, spent))
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                raise CaseEnded(status, verdict.reason, (verdict.text or "") + (", in a later call" if right else ""))
+                raise CaseEnded(
+                    status, verdict.reason, (verdict.text or "") + (", in a later call" if right else "")
+                )
             right.append(digest)
 
     return checked
@@ -283,7 +289,9 @@ def _make_check(case: Case, built: Workload, group: ProcessGroup, runner: Runner
 def _digest(got: np.ndarray) -> bytes:
     """Return a digest of the numbers of a result."""
     plain = np.ascontiguousarray(got)
-    return hashlib.blake2b(repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data).digest()
+    return hashlib.blake2b(
+        repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
+    ).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
@@ -292,7 +300,11 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
     if hasattr(example, "block_until_ready"):
         wait: Callable[[Any], Any] = type(example).block_until_ready
         return wait
-    if isinstance(example, list | tuple) and example and all(hasattr(leaf, "block_until_ready") for leaf in example):
+    if (
+        isinstance(example, list | tuple)
+        and example
+        and all(hasattr(leaf, "block_until_ready") for leaf in example)
+    ):
         return lambda result: [leaf.block_until_ready() for leaf in result]
     return jax.block_until_ready
 
@@ -324,7 +336,9 @@ def _compile_program(
     report(DerivativeFacts(sizes.passes or None, shape.padding_share(case, sizes)))
     if sizes.coloring is not None:
         report(coloring_facts(sizes.coloring))
-    one = _compile_for(group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks))
+    one = _compile_for(
+        group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks)
+    )
     if one.blocks is not None:
         report(BlockFacts(one.blocks, shape.count_passes(one.case, built, sizes)))
     seconds = {name: getattr(one.stages, name) for name in _STAGES}
@@ -356,7 +370,9 @@ def _compile_for(
         return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    return compile_case.compile_case(stays, built, group.devices, dataclasses.replace(settings, stages=stages), sizes)
+    return compile_case.compile_case(
+        stays, built, group.devices, dataclasses.replace(settings, stages=stages), sizes
+    )
 
 
 def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timing.Stages:
@@ -376,7 +392,9 @@ def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> Missing
 
     def missing(one: CompiledCase) -> str | None:
         results = 1 + (one.plan is not None)
-        words = memory.lacking(one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes)
+        words = memory.lacking(
+            one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes
+        )
         # Where one process has too little, all have.
         return next((words for words in timing.gather_text(group.gather, words or "") if words), None)
 
@@ -435,7 +453,9 @@ def _compile_again(attempt: Attempt, group: ProcessGroup) -> tuple[CheckedProgra
     return ready, {name: getattr(record, name) for name in (*_STAGES, "first_seconds")}
 
 
-def _sample_steps(attempt: Attempt, ready: CheckedProgram, group: ProcessGroup, sampling: Sampling) -> Iterator[Samples]:
+def _sample_steps(
+    attempt: Attempt, ready: CheckedProgram, group: ProcessGroup, sampling: Sampling
+) -> Iterator[Samples]:
     """Yield all samples so far, more of them at each step; a peer that samples by itself is asked once."""
     if ready.sample:
         return itertools.repeat(ready.sample(sampling))
@@ -488,7 +508,9 @@ def _reason_of(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):
         return "skipped", "too_large", str(error)
-    kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "  # a refusal is a sentence of its own
+    kind = (
+        "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
+    )  # a refusal is a sentence of its own
     text = " ".join(f"{kind}{error}".split())
     place = "" if isinstance(error, Refusal) else user_frames.place(error)
     where = f" ({place})" if place else ""

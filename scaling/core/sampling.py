@@ -28,4 +28,6 @@ class Samples:
     seconds_min: list[float] = field(default_factory=list)  # that of the fastest process
     slowest: list[int] = field(default_factory=list)  # the rank of the slowest process
     turns: list[int] = field(default_factory=list)  # samples in each turn
-    marked: dict[str, list[int]] = field(default_factory=dict)  # why not to trust a turn -> turns, by their place
+    marked: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # why not to trust a turn -> turns, by their place

@@ -180,7 +180,9 @@ class History:
 
     def is_exhausted(self, identity: tuple, settings: RunSettings) -> bool:
         """Return whether no attempt is left, where these are limited."""
-        return settings.attempts is not None and (identity in self.final or self.attempts[identity] >= settings.attempts)
+        return settings.attempts is not None and (
+            identity in self.final or self.attempts[identity] >= settings.attempts
+        )
 
 
 def history(
@@ -202,10 +204,17 @@ def history(
     )
 
 
-def recorded_attempts(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, int, int]]:
+def recorded_attempts(
+    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
+) -> set[tuple[str, str, int, int]]:
     """Return the attempts at cases in these environments that have a record: (*identity, attempt)."""
     match = _identity_matcher(environments)
-    return {(*identity, record.attempt) for record in records if record.reason != NOT_BEGUN for identity in match(record)}
+    return {
+        (*identity, record.attempt)
+        for record in records
+        if record.reason != NOT_BEGUN
+        for identity in match(record)
+    }
 
 
 def _identity_matcher(
@@ -217,13 +226,17 @@ def _identity_matcher(
     def identities(record: Record) -> list[tuple[str, str, int]]:
         own = record.environment["digest"]
         if own not in digests:
-            digests[own] = [each["digest"] for each in planned if own == each["digest"] or _matches_plan(each, record)]
+            digests[own] = [
+                each["digest"] for each in planned if own == each["digest"] or _matches_plan(each, record)
+            ]
         return [(record.key, digest, record.replicate) for digest in digests[own]]
 
     return identities
 
 
-def comparable_settings(records: Iterable[Record], environments: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def comparable_settings(
+    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
+) -> frozenset[str]:
     """Return the settings of the records of these planned environments; records of one setting may be compared."""
     match = _identity_matcher(environments)
     return frozenset(record.setting for record in records if match(record))
@@ -248,7 +261,12 @@ def on_platform(platform: str, answer: Examined) -> Examined:
 
 
 def study_manifest(
-    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings, once: Collection[str] = ()
+    name: str,
+    title: str | None,
+    scaling: Sequence[str],
+    cases: Sequence[Case],
+    settings: RunSettings,
+    once: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the content of study.json: the study that the folder was last used for, with all of its cases.
 
@@ -262,7 +280,11 @@ def study_manifest(
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": case.key, "replicates": replicates.get(case.key, settings.replicates), "case": to_dict(case)}
+            {
+                "key": case.key,
+                "replicates": replicates.get(case.key, settings.replicates),
+                "case": to_dict(case),
+            }
             for case in cases
         ],
     }

@@ -79,7 +79,9 @@ def sum_over_seeds(total_of: Callable[[Any], Any], some: SeedRange) -> Any:
     add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
     total = at(0, some.chunk)
     if loops > 1:
-        total = jax.lax.fori_loop(1, loops, lambda k, total: add(total, at(k * some.chunk, some.chunk)), total)
+        total = jax.lax.fori_loop(
+            1, loops, lambda k, total: add(total, at(k * some.chunk, some.chunk)), total
+        )
     total = add(total, at(loops * some.chunk, rest)) if rest else total
     like = jax.eval_shape(lambda: total_of(some.first + jnp.arange(some.chunk)))
     return jax.tree.map(lambda a, b: a.astype(b.dtype), total, like)

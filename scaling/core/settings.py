@@ -28,7 +28,9 @@ class RunSettings:
     replicates: int = 1
     processes: int | str | None = None  # of a case: a number, or one for each "device" or (None) node
     max_cases: int = 100_000  # a larger study is refused
-    attempts: int | None = None  # at a case in all, where what fails for good is not tried again; None: any failure is
+    attempts: int | None = (
+        None  # at a case in all, where what fails for good is not tried again; None: any failure is
+    )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
@@ -44,7 +46,9 @@ class RunSettings:
             case_seconds=_number("case_seconds", config["case_seconds"], 0.001),
             order_seed=_number("order_seed", config["order_seed"], 0, whole=True),
             replicates=_number("replicates", _replicates(config), 1, whole=True),
-            processes=processes if processes in (None, EACH) else _number("processes", processes, 1, whole=True),
+            processes=processes
+            if processes in (None, EACH)
+            else _number("processes", processes, 1, whole=True),
             max_cases=_number("max_cases", config["max_cases"], 1, whole=True),
             attempts=attempts,
         )
@@ -72,7 +76,9 @@ def _number(name: str, value: Any, least: float, whole: bool = False) -> Any:
     kinds = (int,) if whole else (int, float)
     bound = f" and at most {_MOST:g}" if isinstance(value, kinds) and value > _MOST else ""
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
-        raise Refusal(f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}")
+        raise Refusal(
+            f"{name} must be {'an integer' if whole else 'a number'}, {least:g} or more{bound}, not {value!r}"
+        )
     return value
 
 
@@ -80,5 +86,15 @@ def _replicates(config: Mapping[str, Any]) -> Any:
     """Return the number of replicates; the default depends on `versus` and `nested`."""
     asked = config["replicates"]
     if config["nested"] and isinstance(asked, int) and asked < _NESTED:
-        raise Refusal(f"nested=true takes at least {_NESTED} blocks of each device count: replicates={asked} are too few")
-    return asked if asked is not None else _VERSUS if config["versus"] is not None else _NESTED if config["nested"] else 1
+        raise Refusal(
+            f"nested=true takes at least {_NESTED} blocks of each device count: replicates={asked} are too few"
+        )
+    return (
+        asked
+        if asked is not None
+        else _VERSUS
+        if config["versus"] is not None
+        else _NESTED
+        if config["nested"]
+        else 1
+    )

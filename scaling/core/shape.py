@@ -67,7 +67,9 @@ def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
     """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared ones."""
 
     def struct(draw: InputSpec, *leading: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype))
+        return jax.ShapeDtypeStruct(
+            (*leading, *draw.shape), jnp.int32 if draw.integer else jnp.dtype(case.dtype)
+        )
 
     points = {name: struct(draw, case.points) for name, draw in workload.points.items()}
     return points, {name: struct(draw) for name, draw in workload.shared.items()}
@@ -89,7 +91,9 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     out = _abstract(case, workload.function, one)
     columns = sum(one[name].size for name in workload.names)
     if not out.size or not columns:
-        raise Refusal(f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs")
+        raise Refusal(
+            f"workload {case.workload!r} has nothing to differentiate: {columns} inputs, {out.size} outputs"
+        )
     differentiated, by = out, one
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
@@ -105,7 +109,9 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
         found = dataclasses.replace(found, outputs=columns, inputs=columns if case.target == "hessian" else 1)
     if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
         return found
-    parts = _parts(case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size)
+    parts = _parts(
+        case, workload, found, {name: by[name].size for name in workload.names}, differentiated.size
+    )
     found = dataclasses.replace(found, parts=parts, seeds=sum(part.seeds for part in parts))
     return dataclasses.replace(found, passes=count_passes(case, workload, found))
 
@@ -136,7 +142,9 @@ def _parts(
         single = mode.parts[0] if mode.parts else case.mode
         halves = (LinearMapPart(single, names, sum(by.values()) if columns else outputs),)
     if case.target == "hvp" or workload.reduction.along_point:
-        halves = tuple(dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves)
+        halves = tuple(
+            dataclasses.replace(part, seeds=1, along=True) if part.columns else part for part in halves
+        )
     if workload.reduction.sums_points or mode.single_seed:  # of one number
         halves = tuple(part if part.columns else dataclasses.replace(part, seeds=1) for part in halves)
     return halves
@@ -169,7 +177,11 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
     b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
-    if not workload.reduction.columns.products or not sizes.parts[0].columns or (b == 1 and not is_chunked(case, here)):
+    if (
+        not workload.reduction.columns.products
+        or not sizes.parts[0].columns
+        or (b == 1 and not is_chunked(case, here))
+    ):
         return sizes.seeds
     blocks = ceil_div(here, case.chunk) if isinstance(case.chunk, int) else 1
     return sizes.seeds * (1 + b * blocks)
@@ -200,7 +212,11 @@ def without_trivial_blocks(case: Case, sizes: DerivativeShape) -> Case:
     program.
     """
     a, b = case.axes
-    if isinstance(case.chunk, int) and sizes.parts and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts):
+    if (
+        isinstance(case.chunk, int)
+        and sizes.parts
+        and case.chunk >= max(ceil_div(part.seeds, b) for part in sizes.parts)
+    ):
         case = dataclasses.replace(case, chunk=None)
     if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
         case = dataclasses.replace(case, block=None)
@@ -239,17 +255,25 @@ def _abstract(case: Case, function: Callable[..., Any], named: Named) -> jax.Sha
         raise
     except (MemoryError, OverflowError) as error:
         asked = getattr(error, "_total_size", 0)  # of an array of NumPy's
-        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        if isinstance(error, MemoryError) and asked < os.sysconf("SC_PHYS_PAGES") * os.sysconf(
+            "SC_PAGE_SIZE"
+        ):
             raise  # the host's memory ran out
         words = " ".join(str(error).split())
-        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}") from None
+        raise TooLarge(
+            f"the function of {case.workload} cannot be evaluated: {type(error).__name__}: {words}"
+        ) from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         place = user_frames.place(error)
         where = f" ({place})" if place else ""
         traced = "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, but no values)"
-        raise Refusal(f"workload {case.workload!r} {traced}: {type(error).__name__}: {first}{where}") from None
+        raise Refusal(
+            f"workload {case.workload!r} {traced}: {type(error).__name__}: {first}{where}"
+        ) from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        raise Refusal(f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}")
+        raise Refusal(
+            f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, not {found}"
+        )
     return out

@@ -68,7 +68,9 @@ def linear_map(
     like = x if part.columns else (jax.eval_shape(f, *x),)
     row = seeds.identity_seeds(like) if colors is None else seeds.colored_seeds(like, colors)
     count, b = ceil_div(part.seeds, case.axes[1]), case.axes[1]
-    only = b == 1 and sum(a.size for a in like) == 1  # then there is nothing to look up, and XLA need not multiply by it
+    only = (
+        b == 1 and sum(a.size for a in like) == 1
+    )  # then there is nothing to look up, and XLA need not multiply by it
 
     def at(number: Any) -> Any:
         seed = tuple(jnp.ones(a.shape, a.dtype) for a in like) if only else row(number)
@@ -78,7 +80,9 @@ def linear_map(
     return SeedMap(part, at, SeedRange(here.start + here.seeds * count, count, chunk), x)
 
 
-def reduce_columns(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, inputs: int = 0) -> Any:
+def reduce_columns(
+    of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = None, inputs: int = 0
+) -> Any:
     """Return columns, seeds last; their sum over seeds; or this device's rows of the products with the
     columns of all inputs.
 
@@ -132,7 +136,9 @@ def reduce_rows(of: SeedMap, reduction: Reduction = WHOLE, batch: int | None = N
             return _by_point(leaves, of.some, batch, outputs)
         if of.some.count == 1:
             return leaves(of.some.first)
-        return seeds.sum_over_seeds(lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(some)], of.some)
+        return seeds.sum_over_seeds(
+            lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(some)], of.some
+        )
     if of.some.count == 1:
         return kept(of.some.first)
     return seeds.map_seeds(kept, of.some)

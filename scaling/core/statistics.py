@@ -15,9 +15,13 @@ def _rank(count: int, confidence: float) -> int:
     The number of samples below the median is binomial, with probability 1/2. Its probabilities are computed one from the next,
     as floats: `math.comb(count, k)` itself does not fit into one for 1,030 samples or more.
     """
-    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # a probability that equals the allowed one, but for rounding, is allowed
+    allowed = (
+        (1 - confidence) / 2 * (1 + 1e-9)
+    )  # a probability that equals the allowed one, but for rounding, is allowed
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
-    chance = math.exp(math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2))
+    chance = math.exp(
+        math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
+    )
     below = 0.0
     for k in range(first, count // 2 + 1):
         below += chance

@@ -49,7 +49,9 @@ class Writer:
         line = (to_line(record) + "\n").encode()
         if self._file is None:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
-            self._file = os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+            self._file = os.open(
+                self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644
+            )
             _sync_folder(self._folder)
         before = os.fstat(self._file).st_size
         try:
@@ -100,14 +102,21 @@ def latest(records: Iterable[Record]) -> list[Record]:
         of = (record.key, record.setting, record.replicate)
         old = kept.get(of)
         another = old is not None and old.identity != record.identity  # version of the peer, or none
-        if old is None or (record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]):
+        if old is None or (
+            record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]
+        ):
             kept[of] = record
     return list(kept.values())
 
 
 def results_folder(value: Any) -> Path:
     """Return the folder that `results` names; what can be none, or lies below a file, is a `Refusal`."""
-    if not isinstance(value, str | int | float) or isinstance(value, bool) or not str(value).strip() or "\0" in str(value):
+    if (
+        not isinstance(value, str | int | float)
+        or isinstance(value, bool)
+        or not str(value).strip()
+        or "\0" in str(value)
+    ):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
     folder = Path(str(value))
     for each in (folder, *folder.parents):
@@ -222,7 +231,9 @@ def _parsed(text: bytes) -> Any:
 def check_schemas(folder: Path) -> None:
     """Raise a `Refusal` if a newer version of this package wrote a record or the study of a folder."""
     _check_manifests(folder)
-    ours = f'"schema": {SCHEMA},'.encode()  # as this version writes it: a string within a record escapes its quotes
+    ours = (
+        f'"schema": {SCHEMA},'.encode()
+    )  # as this version writes it: a string within a record escapes its quotes
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(OSError):
             for line in read_file(path).split(b"\n"):
@@ -244,7 +255,11 @@ def _check_schema(path: Path, value: Any) -> None:
 
 
 def _too_new(path: Path, future: FutureSchema) -> Refusal:
-    needed = f"ad-scaling {future.version} or newer" if future.version else "the version of ad-scaling that wrote it"
+    needed = (
+        f"ad-scaling {future.version} or newer"
+        if future.version
+        else "the version of ad-scaling that wrote it"
+    )
     return Refusal(
         f"{path} has schema {future.schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: install {needed}, "
         "or give another folder; nothing was changed"
@@ -256,12 +271,19 @@ def folder_of(path: str) -> Path:
     folder = Path(path)
     there = False
     with contextlib.suppress(OSError, ValueError):  # what cannot be a path
-        there = bool(path) and folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
+        there = (
+            bool(path)
+            and folder.is_dir()
+            and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
+        )
     if there:
         check_schemas(folder)
         return folder
     near = sorted(str(p.parent) for p in Path("results").glob("*/study.json"))
-    raise Refusal(f"no results in {path!r}" + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some"))
+    raise Refusal(
+        f"no results in {path!r}"
+        + (f"; there are {', '.join(near)}" if near else "; `scaling run` makes some")
+    )
 
 
 def _sync_folder(folder: Path) -> None:

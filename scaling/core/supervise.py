@@ -80,11 +80,15 @@ def run_schedule(
     """
     site = site or Site()
     variants = [(Variant(python=site.python), folder)] + ([baseline] if baseline else [])
-    environments = {key: described | dict(site.environment) for key, described in schedule.environments.items()}
+    environments = {
+        key: described | dict(site.environment) for key, described in schedule.environments.items()
+    }
     results = [VariantResults(each, path, store.Writer(path), dict(environments)) for each, path in variants]
     run = _Run(schedule, settings, lock, listener, results, site, between)
     for item in (*schedule.skips, *schedule.failures):
-        status, reason = ("failed", item.answer.failure) if item.answer.failure else ("skipped", item.answer.unfit)
+        status, reason = (
+            ("failed", item.answer.failure) if item.answer.failure else ("skipped", item.answer.unfit)
+        )
         assert reason is not None
         for variant in range(len(run.results)):
             run.conclude(WorkItem(item, variant), status, *reason)
@@ -110,7 +114,10 @@ class _Run:
     def supervise(self, job: Sequence[ScheduledCase]) -> None:
         """Run a job in workers, and in fresh ones after each that dies, until every item has a record of every variant."""
         variants = range(len(self.results))
-        waiting = [[WorkItem(item, variant) for item in group for variant in variants] for group in _group_comparable(job)]
+        waiting = [
+            [WorkItem(item, variant) for item in group for variant in variants]
+            for group in _group_comparable(job)
+        ]
         failed: set[int] = set()  # variants whose workers did not start, once
         while waiting:
             with contextlib.ExitStack() as stack:
@@ -119,9 +126,13 @@ class _Run:
                 claimed = stack.enter_context(self._claim_cores(job))
                 try:
                     for variant in {work.variant for group in waiting for work in group}:
-                        workers[variant] = stack.enter_context(self._open_workers(job, self.results[variant], claimed))
+                        workers[variant] = stack.enter_context(
+                            self._open_workers(job, self.results[variant], claimed)
+                        )
                 except WorkerDied as death:
-                    if variant in failed or death.reason == "not_as_asked":  # a third attempt would not start either
+                    if (
+                        variant in failed or death.reason == "not_as_asked"
+                    ):  # a third attempt would not start either
                         waiting = self._fail_variant(waiting, variant, death)
                     failed.add(variant)
                     continue
@@ -137,14 +148,18 @@ class _Run:
             if replace:
                 return
 
-    def _fail_variant(self, waiting: list[list[WorkItem]], variant: int, death: WorkerDied) -> list[list[WorkItem]]:
+    def _fail_variant(
+        self, waiting: list[list[WorkItem]], variant: int, death: WorkerDied
+    ) -> list[list[WorkItem]]:
         """Record the cases of a variant as failed; return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.conclude(work, "failed", death.reason, str(death) or "the worker did not start")
         kept = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in kept if group]
 
-    def _claim_cores(self, job: Sequence[ScheduledCase]) -> contextlib.AbstractContextManager[list[int] | None]:
+    def _claim_cores(
+        self, job: Sequence[ScheduledCase]
+    ) -> contextlib.AbstractContextManager[list[int] | None]:
         """Claim the cores of a job on this host, for all variants; on other nodes, each worker claims its own."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.site.transport:
             return contextlib.nullcontext()
@@ -183,7 +198,9 @@ class _Run:
         """Record, from this process, how a case ended."""
         record = empty_record(work.item, self._environment(work), self.settings)
         try:
-            self.results[work.variant].writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
+            self.results[work.variant].writer.append(
+                dataclasses.replace(record, status=status, reason=reason, text=text)
+            )
         except OSError as error:
             raise RecordNotWritten(error.strerror) from None
         self.note(work, {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []})
@@ -228,7 +245,9 @@ class _InterleavedCases:
     last_order: tuple[WorkItem, str] = field(init=False)
     prepared: set[WorkItem] = field(default_factory=set)  # and in the memory of their worker
     ended: set[WorkItem] = field(default_factory=set)
-    postponed: set[ScheduledCase] = field(default_factory=set)  # that did not fit into memory together with others
+    postponed: set[ScheduledCase] = field(
+        default_factory=set
+    )  # that did not fit into memory together with others
 
     @property
     def single(self) -> bool:
@@ -260,7 +279,9 @@ class _InterleavedCases:
                 enough[work] = self._ask(work, "turn").get("enough", True)
             ready = self._active_items()
             unfinished = {work.item for work in ready if not enough[work]}
-            for work in [work for work in ready if work.item not in unfinished]:  # all variants of a case at once
+            for work in [
+                work for work in ready if work.item not in unfinished
+            ]:  # all variants of a case at once
                 self._ask(work, "finish")
 
     def _handle_death(self, death: WorkerDied) -> None:
@@ -302,7 +323,9 @@ class _InterleavedCases:
 
     def _prepare(self, work: WorkItem) -> None:
         if other := self.run.smaller_exhausted_case(work):
-            self.run.conclude(work, "skipped", "dominated", f"{other.key} ran out of memory, and this is no smaller")
+            self.run.conclude(
+                work, "skipped", "dominated", f"{other.key} ran out of memory, and this is no smaller"
+            )
             self.ended.add(work)
             return
         item = work.item
@@ -340,7 +363,9 @@ class _InterleavedCases:
 def _group_comparable(job: Sequence[ScheduledCase]) -> list[list[ScheduledCase]]:
     """Group items of the same problem, at most `_MOST_INTERLEAVED` in a group."""
     step = _MOST_INTERLEAVED
-    return [group[start : start + step] for group in group_by_problem(job) for start in range(0, len(group), step)]
+    return [
+        group[start : start + step] for group in group_by_problem(job) for start in range(0, len(group), step)
+    ]
 
 
 def _is_no_larger(one: Case, other: Case) -> bool:

@@ -23,7 +23,9 @@ _LEAST_FLOORS = 50  # a sample that is shorter than so many empty calls is made 
 _LONG = 0.1  # a call so long brings its own into the caches
 _TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
 
-Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, in the order of ranks
+Gather = Callable[
+    [list[float]], list[list[float]]
+]  # numbers of this process -> those of each, in the order of ranks
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ def gather_text(gather: Gather, text: str) -> list[str]:
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
 
 
-def compile_stages(function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None) -> Stages:
+def compile_stages(
+    function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
+) -> Stages:
     """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
 
     The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no
@@ -134,7 +138,9 @@ def sample_turns(
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)
     batch = max(1, math.ceil(_LEAST_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
-    batch = 2 ** math.ceil(math.log2(max(each[0] for each in gather([batch]))))  # alike for two that are to be compared
+    batch = 2 ** math.ceil(
+        math.log2(max(each[0] for each in gather([batch])))
+    )  # alike for two that are to be compared
     taken, elapsed = Samples([], batch, None), 0.0
     while True:
         marks = disturbed()
@@ -145,7 +151,9 @@ def sample_turns(
         yield taken
 
 
-def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather) -> float:
+def _turn(
+    timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather
+) -> float:
     """Add the samples of one turn and return the seconds it took. All processes decide alike."""
     share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     count, spent = 0, 0.0
@@ -166,7 +174,9 @@ def _turn(timed: Callable[[int], float], sampling: Sampling, taken: Samples, ela
             taken.slowest.append(times.index(max(times)))
             count, spent = count + 1, max(spent for _, spent in each)
             taken.turns[-1] = count
-            enough = count >= most or spent >= _TURN * sampling.seconds or _stop(taken, elapsed + spent, sampling)
+            enough = (
+                count >= most or spent >= _TURN * sampling.seconds or _stop(taken, elapsed + spent, sampling)
+            )
             if count >= share and enough:
                 break
     finally:
@@ -184,7 +194,9 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
         taken.append(max(each[0] for each in gather([timed(1)])))
         total += taken[-1]
         half = len(taken) // 2
-        if total >= 10 * least or (half >= 2 and total >= least and len(taken) % max(1, half // 4) == 0):  # not at every call
+        if total >= 10 * least or (
+            half >= 2 and total >= least and len(taken) % max(1, half // 4) == 0
+        ):  # not at every call
             later = statistics.median(taken[half:])
             if total >= 10 * least or later >= 0.95 * statistics.median(taken[:half]):
                 return later
@@ -197,7 +209,9 @@ def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
         return "most"
     if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
         return None
-    interval = median_interval(seconds) if sampling.width else None  # a width of zero is never reached: do not look
+    interval = (
+        median_interval(seconds) if sampling.width else None
+    )  # a width of zero is never reached: do not look
     if interval is not None:
         median = statistics.median(seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:

@@ -13,7 +13,11 @@ _INSTALLED = ("site-packages", "dist-packages")
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of the user's own code in which an exception was raised, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if not frame.filename.startswith(("<", _OURS)) and not _is_library(frame.filename)]
+    return [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(("<", _OURS)) and not _is_library(frame.filename)
+    ]
 
 
 def place(error: BaseException) -> str:

@@ -54,7 +54,9 @@ def main() -> int:
     if job.get("lock") is not None:
         os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit has Slurm warn every step like this before its time is over
+    signal.signal(
+        signal.SIGUSR2, signal.SIG_IGN
+    )  # submitit has Slurm warn every step like this before its time is over
 
     first = rank == 0
 
@@ -168,7 +170,9 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
                 print(cores.describe_wait(by, machine.node_name()), file=sys.stderr, flush=True)
                 say("waiting", all_may=True, by=by)
 
-            asked = cores.claimed(per_process * per_node, job["owner"], waiting, machine.node_name(), patience)
+            asked = cores.claimed(
+                per_process * per_node, job["owner"], waiting, machine.node_name(), patience
+            )
             given = stack.enter_context(asked)
         local_rank = rank % per_node
         mine = given[local_rank * per_process : (local_rank + 1) * per_process] or given
@@ -176,7 +180,9 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
         yield mine
 
 
-def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callable[[], str]) -> tuple[Any, dict[str, Any]]:
+def _start(
+    job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callable[[], str]
+) -> tuple[Any, dict[str, Any]]:
     """Start JAX; return the process group and the fields of the environment that describe all of its processes."""
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     devices, gather = _start_jax(job, rank, meet)
@@ -186,7 +192,9 @@ def _start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callab
 
     from scaling.core.run_case import ProcessGroup
 
-    place = ProcessGroup(devices, job["platform"], gather, jax.process_index(), job["shape"]["processes"], bound)
+    place = ProcessGroup(
+        devices, job["platform"], gather, jax.process_index(), job["shape"]["processes"], bound
+    )
     return place, _agreed(job, place)
 
 
@@ -206,7 +214,9 @@ def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", share)
     jax.config.update("jax_enable_x64", job["x64"])
-    jax.config.update("jax_enable_compilation_cache", False)  # a person's own would hide what compiling takes; see attempt.py
+    jax.config.update(
+        "jax_enable_compilation_cache", False
+    )  # a person's own would hide what compiling takes; see attempt.py
     jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     if shape["processes"] > 1 and job["platform"] == "tpu":
         jax.distributed.initialize()  # its hosts know each other, and which of them is the first
@@ -221,7 +231,9 @@ def _start_jax(job: dict[str, Any], rank: int, meet: Callable[[], str]) -> tuple
     except RuntimeError as error:
         raise Refusal(_no_backend(job["platform"], str(error))) from None
     if len(devices) < shape["devices"]:
-        raise Refusal(f"{shape['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}")
+        raise Refusal(
+            f"{shape['devices']} {job['platform']} devices were asked for and JAX has {len(devices)}"
+        )
     return devices[: shape["devices"]], timing.single_process if shape["processes"] == 1 else _gather
 
 
@@ -251,7 +263,11 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
         "a process": sorted({one["devices"] for one in each}), "kinds": kinds,
     }  # fmt: skip
     shape = job["shape"]
-    wanted = found | shape | {"a process": [shape["devices"] // shape["processes"]], "kinds": [job["device_kind"] or kinds[0]]}
+    wanted = (
+        found
+        | shape
+        | {"a process": [shape["devices"] // shape["processes"]], "kinds": [job["device_kind"] or kinds[0]]}
+    )
     if found != wanted:
         raise Refusal(f"asked for {wanted}, and got {found} on {', '.join(nodes)}")
     held = [(one["host"], core) for one in each for core in one["cores"] or ()]
@@ -260,7 +276,9 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
             f"{len(held)} cores were asked for and {', '.join(nodes)} have {len(set(held))} between them; "
             "oversubscribe=true checks more without drawing them as scaling"
         )
-    return {"hosts": nodes, "cores": sorted(core for _, core in set(held)) or None, "shape": shape} | job["beside"]
+    return {"hosts": nodes, "cores": sorted(core for _, core in set(held)) or None, "shape": shape} | job[
+        "beside"
+    ]
 
 
 def _gather(values: list[float]) -> list[list[float]]:
@@ -270,7 +288,10 @@ def _gather(values: list[float]) -> list[list[float]]:
 
     # As bytes, because JAX would round a float64 where x64 is off.
     sent = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
-    return [list(map(float, np.frombuffer(row.tobytes(), np.float64))) for row in multihost_utils.process_allgather(sent)]
+    return [
+        list(map(float, np.frombuffer(row.tobytes(), np.float64)))
+        for row in multihost_utils.process_allgather(sent)
+    ]
 
 
 def _address(nodes: int) -> str:

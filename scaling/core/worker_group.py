@@ -35,7 +35,9 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no or
 class Transport(Protocol):
     """How worker processes are started on other nodes; see scaling/transport."""
 
-    def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
         """Return the commands that start the workers of a shape: one for each, or one for all."""
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -118,7 +120,9 @@ class WorkerGroup:
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         """Return why a process ended by itself."""
-        lines = [line for line in self.processes[rank].stderr_lines() if not line.startswith(user_frames.MARK)]
+        lines = [
+            line for line in self.processes[rank].stderr_lines() if not line.startswith(user_frames.MARK)
+        ]
         # srun reports a signal like this.
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         ended = self.processes[rank].explain_exit(status, _relevant_lines(lines))
@@ -161,7 +165,9 @@ def open_worker_group(
             )  # fmt: skip
             stack.callback(process.close, *((_LEAVE_SECONDS, _STEP_SECONDS) if transport else ()))
             group.processes.append(process)
-            own = {"rank": rank} if len(commands) == shape.processes else {}  # srun gives the workers of a step their ranks
+            own = (
+                {"rank": rank} if len(commands) == shape.processes else {}
+            )  # srun gives the workers of a step their ranks
             process.send(first | own | ({} if transport else {"parent": process.pid, "lock": lock}))
         try:
             for event in group.receive(_START_SECONDS):
@@ -183,7 +189,9 @@ def _deliver_with_rank(events: "queue.Queue[Event]", rank: int) -> Any:
 def _worker_variables(variant: Variant, platform: str, transport: Transport | None) -> dict[str, str]:
     """Return the environment variables of a worker, without XLA_FLAGS: it sets those that its own jaxlib needs."""
     kept = transport.environment(os.environ) if transport else dict(os.environ)
-    return kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
+    return (
+        kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
+    )
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:

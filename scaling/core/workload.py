@@ -40,7 +40,9 @@ from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
 Inputs = Mapping[str, Any]
-_WORKLOAD = re.compile(r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE)
+_WORKLOAD = re.compile(
+    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
+)
 
 
 class Reference(NamedTuple):
@@ -120,7 +122,9 @@ class Workload:
     def names(self) -> tuple[str, ...]:
         """The inputs to differentiate by, with the leaves of pytrees one by one."""
         draws = {**self.points, **self.shared}
-        return tuple(leaf for name in self.wrt.split("+") for leaf in pytrees.names_under(name, draws) or [name])
+        return tuple(
+            leaf for name in self.wrt.split("+") for leaf in pytrees.names_under(name, draws) or [name]
+        )
 
 
 @functools.cache
@@ -154,7 +158,9 @@ def module(name: str) -> ModuleType:
     except Exception as error:
         raise Refusal(f"workload {name!r} cannot be imported: {type(error).__name__}: {error}") from None
     if not callable(getattr(found, "workload", None)):
-        raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; see README.md, 'A function of your own'")
+        raise Refusal(
+            f"workload {name!r} has no function workload(case) -> Workload; see README.md, 'A function of your own'"
+        )
     return found
 
 
@@ -178,7 +184,11 @@ def _refuse_shadowed(name: str) -> None:
     ours = Path(__file__).parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            if file.is_file() and file.resolve().parent != ours.resolve() and _WORKLOAD.search(file.read_text(errors="replace")):
+            if (
+                file.is_file()
+                and file.resolve().parent != ours.resolve()
+                and _WORKLOAD.search(file.read_text(errors="replace"))
+            ):
                 raise Refusal(
                     f"workload={name} is built in, and {file} has the same name: "
                     f"rename that file, such as my_{name}.py, and write workload=my_{name}"
@@ -219,11 +229,17 @@ def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
     nothing reads."""
     settled, found = _settled(case), dict[str, unused_fields.UnusedField]()
     if settled.mode != case.mode:
-        found["mode"] = unused_fields.UnusedField(f"with target={settled.target}, which is the function itself", ("target",))
+        found["mode"] = unused_fields.UnusedField(
+            f"with target={settled.target}, which is the function itself", ("target",)
+        )
     if case.target not in (None, settled.target):
-        found["target"] = unused_fields.UnusedField(f"with mode=value, which computes {settled.target}", ("mode",))
+        found["target"] = unused_fields.UnusedField(
+            f"with mode=value, which computes {settled.target}", ("mode",)
+        )
     if settled.points != case.points and case.points not in settled.sizes.values():
-        found["points"] = unused_fields.UnusedField(f"with target={settled.target}, which has one point", ("target",))
+        found["points"] = unused_fields.UnusedField(
+            f"with target={settled.target}, which has one point", ("target",)
+        )
     dropped = unused_fields.unused_fields(settled)
     result = defaults(dropped) | _laid_out(settled)
     found |= {
@@ -232,7 +248,9 @@ def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
     if case.formulation is not None and settled.formulation is None and "formulation" in dropped:
         found["formulation"] = dropped["formulation"]
     if case.engine != JAX:
-        why = unused_fields.UnusedField(f"with engine={case.engine}, which is called in its own way", ("engine",))
+        why = unused_fields.UnusedField(
+            f"with engine={case.engine}, which is called in its own way", ("engine",)
+        )
         own = extensions.load("peers").complete_case(settled) | {"cache": None}
         found |= {name: why for name, value in own.items() if getattr(settled, name) != value}
     return found
@@ -250,14 +268,18 @@ def _settled(case: Case) -> Case:
     known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
     if target not in known:
         raise unknown_name(f"target of {case.workload}", target, known)
-    if target in values or case.ad_mode.is_value:  # the function itself has one mode, and that mode no other target
+    if (
+        target in values or case.ad_mode.is_value
+    ):  # the function itself has one mode, and that mode no other target
         case = dataclasses.replace(case, mode="value")
         target = target if target in values else values[0]
     variant = _chosen(case, "variant", tuple(getattr(of, "VARIANTS", ())))
     written = getattr(of, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
     formulation = _chosen(case, "formulation", written, _peer_formulations(case))
-    formulation = None if formulation in written[:1] else formulation  # its own first choice goes without saying
+    formulation = (
+        None if formulation in written[:1] else formulation
+    )  # its own first choice goes without saying
     dtypes = tuple(getattr(of, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
@@ -268,7 +290,9 @@ def _settled(case: Case) -> Case:
     sizes = {k: case.points if v == "points" else v for k, v in own.items()} | dict(case.sizes)
     points = 1 if target in getattr(of, "SINGLE", ()) else case.points
     formulation = None if case.ad_mode.by_workload else formulation  # written by hand, as it is
-    return dataclasses.replace(case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points)
+    return dataclasses.replace(
+        case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points
+    )
 
 
 def _peer_formulations(case: Case) -> tuple[str, ...]:
@@ -311,17 +335,25 @@ def build(case: Case, make: Make = make) -> Workload:
     """Return the workload of a case with `wrt` settled and pytrees flattened: leaves are inputs, a result is
     one array.
     """
-    own = dataclasses.replace(case, formulation=None) if case.formulation in _peer_formulations(case) else case
+    own = (
+        dataclasses.replace(case, formulation=None) if case.formulation in _peer_formulations(case) else case
+    )
     made = make(own)
     if not isinstance(made, Workload):
-        raise Refusal(f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}")
+        raise Refusal(
+            f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}"
+        )
     made = _flattened(case, made)
     if case.target in SECOND:
-        by_hand = made.whole_modes if made.second else {}  # of the first derivative, where nobody speaks of a second
+        by_hand = (
+            made.whole_modes if made.second else {}
+        )  # of the first derivative, where nobody speaks of a second
         return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None, own=None)
     asked = made.reduce if case.reduce is None else None if case.reduce == "whole" else case.reduce
     left, by_hand = None, made.whole_modes
-    if asked != made.reduce and not case.ad_mode.is_value:  # a whole Jacobian written by hand can still be reduced, a sum cannot
+    if (
+        asked != made.reduce and not case.ad_mode.is_value
+    ):  # a whole Jacobian written by hand can still be reduced, a sum cannot
         left, by_hand = asked, by_hand if made.reduce is None and asked != "points" else {}
     return dataclasses.replace(made, reduce=asked, own=made.reduce, left=left, whole_modes=by_hand)
 
@@ -362,15 +394,21 @@ def _check_functions(name: str, made: Workload) -> None:
     if made.reduce not in (None, *reductions):
         raise unknown_name("reduce", made.reduce, reductions)
     if not isinstance(made.wrt, str):
-        raise Refusal(f"wrt of {name!r} must be names joined by '+', such as 'x+params', not {pytrees.describe(made.wrt)}")
+        raise Refusal(
+            f"wrt of {name!r} must be names joined by '+', such as 'x+params', not {pytrees.describe(made.wrt)}"
+        )
     if not isinstance(made.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
         raise Refusal(f"whole_modes of {name!r} must be {words}, not {pytrees.describe(made.whole_modes)}")
     for mode in made.whole_modes:
         if mode not in (known := [each.name for each in MODES.values() if not each.has_seeds]):
             raise unknown_name(f"mode in whole_modes of {name!r}", mode, known)
-    functions = {field: getattr(made, field) for field in ("whole", "reference", "second", "pattern", "nonzeros")}
-    given = {field: value for field, value in functions.items() if value is not None} | {"function": made.function}
+    functions = {
+        field: getattr(made, field) for field in ("whole", "reference", "second", "pattern", "nonzeros")
+    }
+    given = {field: value for field, value in functions.items() if value is not None} | {
+        "function": made.function
+    }
     for what, value in {**given, **made.whole_modes}.items():
         if not callable(value):
             raise Refusal(f"{what} of {name!r} must be a function, not {pytrees.describe(value)}")
@@ -384,7 +422,12 @@ def _by(case: Case, made: Workload) -> str:
     real = [leaf for leaf in draws if not draws[leaf].integer]
     wrt = case.wrt or made.wrt or pytrees.top_level(draws)[0]
     shared = pytrees.top_level(leaf for leaf in made.shared if leaf in real)
-    if case.wrt is None and case.reduce == "points" and shared and not _leaves(case, wrt, draws) <= set(made.shared):
+    if (
+        case.wrt is None
+        and case.reduce == "points"
+        and shared
+        and not _leaves(case, wrt, draws) <= set(made.shared)
+    ):
         wrt = "+".join(shared)  # of a sum over points, by what these share
     _leaves(case, wrt, draws)
     return wrt

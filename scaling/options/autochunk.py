@@ -87,8 +87,14 @@ def compile_largest(
         words = settings.missing_memory(one) or one.overflow or ""
         if not words:
             kept[blocks] = one
-        resting = dataclasses.replace(one, needs={**one.needs, "temp_bytes": 0}) if one.needs.get("temp_bytes") else one
-        return MemoryNeed(one.bytes_while_running, not words, bool(words) and settings.missing_memory(resting) is not None)
+        resting = (
+            dataclasses.replace(one, needs={**one.needs, "temp_bytes": 0})
+            if one.needs.get("temp_bytes")
+            else one
+        )
+        return MemoryNeed(
+            one.bytes_while_running, not words, bool(words) and settings.missing_memory(resting) is not None
+        )
 
     found = find_blocks(case, workload, sizes, need, _known(settings.known_blocks))
     if found.blocks is not None:
@@ -130,7 +136,9 @@ def find_blocks(
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
         if storage == HOST and not can_offload(case, workload):
             continue
-        fitting = [first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))]
+        fitting = [
+            first for ladder in _ladders(case, workload, sizes, storage) if (first := _first(ladder, tried))
+        ]
         if not fitting and not (storage == DEVICE and tried(Blocks()).hopeless):
             fitting = [first for first in [_first(_last(case, workload, sizes, storage), tried)] if first]
         if fitting:

@@ -48,5 +48,7 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
 def _count_hits() -> list[str]:
     """Return the list to which JAX appends every cache hit from now on."""
     hits: list[str] = []
-    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
+    )
     return hits

@@ -77,17 +77,26 @@ def _of(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: D
     return slices.reduce_columns(of) if part.columns else slices.reduce_rows(of)
 
 
-def _in_pieces(case: Case, part: LinearMapPart, over_points: Callable, shared: Named, here: DevicePosition) -> Any:
+def _in_pieces(
+    case: Case, part: LinearMapPart, over_points: Callable, shared: Named, here: DevicePosition
+) -> Any:
     """Return the derivative computed piece by piece, each all-reduced as soon as it is computed."""
-    spans = [("", ceil_div(part.seeds, case.axes[1]))] if part.columns else [(name, shared[name].size) for name in part.names]
+    spans = (
+        [("", ceil_div(part.seeds, case.axes[1]))]
+        if part.columns
+        else [(name, shared[name].size) for name in part.names]
+    )
     pieces = [_Piece(name, *ends) for name, size in spans for ends in _cuts(size)]
     compute = _some_seeds if part.columns else _some_numbers
     made = [
-        here.over_all(over_points(lambda total, piece=piece: compute(case, part, total, shared, here, piece))) for piece in pieces
+        here.over_all(over_points(lambda total, piece=piece: compute(case, part, total, shared, here, piece)))
+        for piece in pieces
     ]
     if part.columns:
         return jnp.concatenate(made)
-    by_name = {name: [a for piece, a in zip(pieces, made, strict=True) if piece.name == name] for name in part.names}
+    by_name = {
+        name: [a for piece, a in zip(pieces, made, strict=True) if piece.name == name] for name in part.names
+    }
     return [jnp.concatenate(by_name[name]).reshape(shared[name].shape) for name in part.names]
 
 
@@ -96,14 +105,18 @@ def _cuts(size: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in itertools.pairwise(ends) if a < b]
 
 
-def _some_seeds(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
+def _some_seeds(
+    case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece
+) -> Any:
     """Return the derivative along some of the seeds: (seeds,)."""
     of = slices.linear_map(case, part, total, shared, None, here)
     some = SeedRange(of.some.first + piece.start, piece.stop - piece.start, of.some.chunk)
     return slices.reduce_columns(of._replace(some=some)).reshape(-1)
 
 
-def _some_numbers(case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece) -> Any:
+def _some_numbers(
+    case: Case, part: LinearMapPart, total: Callable, shared: Named, here: DevicePosition, piece: _Piece
+) -> Any:
     """Return the derivative by some numbers of one input: (numbers,)."""
     whole = shared[piece.name].reshape(-1)
 

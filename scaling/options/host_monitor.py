@@ -101,17 +101,27 @@ def find_disturbances(started: HostReading) -> list[str]:
 def _processor_counts(cores: Sequence[int]) -> list[list[int]]:
     """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells
     zeros."""
-    lines = [line.split() for line in (environment.contents("/proc/stat") or "").splitlines() if line.startswith("cpu")]
+    lines = [
+        line.split()
+        for line in (environment.contents("/proc/stat") or "").splitlines()
+        if line.startswith("cpu")
+    ]
     ours = {f"cpu{core}" for core in cores}
-    return [[int(word) for word in words[1:9]] for words in lines if words[0] in ours and set(words[1:]) != {"0"}]
+    return [
+        [int(word) for word in words[1:9]] for words in lines if words[0] in ours and set(words[1:]) != {"0"}
+    ]
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    told = [environment.contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores]
+    told = [
+        environment.contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores
+    ]
     if any(told):
         return [int(kilohertz) / 1000 if kilohertz and kilohertz.isdigit() else None for kilohertz in told]
     text = environment.contents("/proc/cpuinfo") or ""
-    numbers, clocks = (re.findall(rf"^{what}\s*: (\S+)$", text, re.MULTILINE) for what in ("processor", "cpu MHz"))
+    numbers, clocks = (
+        re.findall(rf"^{what}\s*: (\S+)$", text, re.MULTILINE) for what in ("processor", "cpu MHz")
+    )
     mhz = {number: float(clock) for number, clock in zip(numbers, clocks, strict=False) if clock[0].isdigit()}
     return [mhz.get(str(core)) for core in cores]
 
@@ -127,14 +137,18 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     found: dict[str, ctypes.c_void_p] = {}
     for index in range(_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
         handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # the size that NVML asks for
-        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # refused where it is another job's
+        if nvml(
+            "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
+        ):  # refused where it is another job's
             found[name.value.decode() if nvml("nvmlDeviceGetUUID", handle, name, 96) else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found.values())
     picked: list[ctypes.c_void_p] = []
     for word in (word.strip() for word in visible.split(",")):
-        alike = [handle for name, handle in found.items() if word.startswith("GPU-") and name.startswith(word)]
+        alike = [
+            handle for name, handle in found.items() if word.startswith("GPU-") and name.startswith(word)
+        ]
         alike += list(found.values())[int(word) :][:1] if word.isdigit() else []
         if len(alike) != 1:
             break

@@ -101,7 +101,11 @@ def _fewer(sizes: DerivativeShape, seeds: int) -> DerivativeShape:
     """Return the shape of a step with so many seeds."""
     (part,) = sizes.parts
     fewer = dataclasses.replace(sizes, parts=(dataclasses.replace(part, seeds=seeds),))
-    return dataclasses.replace(fewer, inputs=seeds) if part.columns else dataclasses.replace(fewer, outputs=seeds)
+    return (
+        dataclasses.replace(fewer, inputs=seeds)
+        if part.columns
+        else dataclasses.replace(fewer, outputs=seeds)
+    )
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
@@ -129,7 +133,9 @@ def make_offload_runner(
     """
     host = {name: inputs.point_rows(case, workload, name, 0, case.points) for name in workload.points}
     staying = {
-        name: inputs.place_inputs(plan.case, workload, program, names=[name])[0] for name in program.arguments if name not in host
+        name: inputs.place_inputs(plan.case, workload, program, names=[name])[0]
+        for name in program.arguments
+        if name not in host
     }
     starts = {step.seed: _placed_start(plan, workload, program, step.seed) for step in plan.steps}
     result: list[np.ndarray] = []

@@ -38,7 +38,9 @@ _ACCELERATOR = _CPU | {
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
     """Whether a study, or one that is a part of it, asks for ceilings."""
-    return bool(study.get("ceilings")) or any(are_wanted(part) for part in (study.get("parts") or {}).values())
+    return bool(study.get("ceilings")) or any(
+        are_wanted(part) for part in (study.get("parts") or {}).values()
+    )
 
 
 def peak_cells(of: Sequence[GridCell], platform: str) -> list[GridCell]:

@@ -37,7 +37,9 @@ class Batch:
 
     def sharing(self, place: int) -> int:
         """How many leading entries of an input have their seeds together: the points, where each has its own."""
-        own = self.workload.names[place] in self.workload.points or self.case.target in SECOND  # a Hessian is by copies
+        own = (
+            self.workload.names[place] in self.workload.points or self.case.target in SECOND
+        )  # a Hessian is by copies
         return self.case.points if own and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
@@ -66,7 +68,10 @@ class Batch:
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
         """The parts of `columns` or `rows` as (points, outputs, inputs)."""
-        points, outputs = self.case.points, 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
+        points, outputs = (
+            self.case.points,
+            1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs,
+        )
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
         elif self.case.batch == "vmap":
@@ -77,11 +82,15 @@ class Batch:
         return column.sum(axis=-1) if self.workload.reduce else column
 
 
-def batch(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any) -> Batch:
+def batch(
+    case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
+) -> Batch:
     """The batch of a case of formulas.py in a library like NumPy."""
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     assert formula is not None
-    named = {name: array.astype(case.dtype) for name, array in arrays.items()}  # an integer times float32 would be float64
+    named = {
+        name: array.astype(case.dtype) for name, array in arrays.items()
+    }  # an integer times float32 would be float64
     for name in copied(case, workload):
         named[name] = np.broadcast_to(named[name], (case.points, *named[name].shape))
 
@@ -139,4 +148,6 @@ def refused(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str 
     between = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
     needs = case.points * (2 * result + 8 * between) * (8 if case.dtype == "float64" else 4)
     has = available()
-    return None if has is None or needs <= has else f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB"
+    return (
+        None if has is None or needs <= has else f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB"
+    )

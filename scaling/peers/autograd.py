@@ -97,7 +97,11 @@ def _product(mode: str, f: Any, x: tuple) -> Any:
         out = []
         for place, a in enumerate(x):
             each = _seeds.seeds(a, len(a))
-            out.append(np.stack([inner((*zeros[:place], e, *zeros[place + 1 :]))[1].reshape(-1) for e in each], axis=1))
+            out.append(
+                np.stack(
+                    [inner((*zeros[:place], e, *zeros[place + 1 :]))[1].reshape(-1) for e in each], axis=1
+                )
+            )
         return tuple(out)
 
     return entries

@@ -27,7 +27,12 @@ THREADS = True
 JIT = (False, True)
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
-_SECOND_WEIGHTS = {"fwd_over_rev": (1, 0), "rev_over_fwd": (0, 1), "rev_over_rev": (1, 1), "fwd_over_fwd": (0, 0)}  # inner, outer
+_SECOND_WEIGHTS = {
+    "fwd_over_rev": (1, 0),
+    "rev_over_fwd": (0, 1),
+    "rev_over_rev": (1, 1),
+    "fwd_over_fwd": (0, 0),
+}  # inner, outer
 _MODES = ("value", *_WEIGHTS, *HESSIAN)
 _MOST = 2_000_000  # instructions of a graph
 _MOST_COMPILED = 40_000  # of one that a C compiler is given: some seconds
@@ -58,7 +63,9 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
 def _too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     """The sizes for which a graph of scalars is absurd, told from the sizes alone."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
-    value = {"rbf": s["m"] * (5 + 3 * s["d"]), "linear": 2 * s["p"] * s["o"], "residual": 400, "poisson": 6}[case.workload]
+    value = {"rbf": s["m"] * (5 + 3 * s["d"]), "linear": 2 * s["p"] * s["o"], "residual": 400, "poisson": 6}[
+        case.workload
+    ]
     value *= case.points if case.batch == "whole" else 1
     graph = value * (1 if case.ad_mode.is_value else 3) * (sizes.inputs if case.target == "hessian" else 1)
     most = _MOST_COMPILED if case.jit else _MOST
@@ -72,11 +79,15 @@ def _too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     return None
 
 
-def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
+def prepare(
+    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
+) -> Prepared:
     """The graph, and its inputs and result in memory that it reads and writes without conversion."""
     began = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
-    each = -(-points // threads)  # points of a thread; the last one repeats the last point until it has as many
+    each = -(
+        -points // threads
+    )  # points of a thread; the last one repeats the last point until it has as many
     graph, passes = _graph(case, workload, sizes, arrays)
     mapped = graph.map(each) if each > 1 else graph
     mapped = mapped.map(threads, "thread", threads) if threads > 1 else mapped
@@ -95,7 +106,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
         return result
 
     def collect(got: np.ndarray) -> np.ndarray:
-        assert len(held) == len(arrays)  # the buffer points at them: they live as long as what is returned here
+        assert len(held) == len(
+            arrays
+        )  # the buffer points at them: they live as long as what is returned here
         return got[:points]
 
     return Prepared(call, collect, compile_seconds=made, passes=passes)
@@ -131,7 +144,12 @@ def _graph(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarra
         return ca.Function("point", inputs, [ca.densify(found)]), passes
     with tempfile.TemporaryDirectory() as folder:  # the library that is loaded from it stays
         # Straight-line scalar code runs as fast with -O1 as with -O3, which takes several times as long to translate it.
-        options = {"compiler": "cc", "flags": ["-O1", "-march=native"], "directory": f"{folder}/", "cleanup": False}
+        options = {
+            "compiler": "cc",
+            "flags": ["-O1", "-march=native"],
+            "directory": f"{folder}/",
+            "cleanup": False,
+        }
         jit: dict[str, Any] = {"jit": True, "compiler": "shell", "jit_options": options, "jit_cleanup": False}
         return ca.Function("point", inputs, [ca.densify(found)], jit), passes
 
@@ -142,7 +160,9 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
         inner, outer = _SECOND_WEIGHTS[case.mode]
         gradient = ca.vec(_jacobian(ca, y, x, inner)[0])
         if case.target == "hvp":
-            return ca.jtimes(gradient, x, x, bool(outer)), None  # transposed, for reverse: a Hessian is symmetric
+            return ca.jtimes(
+                gradient, x, x, bool(outer)
+            ), None  # transposed, for reverse: a Hessian is symmetric
         hessian, _ = _jacobian(ca, gradient, x, outer)
         return hessian.T, None
     if case.ad_mode.single_seed:
@@ -188,4 +208,9 @@ def _poisson(ca: Any, case: Case, c: Any, lam: Any) -> Any:
     return ca.sum1(c * ca.log(lam) - lam)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"rbf": _rbf, "linear": _linear, "residual": _residual, "poisson": _poisson}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "rbf": _rbf,
+    "linear": _linear,
+    "residual": _residual,
+    "poisson": _poisson,
+}

@@ -32,14 +32,25 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     """Traced, differentiated and compiled ahead of time, as one XLA program."""
     import jax
 
-    with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision(case.precision):
+    with (
+        jax.default_device(jax.local_devices(backend="cpu")[0]),
+        jax.default_matmul_precision(case.precision),
+    ):
         function, x, rest = _batch(case, workload, arrays)
         batch = _seeds.Batch(case, workload, sizes, function, x)
         derivative = {"value": _value, "jacfwd": _columns}.get(case.mode, _rows)
         began = time.perf_counter()
-        compiled = jax.jit(lambda x, rest: derivative(batch, lambda *z: function(*z, *rest), x)).lower(x, rest).compile()
+        compiled = (
+            jax.jit(lambda x, rest: derivative(batch, lambda *z: function(*z, *rest), x))
+            .lower(x, rest)
+            .compile()
+        )
         seconds = time.perf_counter() - began
-    collect = np.asarray if case.ad_mode.is_value else lambda parts: batch.collect([np.asarray(part) for part in parts])
+    collect = (
+        np.asarray
+        if case.ad_mode.is_value
+        else lambda parts: batch.collect([np.asarray(part) for part in parts])
+    )
     return Prepared(lambda: jax.block_until_ready(compiled(x, rest)), collect, seconds, sizes.passes or None)
 
 
@@ -59,7 +70,9 @@ def _batch(case: Case, workload: Any, arrays: dict[str, np.ndarray]) -> tuple[Ca
     else:
         axes = [0 if name in workload.points or name in copied else None for name in order]
         function = jax.vmap(lambda *z: workload.function(**dict(zip(order, z, strict=True))), axes)
-    x, rest = (tuple(named[name] for name in names) for names in (workload.names, order[len(workload.names) :]))
+    x, rest = (
+        tuple(named[name] for name in names) for names in (workload.names, order[len(workload.names) :])
+    )
     if not case.ad_mode.is_value and " sort[" in str(jax.make_jaxpr(function)(*x, *rest)):
         raise NotImplementedError("Enzyme's derivative of a sort ends the process")  # enzyme_ad 0.0.16
     return enzyme_jax_ir()(function), x, rest

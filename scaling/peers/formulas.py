@@ -23,7 +23,9 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
             ("source", "product"): _rbf_product, ("source", "rowwise"): _rbf_rowwise,
             ("squared", "product"): _rbf_squared_product, ("squared", "rowwise"): _rbf_squared,
         }  # fmt: skip
-        plain = "rowwise" if case.variant == "squared" else "product"  # what the workload does where nothing is said
+        plain = (
+            "rowwise" if case.variant == "squared" else "product"
+        )  # what the workload does where nothing is said
         return partial(functions[case.variant or "source", case.formulation or plain], np)
     if case.workload == "residual":
         dot = _dot if case.formulation == "dot" else _dot_as_sum

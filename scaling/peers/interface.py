@@ -61,7 +61,9 @@ _NO_PEERS = {"formulas", "interface"}  # modules of this folder that are not pee
 
 def built_in() -> list[str]:
     """The names of the peers that come with the package."""
-    return sorted({m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name[0] != "_"} - _NO_PEERS)
+    return sorted(
+        {m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name[0] != "_"} - _NO_PEERS
+    )
 
 
 def module(engine: str) -> ModuleType:
@@ -140,7 +142,11 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 def formulations(case: Case) -> tuple[str, ...]:
     """The formulations of a workload that only this case's engine knows."""
-    return () if case.engine == JAX else tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
+    return (
+        ()
+        if case.engine == JAX
+        else tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
+    )
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
@@ -149,8 +155,17 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     if case.devices > 1 and not getattr(of, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
     if case.reduce is not None or case.seeds != "identity" or case.ad_mode.parts:
-        asked = "mode=mixed" if case.ad_mode.parts else f"reduce={case.reduce}" if case.reduce else f"seeds={case.seeds}"
-        return "not_offered", f"{case.engine} is not asked for {asked}, which is made of JAX's linear maps here"
+        asked = (
+            "mode=mixed"
+            if case.ad_mode.parts
+            else f"reduce={case.reduce}"
+            if case.reduce
+            else f"seeds={case.seeds}"
+        )
+        return (
+            "not_offered",
+            f"{case.engine} is not asked for {asked}, which is made of JAX's linear maps here",
+        )
     if words := of.unfit(case, workload, sizes):
         return "not_offered", words
     if words := missing(case.engine):
@@ -161,5 +176,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 def collected(case: Case, result: np.ndarray, due: tuple[int, int, int]) -> np.ndarray:
     """What a peer returned, in the shape that is due; anything else is refused."""
     if np.size(result) != math.prod(due):
-        raise Refusal(f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}, where {due} is due")
+        raise Refusal(
+            f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}, where {due} is due"
+        )
     return np.asarray(result).reshape(due)

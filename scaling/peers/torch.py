@@ -29,7 +29,12 @@ JIT = (False, True)
 
 _MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_ALIVE = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates of a seed that are there at once, as measured
+_ALIVE = {
+    "rbf": 2,
+    "linear": 2,
+    "residual": 6,
+    "poisson": 4,
+}  # intermediates of a seed that are there at once, as measured
 _ALIVE_TWICE = 36  # of a seed of a Hessian
 
 Arrays = tuple[Any, ...]
@@ -64,16 +69,22 @@ def _needs(case: Case, workload: Any, sizes: Any) -> int:
     size = {name: math.prod(draw.shape) for name, draw in {**workload.points, **workload.shared}.items()}
     by, mode = sum(size[name] for name in workload.names), case.ad_mode
     reverse, second = mode.seed == COTANGENT, mode.order == 2
-    wide = max(sizes.values, size.get("d", 0), size.get("support", 0) if case.formulation == "rowwise" else 0)  # of one point
+    wide = max(
+        sizes.values, size.get("d", 0), size.get("support", 0) if case.formulation == "rowwise" else 0
+    )  # of one point
     rows = by * (1 if case.batch == "whole" and not sizes.summed else case.points)
     slices = rows if reverse or second else case.points * (1 if workload.reduce else sizes.values)
     at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
     alive = _ALIVE_TWICE if second and not mode.pass_per_output else _ALIVE[case.workload]
-    numbers = 8 * case.points * wide + alive * at_once * case.points * wide + sizes.seeds**2 + sizes.seeds * slices
+    numbers = (
+        8 * case.points * wide + alive * at_once * case.points * wide + sizes.seeds**2 + sizes.seeds * slices
+    )
     return _BYTES[case.dtype] * numbers
 
 
-def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
+def prepare(
+    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
+) -> Prepared:
     """The derivative as a function of tensors that are there already, compiled if the case asks for it."""
     import torch
 
@@ -93,7 +104,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
 
     def collect(result: Arrays) -> np.ndarray:  # slices lead: rows in reverse mode, columns elsewhere
         parts = [part.detach().to(torch.promote_types(part.dtype, torch.float32)).numpy() for part in result]
-        whole = np.concatenate([part.reshape(rows if reverse else columns, points, -1) for part in parts], axis=2)
+        whole = np.concatenate(
+            [part.reshape(rows if reverse else columns, points, -1) for part in parts], axis=2
+        )
         return whole.transpose((1, 0, 2) if reverse else (1, 2, 0))
 
     return Prepared(lambda: derivative(*x), collect, seconds, sizes.passes or None)
@@ -113,7 +126,9 @@ def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
     return tensor.detach().requires_grad_(by_autograd)
 
 
-def _compiled(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
+def _compiled(
+    torch: Any, derivative: Callable[..., Arrays], x: Arrays
+) -> tuple[Callable[..., Arrays], float]:
     """The derivative compiled, and the seconds of its first call. No cache helps, nor does another process."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
@@ -127,7 +142,9 @@ def _compiled(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple
     return compiled, time.perf_counter() - began
 
 
-def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any], x: Arrays) -> Callable[..., Arrays]:
+def _derivative(
+    torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any], x: Arrays
+) -> Callable[..., Arrays]:
     """x -> the slices of the derivative, an array or one for each input: (seeds, points, ...), seeds left out where it is one.
 
     The seeds are there before the call: made inside, a compiled derivative takes up to thirty times as long.
@@ -138,7 +155,9 @@ def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mappin
         return lambda *x: (f(*x),)
     if case.ad_mode.seed == COTANGENT:
         y = f(*x).detach()
-        cotangents = (torch.ones_like(y)[None],) if case.ad_mode.single_seed else _identity(torch, (y,), [ride])
+        cotangents = (
+            (torch.ones_like(y)[None],) if case.ad_mode.single_seed else _identity(torch, (y,), [ride])
+        )
         return lambda *x: _rows(torch, case, workload, f, x, cotangents)
     tangents = _identity(torch, x, [ride and name in workload.points for name in workload.names])
     if case.ad_mode.order == 1:
@@ -148,10 +167,14 @@ def _derivative(torch: Any, case: Case, workload: Any, sizes: Any, named: Mappin
     return lambda *x: _over_seeds(torch, case, _hessian(torch, case, f, x, tangents), tangents)
 
 
-def _function(torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
+def _function(
+    torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]
+) -> Callable[..., Any]:
     """The function of the batch by what it is differentiated by: (points, outputs), (points,) or, of a summed batch, ()."""
     dtype = getattr(torch, case.dtype)
-    log_gamma = (lambda k: torch.special.gammaln(k.to(dtype))) if case.ad_mode.is_value else None  # of integers it is a float32
+    log_gamma = (
+        (lambda k: torch.special.gammaln(k.to(dtype))) if case.ad_mode.is_value else None
+    )  # of integers it is a float32
     of = _linear if case.workload == "linear" else formulas.function(case, torch, log_gamma)
     assert of is not None
 
@@ -170,8 +193,13 @@ def _linear(X: Any, W: Any) -> Any:
 def _identity(torch: Any, like: Arrays, ride: list[bool]) -> Arrays:
     """The rows of an identity matrix as seeds, (seeds, *shape) for each array; where points ride along, the same for each."""
     shapes = [a.shape[1:] if rides else a.shape for a, rides in zip(like, ride, strict=True)]
-    rows = torch.eye(sum(map(math.prod, shapes)), dtype=like[0].dtype).split([math.prod(shape) for shape in shapes], dim=1)
-    rows = [row.reshape(len(row), *[1] * rides, *shape) for row, rides, shape in zip(rows, ride, shapes, strict=True)]
+    rows = torch.eye(sum(map(math.prod, shapes)), dtype=like[0].dtype).split(
+        [math.prod(shape) for shape in shapes], dim=1
+    )
+    rows = [
+        row.reshape(len(row), *[1] * rides, *shape)
+        for row, rides, shape in zip(rows, ride, shapes, strict=True)
+    ]
     return tuple(row.expand(len(row), *a.shape) for row, a in zip(rows, like, strict=True))
 
 
@@ -182,7 +210,9 @@ def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) ->
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
-def _columns(torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> Arrays:
+def _columns(
+    torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
+) -> Arrays:
     """One JVP per seed. Eager and with one seed, dual numbers without torch.func take 0.7 of its time."""
     from torch.autograd import forward_ad
 
@@ -195,7 +225,9 @@ def _columns(torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Ar
     return _over_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
 
 
-def _rows(torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays) -> Arrays:
+def _rows(
+    torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
+) -> Arrays:
     """One VJP per seed, after one forward pass that they share; added up where the outputs are."""
     rows = _over_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
@@ -229,7 +261,9 @@ def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents:
     maps: dict[str, Callable[[], LinearMap]] = {
         "rev_over_rev": rev_over_rev,
         "fwd_over_rev": lambda: lambda v: torch.func.jvp(torch.func.grad(total, every), x, v)[1],
-        "rev_over_fwd": lambda: lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x),
+        "rev_over_fwd": lambda: (
+            lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x)
+        ),
         "fwd_over_fwd": lambda: lambda v: (torch.func.jvp(gradient, x, v)[1],),
     }
     return maps[case.mode]()

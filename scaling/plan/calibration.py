@@ -29,11 +29,16 @@ def calibrated(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
             "then hardware.ceilings=results/linear"
         )
     found = [timing for timing in found if timing.environment == last.environment]
-    by_devices = {devices: [t for t in found if t.case.devices == devices] for devices in sorted({t.case.devices for t in found})}
+    by_devices = {
+        devices: [t for t in found if t.case.devices == devices]
+        for devices in sorted({t.case.devices for t in found})
+    }
     kind = last.records[0].environment.get("device_kind")
     rates = tuple(made for devices, some in by_devices.items() if (made := _rates(devices, some)))
     if not rates:
-        raise Refusal(f"hardware={hardware.name}: no copy beside an empty call was measured; run that study again")
+        raise Refusal(
+            f"hardware={hardware.name}: no copy beside an empty call was measured; run that study again"
+        )
     told = {**hardware.told, "rates": [dataclasses.asdict(each) for each in rates]}
     return dataclasses.replace(hardware, device_kind=kind, rates=rates, told=told)
 
@@ -49,7 +54,9 @@ def _rates(devices: int, timings: list[Timing]) -> Rates | None:
         else:  # less what asking for it took
             floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
             work, took = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
-            speeds.setdefault((case.target, case.dtype, case.precision), []).append((float(work), work / took))
+            speeds.setdefault((case.target, case.dtype, case.precision), []).append(
+                (float(work), work / took)
+            )
 
     def fastest(target: str, dtype: str = "float32", precision: str = "highest") -> float | None:
         return max((speed for _, speed in speeds.get((target, dtype, precision), ())), default=None)
@@ -62,7 +69,9 @@ def _rates(devices: int, timings: list[Timing]) -> Rates | None:
     if not copies or not calls:
         return None
     products = {
-        dtype: dict.fromkeys(PRECISIONS, max(filter(None, (fastest("matmul", dtype, p) for p in PRECISIONS)), default=None))
+        dtype: dict.fromkeys(
+            PRECISIONS, max(filter(None, (fastest("matmul", dtype, p) for p in PRECISIONS)), default=None)
+        )
         for dtype in DTYPES
     }
     return Rates(
@@ -72,7 +81,9 @@ def _rates(devices: int, timings: list[Timing]) -> Rates | None:
     )  # fmt: skip
 
 
-def _network(devices: int, speed: float | None, floors: dict[tuple[str | None, str], float], call: float) -> tuple[Level, ...]:
+def _network(
+    devices: int, speed: float | None, floors: dict[tuple[str | None, str], float], call: float
+) -> tuple[Level, ...]:
     """The cores as one level: what a sum over so many took, as if it had gone round a ring."""
     asked = min((seconds for (target, _), seconds in floors.items() if target == "collective"), default=None)
     if devices < 2 or speed is None or asked is None:

@@ -39,7 +39,9 @@ class CompilePool:
         shared = _Shared(tell)
         for case in sorted(cases, key=lambda case: -case.devices):
             shared.waiting.put(case)
-        threads = [threading.Thread(target=self._work, args=(shared, begin), daemon=True) for _ in range(self.size)]
+        threads = [
+            threading.Thread(target=self._work, args=(shared, begin), daemon=True) for _ in range(self.size)
+        ]
         for thread in threads:
             thread.start()
         # In pieces, so that Ctrl-C is heard, and a full disk does not wait for what is still being compiled.
@@ -62,12 +64,16 @@ class CompilePool:
     def _planner(self) -> Any:
         side = Variant("plan", module="scaling.plan.compile_worker", variables=VARIABLES)
         try:
-            with open_worker_group(self.header, side, ProcessShape(1), str(self.header["platform"]), None) as made:
+            with open_worker_group(
+                self.header, side, ProcessShape(1), str(self.header["platform"]), None
+            ) as made:
                 yield made
         except WorkerDied as lost:
             raise AllocationLost(f"the planner did not start: {lost}") from None
 
-    def _one(self, planner: WorkerGroup, case: Case, shared: "_Shared", begin: Callable[[Case], None]) -> bool:
+    def _one(
+        self, planner: WorkerGroup, case: Case, shared: "_Shared", begin: Callable[[Case], None]
+    ) -> bool:
         """Bring a case to its end; whether the planner is still there."""
         begin(case)
         try:
@@ -80,7 +86,9 @@ class CompilePool:
             words = str(lost) or f"no end after {self.seconds:g} s (case_seconds)"
             shared.ended(case, {"status": "failed", "reason": lost.reason, "text": words})
             return False
-        shared.ended(case, {name: value for name, value in said.items() if name not in ("event", "key", "rank")})
+        shared.ended(
+            case, {name: value for name, value in said.items() if name not in ("event", "key", "rank")}
+        )
         return True
 
     def _forgotten(self, planner: WorkerGroup, case: Case) -> bool:
@@ -102,7 +110,9 @@ class _Shared:
     tell: Tell
     waiting: "queue.Queue[Case]" = field(default_factory=queue.Queue)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    alike: dict[str, list[Case]] = field(default_factory=dict)  # by program: the case that is compiled, and those that follow
+    alike: dict[str, list[Case]] = field(
+        default_factory=dict
+    )  # by program: the case that is compiled, and those that follow
     known: dict[str, tuple[Case, Found]] = field(default_factory=dict)  # by program: what came of it
     programs: dict[Case, str] = field(default_factory=dict)
     failure: BaseException | None = None

@@ -76,7 +76,11 @@ def _failed(error: Exception) -> dict[str, Any]:
     if isinstance(error, Refusal):
         return {"status": "skipped", "reason": "not_defined", "text": str(error)}
     reason = "out_of_memory" if memory.ran_out(f"{type(error).__name__} {error}") else "error"
-    return {"status": "failed", "reason": reason, "text": environment.scrub(f"{type(error).__name__}: {error}")[:500]}
+    return {
+        "status": "failed",
+        "reason": reason,
+        "text": environment.scrub(f"{type(error).__name__}: {error}")[:500],
+    }
 
 
 class _Traced:
@@ -91,11 +95,15 @@ class _Traced:
         jax.config.update("jax_enable_x64", case.dtype == "float64")
         self.job, self.case = job, case
         place = job["places"][str(case.devices)]
-        self.devices = topology.devices(job["platform"], case.devices, job["target"], tuple(place), job["per_host"])
+        self.devices = topology.devices(
+            job["platform"], case.devices, job["target"], tuple(place), job["per_host"]
+        )
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         coloring = self.sizes.coloring
-        self.found: dict[str, Any] = measurement.fields_of(measurement.coloring_facts(coloring)) if coloring else {}
+        self.found: dict[str, Any] = (
+            measurement.fields_of(measurement.coloring_facts(coloring)) if coloring else {}
+        )
         # What fits is found by compiling, so that nothing is known of it before.
         self.program = None if case.chunk == AUTO else self._program()
 
@@ -125,7 +133,11 @@ class _Traced:
         if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
             return _told(made.words)
         taken, limit = one.bytes_while_running, self.case.memory_limit or self.job["memory"]
-        return f"needs {format_bytes(taken)}, a device has {format_bytes(limit)}" if taken and limit and taken > limit else None
+        return (
+            f"needs {format_bytes(taken)}, a device has {format_bytes(limit)}"
+            if taken and limit and taken > limit
+            else None
+        )
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
@@ -149,15 +161,23 @@ class _Traced:
         except shape.TooLarge as error:
             return self.found | capacity | _failed(error)
         read = hlo_cost.read(one.stages.compiled.as_text())
-        self.found |= measurement.fields_of(program_stats.program_work(one, self.devices, read)) | {**one.needs} | capacity
+        self.found |= (
+            measurement.fields_of(program_stats.program_work(one, self.devices, read))
+            | {**one.needs}
+            | capacity
+        )
         self.found |= {
             "passes": shape.count_passes(one.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes),
         }
-        self.found |= {name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")}
+        self.found |= {
+            name: getattr(one.stages, name) for name in ("trace_seconds", "lower_seconds", "compile_seconds")
+        }
         self.found |= {"blocks": one.blocks, "peak_bytes": one.bytes_while_running}
         self.found |= {"compulsory_bytes": one.compulsory_bytes}
-        self.found |= _optimised(read, one.steps) | {"messages": [hlo_cost.as_work(message) for message in read.messages]}
+        self.found |= _optimised(read, one.steps) | {
+            "messages": [hlo_cost.as_work(message) for message in read.messages]
+        }
         if words := program_stats.unexpected_collectives(self.case, read.collectives):
             return self.found | {"status": "failed", "reason": "collective", "text": words}
         return self.found | {"status": "planned"}
@@ -189,7 +209,10 @@ def _exhausted(program: Any, devices: int, words: str) -> _Exhausted:
 
     given, used = list(program.arguments.values()), _used(words)
     inside = sum(size(one, one.sharding.shard_shape(one.shape)) for one in given)
-    out = sum(size(one, one.shape) for one in jax.tree.leaves(jax.eval_shape(program.function, *given))) // devices
+    out = (
+        sum(size(one, one.shape) for one in jax.tree.leaves(jax.eval_shape(program.function, *given)))
+        // devices
+    )
     return _Exhausted(words, inside, out, None if used is None else max(0, used - inside - out))
 
 
@@ -197,7 +220,9 @@ def _exhausted(program: Any, devices: int, words: str) -> _Exhausted:
 _NO_TILES = "Couldn't find output tile sizes"
 _BY_LIBRARY = {"xla_gpu_enable_triton_gemm": False}
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
-_TOGETHER = re.compile(r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b")
+_TOGETHER = re.compile(
+    r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
+)
 
 
 def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
@@ -213,10 +238,24 @@ def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None
     if case.axes[1] == 1:  # then its place among the seeds is always the first
         text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
     alone = not _TOGETHER.search(text)
-    constants = [hashlib.sha256(memoryview(const).tobytes()).hexdigest() for const in map(_plain, getattr(jaxpr, "consts", ()))]
+    constants = [
+        hashlib.sha256(memoryview(const).tobytes()).hexdigest()
+        for const in map(_plain, getattr(jaxpr, "consts", ()))
+    ]
     place = None if alone else (case.devices, case.axes)
     told = json.dumps(
-        [text, constants, case.api, case.dtype, case.precision, case.storage, case.memory_limit, place, steps, padding]
+        [
+            text,
+            constants,
+            case.api,
+            case.dtype,
+            case.precision,
+            case.storage,
+            case.memory_limit,
+            place,
+            steps,
+            padding,
+        ]
     )
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -249,7 +288,9 @@ def _optimised(read: Any, steps: int) -> dict[str, Any]:
     for kernel in read.kernels:
         counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
     kernels = [as_work(dataclasses.replace(kernel, times=times)) for kernel, times in counts.items()]
-    flops = sum((k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items())
+    flops = sum(
+        (k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items()
+    )
     return {
         "kernels": kernels,
         "program_flops": flops,

@@ -27,6 +27,8 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
 def device_hours(records: list[Record], settings: RunSettings) -> tuple[float, float, int]:
     """What measuring all of these would take in all replicates, by both ends of the predictions, and how many are not known."""
     known = [record for record in records if record.predicted is not None]
-    ends = (sum((seconds(r, settings, end) or 0.0) * r.case.devices for r in known) for end in ("low", "high"))
+    ends = (
+        sum((seconds(r, settings, end) or 0.0) * r.case.devices for r in known) for end in ("low", "high")
+    )
     low, high = (total * settings.replicates / 3600 for total in ends)
     return low, high, len(records) - len(known)

@@ -38,7 +38,9 @@ class Rates:
     """What one device does in a second, of so many that work at the same time, and what asking costs."""
 
     devices: int
-    bandwidth: tuple[tuple[float, float], ...]  # (bytes of a kernel, bytes a second): of the largest that is no more
+    bandwidth: tuple[
+        tuple[float, float], ...
+    ]  # (bytes of a kernel, bytes a second): of the largest that is no more
     products: Mapping[str, Mapping[str, float | None]]  # by dtype and precision
     arithmetic: Mapping[str, float | None]  # by dtype, as all below
     divisions: Mapping[str, float | None]
@@ -63,14 +65,20 @@ class Hardware:
     platform: str
     device_kind: str | None
     memory: float | None  # bytes of a device; None: what this host has, shared out
-    rates: tuple[Rates, ...]  # by how many devices work, the fewest first; of a CPU, those that were measured on it
+    rates: tuple[
+        Rates, ...
+    ]  # by how many devices work, the fewest first; of a CPU, those that were measured on it
     attained: tuple[float, float]  # the share of these rates that programs reach, uniform in its logarithm
-    asking: tuple[float, float]  # how many times the seconds of a call and of a kernel's beginning asking takes, likewise
+    asking: tuple[
+        float, float
+    ]  # how many times the seconds of a call and of a kernel's beginning asking takes, likewise
     jitter: float
     stragglers: Mapping[str, float]
     per_host: int
     per_chip: int
-    slices: tuple[tuple[int, ...], ...]  # of a torus, in chips, first one of them; empty: any count up to a host, and any hosts
+    slices: tuple[
+        tuple[int, ...], ...
+    ]  # of a torus, in chips, first one of them; empty: any count up to a host, and any hosts
     most: int  # devices, the largest number that is compiled
     price: float | None
     target: Mapping[str, Any] | None
@@ -84,7 +92,11 @@ class Hardware:
 
     def at(self, devices: int) -> Rates:
         """The rates of a device while so many work; those of the next smaller number where that was not looked at."""
-        return max((each for each in self.rates if each.devices <= devices), key=lambda each: each.devices, default=self.rates[0])
+        return max(
+            (each for each in self.rates if each.devices <= devices),
+            key=lambda each: each.devices,
+            default=self.rates[0],
+        )
 
     def shape(self, devices: int) -> tuple[int, ...] | None:
         """The slice, in chips, that has so many devices; None if none has, () where there are no slices."""
@@ -148,7 +160,9 @@ class _Given:
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         known = (
-            {f.name for f in dataclasses.fields(Hardware)} | {f.name for f in dataclasses.fields(Rates)} | {"sources", "ceilings"}
+            {f.name for f in dataclasses.fields(Hardware)}
+            | {f.name for f in dataclasses.fields(Rates)}
+            | {"sources", "ceilings"}
         )
         for name in told:
             if name not in known - {"told", "rates", "devices"}:
@@ -200,11 +214,18 @@ class _Given:
 
     def span(self, name: str) -> tuple[float, float]:
         value = self.told.get(name)
-        if not isinstance(value, list) or len(value) != 2 or not all(map(_positive, value)) or value[0] > value[1]:
+        if (
+            not isinstance(value, list)
+            or len(value) != 2
+            or not all(map(_positive, value))
+            or value[0] > value[1]
+        ):
             raise self.refusal(name, "two positive numbers such as [0.4, 0.9]")
         return float(value[0]), float(value[1])
 
-    def by_dtype(self, name: str, otherwise: Mapping[str, float | None] | None = None) -> Mapping[str, float | None]:
+    def by_dtype(
+        self, name: str, otherwise: Mapping[str, float | None] | None = None
+    ) -> Mapping[str, float | None]:
         value = self.told.get(name)
         if value is None and otherwise is not None:
             return otherwise
@@ -257,14 +278,17 @@ def _network(given: _Given) -> tuple[Level, ...]:
     levels = given.told.get("network")
     if not isinstance(levels, list) or not levels or not all(isinstance(each, Mapping) for each in levels):
         raise given.refusal(
-            "network", "a list of levels, such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}"
+            "network",
+            "a list of levels, such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}",
         )
     made = []
     for each in levels:
         try:
             level = Level(**each)
         except TypeError:
-            raise given.refusal("network", f"made of {', '.join(f.name for f in dataclasses.fields(Level))}") from None
+            raise given.refusal(
+                "network", f"made of {', '.join(f.name for f in dataclasses.fields(Level))}"
+            ) from None
         if level.shape not in SHAPES:
             raise unknown_name("shape of hardware.network", level.shape, SHAPES)
         if not (_positive(level.bandwidth) and _positive(level.latency)):
@@ -279,9 +303,15 @@ def _network(given: _Given) -> tuple[Level, ...]:
 
 def _stragglers(given: _Given) -> Mapping[str, float]:
     value = given.told.get("stragglers")
-    if not isinstance(value, Mapping) or set(value) != {"share", "slowdown"} or not all(map(_positive, value.values())):
+    if (
+        not isinstance(value, Mapping)
+        or set(value) != {"share", "slowdown"}
+        or not all(map(_positive, value.values()))
+    ):
         raise given.refusal("stragglers", "such as {share: 1.0e-4, slowdown: 1.5}")
-    if not (value["share"] < 1 <= value["slowdown"]):  # the share of devices that are slower, and how many times
+    if not (
+        value["share"] < 1 <= value["slowdown"]
+    ):  # the share of devices that are slower, and how many times
         raise given.refusal("stragglers", "a share under 1 and a slowdown of 1 or more")
     return {name: float(each) for name, each in value.items()}
 

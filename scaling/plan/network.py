@@ -28,7 +28,9 @@ class CollectiveCost(NamedTuple):
         return CollectiveCost(self.latency * share, self.transfer * share)
 
 
-def collective(kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()) -> CollectiveCost:
+def collective(
+    kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
+) -> CollectiveCost:
     """What a collective of so many bytes costs, the larger of what a device gives and gets. shape: of the torus, in chips."""
     if devices < 2 or not levels:
         return CollectiveCost(0.0, 0.0)
@@ -45,15 +47,21 @@ def collective(kind: str, size: float, devices: int, levels: tuple[Level, ...], 
     return CollectiveCost(math.ceil(math.log2(devices)) * level.latency, size / level.bandwidth)
 
 
-def _all_reduce(size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]) -> CollectiveCost:
+def _all_reduce(
+    size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
+) -> CollectiveCost:
     """On the innermost level; where that is too small, reduced there, summed over the next level, and spread again."""
     level, beyond = levels[0], levels[1:]
     within = min(devices, level.devices or devices)
-    inner = _torus(size, shape, level) if level.shape == "torus" and shape else _ring_or_tree(size, within, level)
+    inner = (
+        _torus(size, shape, level) if level.shape == "torus" and shape else _ring_or_tree(size, within, level)
+    )
     if within == devices or not beyond:
         return inner
     # A level says how many devices it joins; each group of those within is now one.
-    beyond = tuple(replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in beyond)
+    beyond = tuple(
+        replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in beyond
+    )
     outer = _all_reduce(size / within, math.ceil(devices / within), beyond, ())
     return CollectiveCost(inner.latency + outer.latency, inner.transfer + outer.transfer)
 
@@ -62,7 +70,9 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
     """The faster of a ring, which sends least, and a tree, which has fewest steps."""
     if devices < 2:
         return CollectiveCost(0.0, 0.0)
-    ring = CollectiveCost(2 * (devices - 1) * level.latency, 2 * (devices - 1) / devices * size / level.bandwidth)
+    ring = CollectiveCost(
+        2 * (devices - 1) * level.latency, 2 * (devices - 1) / devices * size / level.bandwidth
+    )
     tree = CollectiveCost(2 * math.ceil(math.log2(devices)) * level.latency, 2 * size / level.bandwidth)
     return min(ring, tree, key=lambda cost: cost.seconds)
 

@@ -28,8 +28,15 @@ from scaling.plan.compile_pool import CompilePool, Found
 from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
 
-_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}  # any of them will do
-_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, or an installation of CUDA, where XLA looks for one
+_COMPILERS = {
+    "tpu": ("libtpu",),
+    "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
+    "cpu": ("jaxlib",),
+}  # any of them will do
+_ASSEMBLERS = (
+    "nvidia-cuda-nvcc-cu12",
+    "nvidia-cuda-nvcc",
+)  # for GPUs, or an installation of CUDA, where XLA looks for one
 _CUDA = Path("/usr/local/cuda")
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
 Listener = Callable[[dict[str, Any]], None]
@@ -88,16 +95,22 @@ def read_plan(config: dict[str, Any], name: str) -> PlanJob:
     defaults = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}
     for option, value in defaults.items():
         if config[option] != value:
-            raise Refusal(f"{option}={config[option]} has no effect here: it is an option of `scaling run`; leave it out")
+            raise Refusal(
+                f"{option}={config[option]} has no effect here: it is an option of `scaling run`; leave it out"
+            )
     folder = store.results_folder(config["results"])
     settings, deadline = RunSettings.from_config(config), config["deadline"]
-    a_number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
+    a_number = (
+        isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
+    )
     if deadline is not None and not a_number:
         raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
     hardware = machines.from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":
-        hardware = calibration.calibrated(hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder))))
+        hardware = calibration.calibrated(
+            hardware, _ceilings(Path(str(config["hardware"].get("ceilings") or folder)))
+        )
         hardware = dataclasses.replace(hardware, memory=_of_this_host())
     cells = _cells(config, hardware)
     for count in sorted({cell.case.devices for cell in cells}):
@@ -141,8 +154,14 @@ def prepare_plan(job: PlanJob, note: preflight.Note = preflight.no_note) -> Plan
     hardware = job.hardware
     compiler = _compiler(hardware)
     answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)
-    around = {answer.environment_key: _environment(job, compiler, answer.environment_key) for answer in answers}
-    past = {(r.key, r.environment["digest"]) for r in store.load(job.folder).plans if r.good} if job.folder.is_dir() else set()
+    around = {
+        answer.environment_key: _environment(job, compiler, answer.environment_key) for answer in answers
+    }
+    past = (
+        {(r.key, r.environment["digest"]) for r in store.load(job.folder).plans if r.good}
+        if job.folder.is_dir()
+        else set()
+    )
     todo, unfit, stand_ins, done = [], [], dict[Case, Case](), 0
     for answer in answers:
         if (answer.case.key, around[answer.environment_key]["digest"]) in past:
@@ -152,7 +171,13 @@ def prepare_plan(job: PlanJob, note: preflight.Note = preflight.no_note) -> Plan
         elif answer.case.devices <= hardware.most:
             todo.append(answer)
         elif (twin := stand_in(answer.case, hardware)) is None:
-            unfit.append((answer, "not_defined", f"no program on {hardware.most} devices or fewer does what each of these would"))
+            unfit.append(
+                (
+                    answer,
+                    "not_defined",
+                    f"no program on {hardware.most} devices or fewer does what each of these would",
+                )
+            )
         else:
             stand_ins[answer.case] = twin
             todo.append(answer)
@@ -213,7 +238,9 @@ def _environment(job: PlanJob, compiler: tuple[str, str], around: tuple) -> dict
     hardware = job.hardware
     told = {"name": hardware.name, "digest": hardware.digest, compiler[0]: compiler[1]}
     flags = environment.variables(hardware.platform)
-    return environment.describe(hardware.platform, hardware.device_kind, flags, around[0], None, hardware=told)
+    return environment.describe(
+        hardware.platform, hardware.device_kind, flags, around[0], None, hardware=told
+    )
 
 
 def run(made: PlanResult, listener: Listener, workers: int | None = None) -> None:
@@ -260,7 +287,9 @@ def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> F
         return found
     beyond = case != compiled
     messages = (
-        [m | ({"group": case.devices} if m["group"] == compiled.devices else {}) for m in found["messages"]] if beyond else None
+        [m | ({"group": case.devices} if m["group"] == compiled.devices else {}) for m in found["messages"]]
+        if beyond
+        else None
     )
     own = found | ({"messages": messages, "compiled_as": compiled.key} if beyond else {})
     if "host" in (compiled.storage, (found.get("blocks") or {}).get("storage")):
@@ -271,7 +300,9 @@ def predicted(case: Case, compiled: Case, hardware: Hardware, found: Found) -> F
     return own | {"predicted": dataclasses.asdict(time) | {"by": "formula" if beyond else "program"}}
 
 
-def _conclude(made: PlanResult, writer: store.Writer, listener: Listener, answer: Examined, found: Found) -> None:
+def _conclude(
+    made: PlanResult, writer: store.Writer, listener: Listener, answer: Examined, found: Found
+) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     record = Record(answer.case, found["status"], made.environments[answer.environment_key], started_at=now)
     record = dataclasses.replace(record, **found)
@@ -289,18 +320,31 @@ def _manifest(made: PlanResult) -> dict[str, Any]:
     """What plan-NAME.json says: the hardware as it was planned for, and the study as it was asked for."""
     job = made.job
     scaling = {cell.scaling for cell in job.cells}
-    before = store.read_json(_file(job))  # of another study in the same folder, perhaps, whose curves are of another kind
+    before = store.read_json(
+        _file(job)
+    )  # of another study in the same folder, perhaps, whose curves are of another kind
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
         scaling |= set(map(str, before["scaling"]))
-    hardware = dict(job.hardware.told) | {"digest": job.hardware.digest, "device_kind": job.hardware.device_kind}
-    return store.stamp() | {"study": job.name, "title": job.title, "scaling": sorted(scaling), "hardware": hardware}
+    hardware = dict(job.hardware.told) | {
+        "digest": job.hardware.digest,
+        "device_kind": job.hardware.device_kind,
+    }
+    return store.stamp() | {
+        "study": job.name,
+        "title": job.title,
+        "scaling": sorted(scaling),
+        "hardware": hardware,
+    }
 
 
 def describe_estimate(made: PlanResult) -> str:
     """What will be done, in a line."""
     failed = sum(answer.failure is not None for answer, *_ in made.unfit)
     skipped = len(made.unfit) - failed
-    job, words = made.job, [f"{len(made.answers)} cases to compile", f"{made.done} done before", f"{skipped} skipped"]
+    job, words = (
+        made.job,
+        [f"{len(made.answers)} cases to compile", f"{made.done} done before", f"{skipped} skipped"],
+    )
     words += [f"{failed} failed before the start"] if failed else []
     return f"{job.name} for {job.hardware.title}: {', '.join(words)}; results in {job.folder}"
 

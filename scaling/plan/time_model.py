@@ -24,7 +24,9 @@ _KEPT = 100
 _SEED = 0
 _LEVEL = (2.5, 97.5)  # per cent
 
-Work = dict[str, float]  # of a kernel or a message, by the names of the fields of kernels.py; what is not there is 0, or once
+Work = dict[
+    str, float
+]  # of a kernel or a message, by the names of the fields of kernels.py; what is not there is 0, or once
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,14 @@ class TimeEstimate:
     communication: float
     waiting: float  # for the slowest device
     bound: str | None
-    draws: list[float]  # seconds of the first machines that were drawn, the same ones for every program: for ratios of two
+    draws: list[
+        float
+    ]  # seconds of the first machines that were drawn, the same ones for every program: for ratios of two
 
 
-def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]) -> TimeEstimate | str:
+def estimate(
+    case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
+) -> TimeEstimate | str:
     """How long a call takes on as many devices as the case has; in words, what the hardware has no rate for."""
     with np.errstate(all="ignore"):  # of figures that nothing has, such as a byte a year
         drawn = draw_rates(case, hardware, kernels, messages)
@@ -57,7 +63,9 @@ def estimate(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: 
     parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
     call, compute, communication, waiting = (float(np.median(part)) for part in parts)
     kept = [float(f"{seconds:.4g}") for seconds in drawn.seconds[:_KEPT]]
-    return TimeEstimate(float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound, kept)
+    return TimeEstimate(
+        float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound, kept
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,9 @@ class RateDraws:
         return self.call + self.compute + self.communication + self.waiting
 
 
-def draw_rates(case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]) -> RateDraws | str:
+def draw_rates(
+    case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
+) -> RateDraws | str:
     """The same as draws."""
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         return "how often a loop runs is not known before it does"
@@ -108,7 +118,9 @@ def _between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
-def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None] | str:
+def _spent(
+    case: Case, rates: Rates, kernels: Sequence[Work]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None] | str:
     """Of each kernel the seconds of moving and of working at full rates, and how often it runs; what takes most of both."""
     speeds: dict[str, float | None] = {
         "products": rates.products[case.dtype][case.precision], "arithmetic": rates.arithmetic[case.dtype],
@@ -120,7 +132,11 @@ def _spent(case: Case, rates: Rates, kernels: Sequence[Work]) -> tuple[np.ndarra
     for k, kernel in enumerate(kernels):
         if library := kernel.get("library"):
             emulated = speeds["arithmetic"] is None  # such as float64 on a TPU
-            return f"no rate of arithmetic in {case.dtype} is known" if emulated else f"what {library} does is not known"
+            return (
+                f"no rate of arithmetic in {case.dtype} is known"
+                if emulated
+                else f"what {library} does is not known"
+            )
         for name, speed in speeds.items():
             if amount := kernel.get(name, 0):
                 if speed is None:
@@ -143,7 +159,13 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 def _sent(message: Work, case: Case, hardware: Hardware, rates: Rates) -> CollectiveCost:
     group = int(message["group"])
-    shape = (hardware.shape(group) or ()) if group <= hardware.most else hardware.slices[-1] if hardware.slices else ()
+    shape = (
+        (hardware.shape(group) or ())
+        if group <= hardware.most
+        else hardware.slices[-1]
+        if hardware.slices
+        else ()
+    )
     cost = collective(str(message.get("kind", "")), message.get("bytes", 0), group, rates.network, shape)
     return cost.times(message.get("times", 1))
 
@@ -155,7 +177,9 @@ def _slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarra
     """
     share, slowdown = hardware.stragglers["share"], hardware.stragglers["slowdown"]
     grid = np.linspace(-6, math.log(slowdown) / hardware.jitter + 6, 4000)  # standard deviations
-    above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(grid - math.log(slowdown) / hardware.jitter)
+    above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(
+        grid - math.log(slowdown) / hardware.jitter
+    )
     wanted = -np.expm1(np.log(uniform) / devices)  # of one device, that it is above what the slowest is
     at = np.interp(-np.log(wanted), -np.log(above), grid)
     return np.maximum(np.exp(hardware.jitter * at), 1.0 if devices > 1 else 0.0)

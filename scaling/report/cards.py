@@ -51,17 +51,25 @@ def make_cards(findings: Findings) -> list[Card]:
     """Return a card for each family, at most _MOST_CARDS."""
     if findings.timings:
         return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)[:_MOST_CARDS]]
-    return [_planned_card(each, curves) for each in findings.forecasts for curves in _group_by_family(each)][:_MOST_CARDS]
+    return [_planned_card(each, curves) for each in findings.forecasts for curves in _group_by_family(each)][
+        :_MOST_CARDS
+    ]
 
 
 def _group_by_family(forecast: Forecast) -> list[list[PredictedCurve]]:
     """Return the predicted curves of the largest problem of each family; values and derivatives written
     by hand are left out.
     """
-    modes = (curve for curve in forecast.curves if not (curve.case.ad_mode.is_value or curve.case.ad_mode.closed_form))
+    modes = (
+        curve
+        for curve in forecast.curves
+        if not (curve.case.ad_mode.is_value or curve.case.ad_mode.closed_form)
+    )
     problems = group_by(modes, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()
-    return [max((same for _, same in items), key=lambda same: problem_size(same[0].case)) for items in families]
+    return [
+        max((same for _, same in items), key=lambda same: problem_size(same[0].case)) for items in families
+    ]
 
 
 def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
@@ -69,11 +77,19 @@ def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
     least = {id(curve): min(curve.points, key=lambda point: point.seconds) for curve in curves}
     best = min(curves, key=lambda curve: least[id(curve)].seconds)
     point, mode = least[id(best)], method_of(best.case).name
-    rivals = [(least[id(curve)].seconds, method_of(curve.case).name) for curve in curves if method_of(curve.case).name != mode]
+    rivals = [
+        (least[id(curve)].seconds, method_of(curve.case).name)
+        for curve in curves
+        if method_of(curve.case).name != mode
+    ]
     seconds, name = min(rivals, default=(0.0, ""))
     beside = f": {name} takes {format_ratio(seconds / point.seconds)} as long" if rivals else ""
     base = best.points[0].devices
-    against = f"efficiency {format_percentage(point.efficiency)} of {count_of(base, 'device')}" if point.devices > base else ""
+    against = (
+        f"efficiency {format_percentage(point.efficiency)} of {count_of(base, 'device')}"
+        if point.devices > base
+        else ""
+    )
     return Card(
         f"{family_name(best.case)}, planned for {forecast.title}",
         size_name(point.record.case),

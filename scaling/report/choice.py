@@ -34,7 +34,10 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the same without values, the fastest on the most devices first."""
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
-    return [sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds)) for curves in rows]
+    return [
+        sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
+        for curves in rows
+    ]
 
 
 def _rank_problem(curves: Sequence[Curve]) -> tuple[bool, int]:

@@ -83,8 +83,15 @@ def _to_one_line(text: str) -> str:
 
 def escape_markdown(text: str) -> str:
     """Return plain text as Markdown."""
-    escaped = _MARKDOWN.sub(r"\\\1", _to_one_line(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"^(\d+)([.)])(?=\s|$)|^([-+=])", lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", escaped)
+    escaped = (
+        _MARKDOWN.sub(r"\\\1", _to_one_line(text))
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
+    return re.sub(
+        r"^(\d+)([.)])(?=\s|$)|^([-+=])", lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", escaped
+    )
 
 
 def escape_latex(text: str) -> str:
@@ -117,7 +124,9 @@ def to_latex(blocks: Sequence[DocumentBlock]) -> str:
 def _markdown_table(table: DocumentTable) -> str:
     lines = [table.columns, *table.rows]
     head, *rows = (f"| {' | '.join(map(escape_markdown, line))} |" for line in lines)
-    return "\n".join([f"**{escape_markdown(table.caption)}**", "", head, f"|{' --- |' * len(table.columns)}", *rows])
+    return "\n".join(
+        [f"**{escape_markdown(table.caption)}**", "", head, f"|{' --- |' * len(table.columns)}", *rows]
+    )
 
 
 def _latex_table(table: DocumentTable) -> str:
@@ -140,7 +149,9 @@ def _latex_figure(figure: DocumentFigure) -> str:
 
 
 def _latex_items(items: ItemList) -> str:
-    return "\n".join(["\\begin{itemize}", *(f"  \\item {escape_latex(text)}" for text in items.texts), "\\end{itemize}"])
+    return "\n".join(
+        ["\\begin{itemize}", *(f"  \\item {escape_latex(text)}" for text in items.texts), "\\end{itemize}"]
+    )
 
 
 _MARKDOWN_OF: dict[type, Callable] = {
@@ -151,7 +162,9 @@ _MARKDOWN_OF: dict[type, Callable] = {
     DocumentFigure: lambda figure: f"![{escape_markdown(figure.caption)}]({figure.shown})",
 }
 _LATEX_OF: dict[type, Callable] = {
-    Heading: lambda heading: f"\\{'section' if heading.level == 1 else 'subsection'}{{{escape_latex(heading.text)}}}",
+    Heading: lambda heading: (
+        f"\\{'section' if heading.level == 1 else 'subsection'}{{{escape_latex(heading.text)}}}"
+    ),
     Paragraph: lambda paragraph: escape_latex(paragraph.text),
     ItemList: _latex_items,
     DocumentTable: _latex_table,

@@ -35,7 +35,9 @@ def write_exports(folder: Path, formats: Collection[str], output: Path | None = 
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refusal(f"cannot write to {target}: {error.strerror}; give another folder with --output PATH") from None
+        raise Refusal(
+            f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
+        ) from None
     return [path for name in dict.fromkeys(formats) for path in FORMATS[name](findings, target)]
 
 
@@ -82,7 +84,9 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
             rows = iter(table.rows)
             while batch := list(itertools.islice(rows, _BATCH)):
                 writer.write_table(
-                    pyarrow.Table.from_pylist([_convert_row(row, table.column_types) for row in batch], schema=schema)
+                    pyarrow.Table.from_pylist(
+                        [_convert_row(row, table.column_types) for row in batch], schema=schema
+                    )
                 )
         written.append(output / f"{table.name}.parquet")
     return written

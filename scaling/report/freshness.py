@@ -27,7 +27,11 @@ def inputs_digest(folder: Path) -> str:
 def is_current(folder: Path, digest: str) -> bool:
     """Return whether the report was written from inputs with this digest, and is complete."""
     state = store.read_json(folder / "report" / _STATE)
-    if not isinstance(state, dict) or state.get("digest") != digest or not isinstance(state.get("files"), list):
+    if (
+        not isinstance(state, dict)
+        or state.get("digest") != digest
+        or not isinstance(state.get("files"), list)
+    ):
         return False
     return all((folder / "report" / str(name)).is_file() for name in (*state["files"], "index.html"))
 

@@ -79,7 +79,9 @@ def _describe_cases(ok: Sequence[Record]) -> list[str]:
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
     cases = count_of(len({record.key for record in ok}), "case")
     return [
-        (f"{cases} of {workloads}, measured on {_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}."),
+        (
+            f"{cases} of {workloads}, measured on {_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}."
+        ),
         f"Methods: {named}.",
         *([f"{len(settings)} memory settings were measured."] if len(settings) > 1 else []),
         *_describe_devices(ok),
@@ -93,7 +95,9 @@ def _describe_devices(ok: Sequence[Record]) -> list[str]:
     sentences = []
     if on_cpu:
         which = "" if len(bound) == len(on_cpu) else f" in {len(bound)} of {count_of(len(on_cpu), 'record')}"
-        sentences.append(f"A CPU device is a core that the process was bound to before it started JAX{which}.")
+        sentences.append(
+            f"A CPU device is a core that the process was bound to before it started JAX{which}."
+        )
     if shared := sum(not record.honest for record in ok):
         sentences.append(
             f"{count_of(shared, 'record')} without a core for each device are in no figure and no table of scaling here."
@@ -103,10 +107,16 @@ def _describe_devices(ok: Sequence[Record]) -> list[str]:
 
 def _describe_samples(ok: Sequence[Record]) -> list[str]:
     processes = Counter((record.key, record.setting, record.honest) for record in ok)
-    stops = Counter(_STOP_REASONS.get(str(record.stop_reason), str(record.stop_reason)) for record in ok if record.stop_reason)
+    stops = Counter(
+        _STOP_REASONS.get(str(record.stop_reason), str(record.stop_reason))
+        for record in ok
+        if record.stop_reason
+    )
     stopped = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
     batches = [record.calls_per_sample for record in ok if record.calls_per_sample]
-    batch = f"; a sample of short calls is of up to {max(batches)} of them" if max(batches, default=1) > 1 else ""
+    batch = (
+        f"; a sample of short calls is of up to {max(batches)} of them" if max(batches, default=1) > 1 else ""
+    )
     count = sum(len(record.seconds) for record in ok)
     return [
         f"A sample is the time of one call, every output waited for, the slowest process counting{batch}.",
@@ -185,7 +195,8 @@ def describe_compute_time(records: Sequence[Record]) -> str:
         unit = "core-hours" if record.environment.get("platform") == "cpu" else "device-hours"
         hours[unit] = hours.get(unit, 0.0) + _count_devices(record) * seconds / 3600
     sentences = (
-        " and ".join(f"{format_number(value)} {unit}" for unit, value in sorted(hours.items()) if value) or "no time at all"
+        " and ".join(f"{format_number(value)} {unit}" for unit, value in sorted(hours.items()) if value)
+        or "no time at all"
     )
     nothing = f", {unknown} of which ended without a time on record and count nothing" if unknown else ""
     return (
@@ -200,7 +211,9 @@ def _count_devices(record: Record) -> int:
     """Return how many devices a record occupied; on a CPU the cores."""
     cores = record.environment.get("cores")
     return (
-        len(cores) if record.environment.get("platform") == "cpu" and isinstance(cores, list) and cores else record.case.devices
+        len(cores)
+        if record.environment.get("platform") == "cpu" and isinstance(cores, list) and cores
+        else record.case.devices
     )
 
 
@@ -220,9 +233,13 @@ def describe_provenance(findings: Findings) -> list[str]:
         records = [record for record in findings.records if record.setting == digest]
         facts: dict[str, dict[str, None]] = {}
         for record in records:
-            for name, value in environment_columns({name: record.environment.get(name) for name in _ENVIRONMENT_FACTS}):
+            for name, value in environment_columns(
+                {name: record.environment.get(name) for name in _ENVIRONMENT_FACTS}
+            ):
                 facts.setdefault(name, {}).update({value: None} if value else {})
-        words = [f"{name.replace('_', ' ')} {' or '.join(values)}" for name, values in facts.items() if values]
+        words = [
+            f"{name.replace('_', ' ')} {' or '.join(values)}" for name, values in facts.items() if values
+        ]
         started = sorted(record.started_at for record in records if record.started_at)
         dates = [f"measured from {started[0]} to {started[-1]}"] if started else []
         text = "; ".join([*words, _describe_commits(records), *dates, count_of(len(records), "record")])
@@ -240,7 +257,9 @@ def _describe_commits(records: Iterable[Record]) -> str:
     commits: dict[str, None] = {}
     for facts in (record.environment for record in records):
         changes = " with changes" if facts.get("dirty") else ""
-        commits[f"commit {facts['commit']}{changes}" if facts.get("commit") else f"no commit, source {facts.get('source')}"] = (
-            None
-        )
+        commits[
+            f"commit {facts['commit']}{changes}"
+            if facts.get("commit")
+            else f"no commit, source {facts.get('source')}"
+        ] = None
     return " or ".join(commits)

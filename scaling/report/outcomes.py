@@ -58,9 +58,9 @@ def outcome_grid(findings: Findings) -> OutcomeGrid | None:
 
 def _describe_method(case: Case) -> str:
     """Return the method and its call in words, without memory setting and mesh."""
-    return (f"{method_of(case).without_memory_setting.name}, {describe_call(replace(case, mesh=None))}").removesuffix(
-        ", the fastest mesh"
-    )
+    return (
+        f"{method_of(case).without_memory_setting.name}, {describe_call(replace(case, mesh=None))}"
+    ).removesuffix(", the fastest mesh")
 
 
 def _outcome_cell(records: Sequence[Record]) -> OutcomeCell | None:
@@ -72,7 +72,9 @@ def _outcome_cell(records: Sequence[Record]) -> OutcomeCell | None:
         return None
     count = Counter(record.status for record in worst.values())
     text = ", ".join(f"{count[status]} {status}" for status in reversed(_WORST) if count[status])
-    return OutcomeCell(next(status for status in _WORST if count[status]), text, tuple(_list_reasons(worst.values())))
+    return OutcomeCell(
+        next(status for status in _WORST if count[status]), text, tuple(_list_reasons(worst.values()))
+    )
 
 
 def _list_reasons(records: Iterable[Record]) -> list[str]:
@@ -89,7 +91,9 @@ def _list_reasons(records: Iterable[Record]) -> list[str]:
 def _describe_problem(case: Case) -> str:
     """Return the problem of a case within its cell."""
     return ", ".join(
-        word for word in (size_name(case), case.mesh and f"mesh {case.mesh}", method_of(case).memory_setting) if word
+        word
+        for word in (size_name(case), case.mesh and f"mesh {case.mesh}", method_of(case).memory_setting)
+        if word
     )
 
 

@@ -47,14 +47,20 @@ def _load_template() -> jinja2.Template:
     return jinja2.Environment(loader=loader, **options).get_template("report.html.jinja")  # type: ignore[arg-type]
 
 
-def render_page(findings: Findings, drawings: Sequence[Drawing], page_tables: Sequence[tables.PageTable]) -> str:
+def render_page(
+    findings: Findings, drawings: Sequence[Drawing], page_tables: Sequence[tables.PageTable]
+) -> str:
     """Return the page as HTML."""
     rows, sentences = summarize(findings)
     plans = planned.plan_sections(findings)
-    of_plans = {section.anchor: next((d for d in drawings if d.name == section.anchor), None) for section in plans}
+    of_plans = {
+        section.anchor: next((d for d in drawings if d.name == section.anchor), None) for section in plans
+    }
     drawings = [drawing for drawing in drawings if drawing.name not in of_plans]
     count = Counter(store.states(findings.records).values())
-    count["planned"] = sum(record.status == "planned" for forecast in findings.forecasts for record in forecast.records)
+    count["planned"] = sum(
+        record.status == "planned" for forecast in findings.forecasts for record in forecast.records
+    )
     by_anchor = {table.anchor: table for table in page_tables}
     fastest = by_anchor.pop("fastest", None)
     context = {
@@ -65,7 +71,8 @@ def render_page(findings: Findings, drawings: Sequence[Drawing], page_tables: Se
         "sentences": planned.leave_out_answers(plans, sentences),
         "plans": [(section, of_plans[section.anchor]) for section in plans],
         "notes": _figure_notes(findings),
-        "fastest": fastest and {"brief": rows, "columns": fastest.columns, "all": fastest.rows if fastest.rows != rows else ()},
+        "fastest": fastest
+        and {"brief": rows, "columns": fastest.columns, "all": fastest.rows if fastest.rows != rows else ()},
         "drawings": drawings,
         "tables": by_anchor.values(),
         "grid": outcomes.outcome_grid(findings),
@@ -85,7 +92,10 @@ def render_page(findings: Findings, drawings: Sequence[Drawing], page_tables: Se
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
     """Return the sentences that go with a figure, by the figure's name."""
     kinds = {kind: [one for one in findings.scaling_fits if one[0].kind == kind] for kind in KINDS}
-    laws = {f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=of)) for kind, of in kinds.items()}
+    laws = {
+        f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=of))
+        for kind, of in kinds.items()
+    }
     stem = file_stems(each.hardware for each in findings.plan_scores)
     laws |= {f"score-{stem[each.hardware]}": describe_score(each) for each in findings.plan_scores}
     return {

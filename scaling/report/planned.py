@@ -110,7 +110,9 @@ def _time_cells(record: Record, efficiency: PredictedPoint | None) -> tuple[str,
     predicted = record.predicted
     if predicted is None:
         return "", "", "", "", ""
-    shares = (_format_share_or_none(predicted[name] / predicted["seconds"]) for name in ("communication", "waiting"))
+    shares = (
+        _format_share_or_none(predicted[name] / predicted["seconds"]) for name in ("communication", "waiting")
+    )
     time = format_duration(predicted["seconds"], predicted["low"], predicted["high"])
     return (
         time,
@@ -160,7 +162,9 @@ def _communication_cells(record: Record) -> tuple[str, str, str]:
     for message in record.messages or ():
         what = f"{message.get('kind')} of {format_bytes(message.get('bytes', 0))} among {message.get('group', 0):,}"
         kinds[what] = kinds.get(what, 0) + message.get("times", 1)
-    sent = "; ".join(what if times == 1 else f"{what}, {format_number(times)} times" for what, times in kinds.items())
+    sent = "; ".join(
+        what if times == 1 else f"{what}, {format_number(times)} times" for what, times in kinds.items()
+    )
     return (
         sent or ("none" if record.messages is not None else ""),
         (record.predicted or {}).get("by", ""),
@@ -171,7 +175,8 @@ def _communication_cells(record: Record) -> tuple[str, str, str]:
 def too_large_rows(forecast: Forecast) -> list[tuple[str, ...]]:
     """Return what does not fit, with its numbers, under TOO_LARGE_COLUMNS."""
     return [
-        (*_identify_case(record.case), *_memory_cells(record), record.text or "") for record in _sort_records(forecast.too_large)
+        (*_identify_case(record.case), *_memory_cells(record), record.text or "")
+        for record in _sort_records(forecast.too_large)
     ]
 
 

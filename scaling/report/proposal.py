@@ -102,7 +102,8 @@ def _copy_figures(report: Path, target: Path, findings: Findings) -> list[Docume
             (target / f"{name}.{ending}").unlink(missing_ok=True)
         files = {ending: report / f"{name}.{ending}" for ending in {*_PAGE_FORMATS, *_PRINT_FORMATS}}
         shown, printed = (
-            next((files[e].name for e in endings if files[e].exists()), None) for endings in (_PAGE_FORMATS, _PRINT_FORMATS)
+            next((files[e].name for e in endings if files[e].exists()), None)
+            for endings in (_PAGE_FORMATS, _PRINT_FORMATS)
         )
         if name.removeprefix("scaling-") in kinds and shown and printed:
             for file in {shown, printed}:
@@ -111,7 +112,9 @@ def _copy_figures(report: Path, target: Path, findings: Findings) -> list[Docume
     return figures
 
 
-def _document_blocks(findings: Findings, figures: Iterable[DocumentFigure], compute_time: str) -> list[DocumentBlock]:
+def _document_blocks(
+    findings: Findings, figures: Iterable[DocumentFigure], compute_time: str
+) -> list[DocumentBlock]:
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
     fits_by_curve = {id(curve): fitted for curve, fitted in findings.scaling_fits}
     results: list[DocumentBlock] = [
@@ -120,7 +123,9 @@ def _document_blocks(findings: Findings, figures: Iterable[DocumentFigure], comp
         *figures,
     ]
     limits: list[DocumentBlock] = (
-        [Heading("Limitations"), ItemList(tuple(sentences))] if (sentences := _list_limitations(findings)) else []
+        [Heading("Limitations"), ItemList(tuple(sentences))]
+        if (sentences := _list_limitations(findings))
+        else []
     )
     return [
         Heading(f"Scaling of {findings.name}", 1),
@@ -159,13 +164,19 @@ def _describe_curve(findings: Findings, curve: Curve, fitted: Iterable[ScalingFi
 
 def _describe_law(law: ScalingFit) -> str:
     parts = " and ".join(
-        (f"a {name} part {'of ' if is_share_determined(estimate.low, estimate.high) else ''}{format_share(*estimate)}")
+        (
+            f"a {name} part {'of ' if is_share_determined(estimate.low, estimate.high) else ''}{format_share(*estimate)}"
+        )
         for name, estimate in law.parts.items()
     )
     name = f"{law.name}'s law" if law.name[0].isupper() else f"The {law.name} law"
     where = f" on {format_number(law.peak)} devices" if law.peak else ""
     known = law.limit if law.determined else None
-    end = f", so that the speed-up over one device would be {format_number(known)} at most{where}{law.doubt}" if known else ""
+    end = (
+        f", so that the speed-up over one device would be {format_number(known)} at most{where}{law.doubt}"
+        if known
+        else ""
+    )
     off = f", though off by {format_percentage(law.spread)}" if law.spread > LARGE_ERROR else ""
     return f"{name} describes it best{off}, with {parts}{end}."
 
@@ -194,7 +205,11 @@ def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
 
 def _format_speedup(point: CurvePoint) -> str:
     known = point.is_baseline
-    return format_ratio(point.speedup) if known else format_ratio(point.speedup, point.speedup_low, point.speedup_high)
+    return (
+        format_ratio(point.speedup)
+        if known
+        else format_ratio(point.speedup, point.speedup_low, point.speedup_high)
+    )
 
 
 def _format_efficiency(point: CurvePoint) -> str:
@@ -206,12 +221,20 @@ def _format_efficiency(point: CurvePoint) -> str:
 def _list_limitations(findings: Findings) -> list[str]:
     """Return what a reader must know before trusting the rest."""
     sentences = [
-        ("Points that grow with the devices, but not at constant work for each, so that they stand in no table here: ")
+        (
+            "Points that grow with the devices, but not at constant work for each, so that they stand in no table here: "
+        )
         + refusal.removeprefix(_NOT_WEAK)
         for refusal in findings.weak_refusals
     ]
     if findings.has_mixed_environments:
-        sentences.append(f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them.")
+        sentences.append(
+            f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
+        )
     sentences += count_unmeasured(findings)
-    broken = [each for each in lint_findings(findings) if each.severity in (ERROR, WARNING) and "weak" not in each.rule]
+    broken = [
+        each
+        for each in lint_findings(findings)
+        if each.severity in (ERROR, WARNING) and "weak" not in each.rule
+    ]
     return sentences + [f"{each.severity.capitalize()}: {each.rule} ({each.count})." for each in broken]

@@ -37,7 +37,9 @@ _NESTED_PARTS: dict[str, dict[str, ColumnType]] = {
     "colors": {"columns": int, "rows": int},
     "checked": {"entries": float, "points": float},
 }
-_PART_COLUMNS = {f"{field}.{name}": kind for field, names in _NESTED_PARTS.items() for name, kind in names.items()}
+_PART_COLUMNS = {
+    f"{field}.{name}": kind for field, names in _NESTED_PARTS.items() for name, kind in names.items()
+}
 _LARGEST_INTEGER = 2**63  # beyond 64-bit integers
 _SUMMARY_COLUMNS = {"samples": int, "seconds_median": float, "seconds_low": float, "seconds_high": float}
 _SCALING_COLUMNS = {
@@ -63,8 +65,14 @@ class ExportTable(NamedTuple):
 
 def _field_types(of: type) -> dict[str, ColumnType]:
     """Return the fields of a dataclass that are one value or a list of values, with their types."""
-    hints = {name: hint for name, hint in typing.get_type_hints(of).items() if name not in (*_NESTED_FIELDS, "sizes")}
-    plain = {name: typing.get_args(hint)[0] for name, hint in hints.items() if isinstance(hint, types.UnionType)}
+    hints = {
+        name: hint
+        for name, hint in typing.get_type_hints(of).items()
+        if name not in (*_NESTED_FIELDS, "sizes")
+    }
+    plain = {
+        name: typing.get_args(hint)[0] for name, hint in hints.items() if isinstance(hint, types.UnionType)
+    }
     return hints | plain
 
 
@@ -114,11 +122,24 @@ def record_rows(findings: Findings) -> list[dict[str, Any]]:
         row |= {name: getattr(record, name) for name in _RECORD_COLUMNS} | _part_cells(record)
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
-            row |= zip(_SUMMARY_COLUMNS, (len(record.seconds), ratios.case_median([record]), low, high), strict=True)
-            for kind, point in findings.points_by_case.get((record.setting, record.case), {}).items() if record.honest else ():
-                row |= {f"{kind}_{name}": getattr(point, name) for name in ("speedup", "efficiency", "baseline_devices")}
+            row |= zip(
+                _SUMMARY_COLUMNS, (len(record.seconds), ratios.case_median([record]), low, high), strict=True
+            )
+            for kind, point in (
+                findings.points_by_case.get((record.setting, record.case), {}).items()
+                if record.honest
+                else ()
+            ):
+                row |= {
+                    f"{kind}_{name}": getattr(point, name)
+                    for name in ("speedup", "efficiency", "baseline_devices")
+                }
                 row["against_jit"] = point.against_jit
-        rows.append(row | {"honest": record.honest} | {f"environment.{k}": v for k, v in environment_columns(record.environment)})
+        rows.append(
+            row
+            | {"honest": record.honest}
+            | {f"environment.{k}": v for k, v in environment_columns(record.environment)}
+        )
     return rows
 
 
@@ -133,7 +154,11 @@ def curve_table(findings: Findings) -> ExportTable:
     return ExportTable(
         "curves",
         _widen_integers(
-            {"name": str, "kind": str} | _IDENTITY_COLUMNS | _CASE_COLUMNS | _size_columns(rows) | _POINT_COLUMNS,
+            {"name": str, "kind": str}
+            | _IDENTITY_COLUMNS
+            | _CASE_COLUMNS
+            | _size_columns(rows)
+            | _POINT_COLUMNS,
             rows,
         ),
         rows,
@@ -156,7 +181,11 @@ def sample_table(findings: Findings) -> ExportTable:
 def _sample_rows(of: Sequence[Record]) -> Iterator[dict[str, Any]]:
     for record in of:
         same = _identity_cells(record) | {"replicate": record.replicate}
-        least = record.seconds_min if len(record.seconds_min) == len(record.seconds) else [None] * len(record.seconds)
+        least = (
+            record.seconds_min
+            if len(record.seconds_min) == len(record.seconds)
+            else [None] * len(record.seconds)
+        )
         for index, (seconds, fastest) in enumerate(zip(record.seconds, least, strict=True)):
             yield same | {"index": index, "seconds": seconds, "seconds_min": fastest}
 
@@ -181,15 +210,21 @@ def plan_table(findings: Findings) -> ExportTable:
     """Return a row for each planned case: what was counted, and the predicted times."""
     rows = []
     for forecast in findings.forecasts:
-        efficiency = {point.record.key: point.efficiency for curve in forecast.curves for point in curve.points}
+        efficiency = {
+            point.record.key: point.efficiency for curve in forecast.curves for point in curve.points
+        }
         for record in forecast.records:
             row = {"hardware": forecast.hardware} | _identity_cells(record) | _case_cells(record.case)
-            row |= {column: (record.predicted or {}).get(name) for name, column in _PREDICTION_COLUMNS.items()}
-            row |= {name: getattr(record, name) for name in _PLAN_FIELDS} | {"efficiency": efficiency.get(record.key)}
+            row |= {
+                column: (record.predicted or {}).get(name) for name, column in _PREDICTION_COLUMNS.items()
+            }
+            row |= {name: getattr(record, name) for name in _PLAN_FIELDS} | {
+                "efficiency": efficiency.get(record.key)
+            }
             rows.append(row | {f"environment.{k}": v for k, v in environment_columns(record.environment)})
-    columns = {column: str if name in ("bound", "by") else float for name, column in _PREDICTION_COLUMNS.items()} | {
-        "efficiency": float
-    }
+    columns = {
+        column: str if name in ("bound", "by") else float for name, column in _PREDICTION_COLUMNS.items()
+    } | {"efficiency": float}
     column_types = (
         {"hardware": str}
         | _IDENTITY_COLUMNS
@@ -200,7 +235,9 @@ def plan_table(findings: Findings) -> ExportTable:
     )
     return ExportTable(
         "plans",
-        _widen_integers(column_types | {n: str for row in rows for n in row if n.startswith("environment.")}, rows),
+        _widen_integers(
+            column_types | {n: str for row in rows for n in row if n.startswith("environment.")}, rows
+        ),
         rows,
     )
 
@@ -232,7 +269,9 @@ def _size_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, ColumnType]:
     return {name: int for row in rows for name in row if name.startswith("sizes.")}
 
 
-def _widen_integers(column_types: Mapping[str, ColumnType], rows: Sequence[Mapping[str, Any]]) -> dict[str, ColumnType]:
+def _widen_integers(
+    column_types: Mapping[str, ColumnType], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, ColumnType]:
     """Return the types, with text for integer columns that hold words or integers beyond 64 bits."""
     names = [name for name, kind in column_types.items() if kind is int]
     large = {name for name in names if any(_exceeds_integer(row.get(name)) for row in rows)}

@@ -31,7 +31,9 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     A word longer than a line stays whole, on a line of its own.
     """
     joined = _UNBREAKABLE.sub(_JOINED, " ".join(clean_text(text).split()))
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return [line.replace(_JOINED, " ") for line in wrapper.wrap(joined)]
 
 
@@ -69,9 +71,7 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     what = f"{family_name(case)} ({size_name(case)}){where}"
     time = f"{answer.format_time(row.first)} on {count_of(case.devices, 'device')}"
     if row.empty:
-        return (
-            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: none is the fastest."
-        )
+        return f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: none is the fastest."
     if row.second is None:
         return f"{what}: {answer.list_measured(row)}, {time}."
     second = format_seconds(method_of(row.second.case).name, row.ratio, row.ratio_low, row.ratio_high)
@@ -84,9 +84,14 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
     """Return the first errors and warnings of lint, and the number of the others."""
     lines = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
-    shown = [_clip_line(f"{each.severity}: {each.rule} ({each.count}); {each.fix}", width) for each in lines[:_MOST_WARNINGS]]
+    shown = [
+        _clip_line(f"{each.severity}: {each.rule} ({each.count}); {each.fix}", width)
+        for each in lines[:_MOST_WARNINGS]
+    ]
     more = len(lines) - len(shown)
-    return shown + ([_clip_line(f"{count_of(more, 'more remark')}: scaling lint {folder}", width)] if more else [])
+    return shown + (
+        [_clip_line(f"{count_of(more, 'more remark')}: scaling lint {folder}", width)] if more else []
+    )
 
 
 def _clip_line(text: str, width: int) -> str:

@@ -140,7 +140,9 @@ def page_tables(findings: Findings) -> list[PageTable]:
         PageTable("fastest", "Fastest mode", "", COLUMNS, table_rows(findings)),
         PageTable("review", "Would a reviewer accept it?", "", lint.COLUMNS, lint.lint_rows(findings)),
         *_plan_tables(findings),
-        PageTable("published", "Published and measured", "", published.COLUMNS, published.published_rows(findings)),
+        PageTable(
+            "published", "Published and measured", "", published.COLUMNS, published.published_rows(findings)
+        ),
         PageTable("laws", "Laws of scaling", _LAW_NOTE, _LAW_COLUMNS, _law_rows(findings)),
         PageTable("growth", "Growth with size", _POWER_NOTE, _GROWTH_COLUMNS, _growth_rows(findings)),
         PageTable("meshes", "Meshes", _MESH_NOTE, _MESH_COLUMNS, _mesh_rows(findings)),
@@ -185,7 +187,11 @@ def _plan_tables(findings: Findings) -> list[PageTable]:
     for scores in findings.plan_scores:
         title = f"Predicted against measured: {scores.hardware}"
         rows = planned.score_rows(scores)
-        tables.append(PageTable(f"scores-{stems[scores.hardware]}", title, planned.SCORE_NOTE, planned.SCORE_COLUMNS, rows))
+        tables.append(
+            PageTable(
+                f"scores-{stems[scores.hardware]}", title, planned.SCORE_NOTE, planned.SCORE_COLUMNS, rows
+            )
+        )
     return tables
 
 
@@ -278,7 +284,11 @@ def _describe_communication(timing: Timing) -> str:
     """Return what a device sends in a call, and in which collectives."""
     record = timing.records[0]
     kinds = ", ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
-    return f"{_format_megabytes(record.collective_bytes)} in {kinds}" if record.collective_bytes and kinds else ""
+    return (
+        f"{_format_megabytes(record.collective_bytes)} in {kinds}"
+        if record.collective_bytes and kinds
+        else ""
+    )
 
 
 def _list_speedups(findings: Findings, timing: Timing) -> list[str]:
@@ -300,7 +310,11 @@ def _law_rows(findings: Findings) -> list[tuple[str, ...]]:
         karp = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = (_format_estimate(law.parts.get(name)) for name in ("serial", "contention", "coherency"))
-            ends = (format_ratio(law.limit), format_number(law.peak) if law.peak else "") if law.determined else ("", "")
+            ends = (
+                (format_ratio(law.limit), format_number(law.peak) if law.peak else "")
+                if law.determined
+                else ("", "")
+            )
             rows.append((
                 f"{curve.kind}: {curve.name}{describe_environment(findings, curve.environment)}", law.name,
                 "best" if law.best else "", *parts, *ends, f"{law.spread:.1%}", _format_estimate(karp),
@@ -323,7 +337,9 @@ def _format_estimate(estimate: Estimate | None) -> str:
 def _growth_rows(findings: Findings) -> list[tuple[str, ...]]:
     return [
         (
-            (f"{family_name(growth.sweep.case)}, {describe_panel(growth.sweep.case, growth.sweep.held, growth.sweep.honest)}")
+            (
+                f"{family_name(growth.sweep.case)}, {describe_panel(growth.sweep.case, growth.sweep.held, growth.sweep.honest)}"
+            )
             + describe_environment(findings, growth.sweep.environment),
             growth.sweep.swept,
             growth.method.name,
@@ -354,7 +370,11 @@ def _pareto_rows(findings: Findings) -> list[tuple[str, ...]]:
                 remark,
                 f"takes {auto}" if (auto := automatic_blocks(setting.timing.records[0])) else "",
             ]
-            times = "" if setting is front.fastest else format_ratio(*time_ratio(setting.timing, front.fastest.timing))
+            times = (
+                ""
+                if setting is front.fastest
+                else format_ratio(*time_ratio(setting.timing, front.fastest.timing))
+            )
             share = format_percentage(setting.memory / front.fastest.memory)
             rows.append((
                 *program, setting.name, _format_megabytes(setting.memory), share, format_time(setting.timing),
@@ -434,7 +454,9 @@ def describe_environments(findings: Findings) -> list[EnvironmentSummary]:
         started = sorted(record.started_at for record in records if record.started_at)
         cells = (cell for record in records for cell in environment_columns(record.environment))
         facts = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        rows = [(name, _join_values(list(dict.fromkeys(v for _, v in cells)))) for name, cells in facts.items()]
+        rows = [
+            (name, _join_values(list(dict.fromkeys(v for _, v in cells)))) for name, cells in facts.items()
+        ]
         rows += [("first case started", started[0]), ("last case started", started[-1])] if started else []
         summaries.append(EnvironmentSummary(digest, count_of(len(records), "record"), tuple(rows)))
     return summaries

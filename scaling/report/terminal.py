@@ -51,7 +51,9 @@ def print_table(findings: Findings, console: Console) -> None:
     to_text = _to_one_line if (console.encoding or "").lower().startswith("utf") else _to_ascii
     rows = answer.summarize(findings)[0]
     if rows:
-        _print_rows([[_break_cell(to_text(cell), column) for column, cell in enumerate(row)] for row in rows], console)
+        _print_rows(
+            [[_break_cell(to_text(cell), column) for column, cell in enumerate(row)] for row in rows], console
+        )
     if len(rows) < len(findings.fastest):
         console.print(
             f"- The largest problem of each kind; the report has all {len(findings.fastest)}.",
@@ -73,7 +75,11 @@ def _break_cell(text: str, column: int) -> str:
     """Return a cell with its numbers on lines of their own."""
     if column == _RUNNER_UP:
         return ",\n".join(part for part in text.rpartition(", ")[::2] if part)
-    return text.replace("distinguished: ", "distinguished:\n").replace("call (", "call\n(") if column == _RATIO else text
+    return (
+        text.replace("distinguished: ", "distinguished:\n").replace("call (", "call\n(")
+        if column == _RATIO
+        else text
+    )
 
 
 def _print_rows(rows: Sequence[Sequence[str]], console: Console) -> None:
@@ -123,12 +129,16 @@ def draw_curves(findings: Findings, width: int, to_text: ToText = _to_one_line) 
     across = max(1, min(count, (width + len(_GAP)) // (_LEAST_COLUMNS + len(_GAP))))
     down = min(_ROWS, math.ceil(count / across))
     most = _MOST_SERIES if down == 1 else _MOST_SERIES - 1
-    blocks = [_scaling_block(findings, some, most) for some in shown] or [_size_block(findings, sweep, most) for sweep in sweeps]
+    blocks = [_scaling_block(findings, some, most) for some in shown] or [
+        _size_block(findings, sweep, most) for sweep in sweeps
+    ]
     each, height = (width - len(_GAP) * (across - 1)) // across, (_PLOT_LINES - (down - 1)) // down
     lines: list[Text] = []
     for at in range(0, across * down, across):
         lines += [Text()] if at else []
-        lines += _join_side_by_side([_draw_block(block, each, height, to_text) for block in blocks[at : at + across]], each)
+        lines += _join_side_by_side(
+            [_draw_block(block, each, height, to_text) for block in blocks[at : at + across]], each
+        )
     left = count - across * down
     more = f"{count_of(left, 'more plot')} and all intervals" if left > 0 else "all intervals"
     note = f"Line without a letter: ideal. In the report: {more}." if shown else f"In the report: {more}."
@@ -156,7 +166,9 @@ def _draw_block(block: _PlotBlock, width: int, height: int, to_text: ToText) -> 
         words, mark = to_text(text), "…" if to_text is _to_one_line else "..."
         return words if len(words) <= width else words[: width - len(mark)] + mark
 
-    titles = block.title if height > _PLOT_LINES // _ROWS else [", ".join(word for word in block.title if word)]
+    titles = (
+        block.title if height > _PLOT_LINES // _ROWS else [", ".join(word for word in block.title if word)]
+    )
     legend = [
         Text().append(letter, COLOURS[at % len(COLOURS)]).append(fit(f"{letter} {words}")[len(letter) :])
         for at, (letter, words) in enumerate(zip(LETTERS, block.legend, strict=False))
@@ -187,7 +199,10 @@ def _scaling_block(findings: Findings, curves: Sequence[Curve], most: int) -> _P
     """Return the plot of the curves of one problem, the fastest first, with the ideal."""
     lines = [[(p.devices, p.speedup) for p in curve.points] for curve in curves[:most]]
     calls = {describe_call(curve.case) for curve in curves}
-    names = [method_of(curve.case).name + (f", {describe_call(curve.case)}" if len(calls) > 1 else "") for curve in curves]
+    names = [
+        method_of(curve.case).name + (f", {describe_call(curve.case)}" if len(calls) > 1 else "")
+        for curve in curves
+    ]
     ends = [f"{format_number(line[-1][1])}x on {line[-1][0]:g}" for line in lines]
     words = [f"{end}: {name}" for end, name in zip(ends, _shorten_legend(names, most), strict=True)]
     devices = sorted({point.devices for curve in curves for point in curve.points})
@@ -243,5 +258,8 @@ def _size_block(findings: Findings, sweep: SizeSweep, most: int) -> _PlotBlock:
         series=tuple(_lettered_series(lines)),
         legend=tuple(_shorten_legend(names, most)),
         x=[(size, f"{size:g}") for size in sizes],
-        y=[(seconds, format_duration(seconds)) for seconds in (times[0], math.sqrt(times[0] * times[-1]), times[-1])],
+        y=[
+            (seconds, format_duration(seconds))
+            for seconds in (times[0], math.sqrt(times[0] * times[-1]), times[-1])
+        ],
     )

@@ -38,8 +38,12 @@ class _Grid:
     height: int
     x: tuple[float, float]
     y: tuple[float, float]
-    dots: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)  # (row, column) -> bits, colour
-    marks: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)  # (row, column) -> letter, colour
+    dots: dict[tuple[int, int], tuple[int, str]] = field(
+        default_factory=dict
+    )  # (row, column) -> bits, colour
+    marks: dict[tuple[int, int], tuple[str, str]] = field(
+        default_factory=dict
+    )  # (row, column) -> letter, colour
 
     def locate(self, x: float, y: float, across: int = 1, down: int = 1) -> tuple[int, int]:
         """Return row and column of a point, in characters or in fractions of them."""
@@ -53,7 +57,9 @@ def _log_fraction(value: float, low: float, high: float) -> float:
     return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low)) if high > low else 0.5
 
 
-def draw_plot(series: Sequence[PlotSeries], x: Axis, y: Axis, width: int, height: int, braille: bool = True) -> list[Text]:
+def draw_plot(
+    series: Sequence[PlotSeries], x: Axis, y: Axis, width: int, height: int, braille: bool = True
+) -> list[Text]:
     """Return a plot of this size, its axes included, as a line of text for each row."""
     points = [point for each in series for point in each.points]
     margin = max((len(name) for _, name in y), default=0)
@@ -65,7 +71,10 @@ def draw_plot(series: Sequence[PlotSeries], x: Axis, y: Axis, width: int, height
         _draw_letters(grid, each)
     rows = _row_labels(grid, y)
     bar, foot = ("│", "└" + "─" * grid.width) if braille else ("|", "+" + "-" * grid.width)
-    lines = [Text(f"{rows.get(row, ''):>{margin}} ").append(bar, "dim") + _render_row(grid, row) for row in range(grid.height)]
+    lines = [
+        Text(f"{rows.get(row, ''):>{margin}} ").append(bar, "dim") + _render_row(grid, row)
+        for row in range(grid.height)
+    ]
     lines.append(Text(" " * (margin + 1)).append(foot, "dim"))
     return [*lines, Text(" " * (margin + 2) + _render_ticks(grid, x))]
 

@@ -37,7 +37,9 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
         replace_file(target / f"{drawing.name}.pdf", drawing.pdf)
     replace_file(target / "table.md", clean_text(_to_markdown(findings, page_tables)).encode())
     replace_file(target / "table.csv", _to_csv(findings).encode(errors=UNENCODABLE))
-    replace_file(target / "index.html", clean_text(page.render_page(findings, drawings, page_tables)).encode())
+    replace_file(
+        target / "index.html", clean_text(page.render_page(findings, drawings, page_tables)).encode()
+    )
     return target / "index.html"
 
 
@@ -52,7 +54,11 @@ def _to_markdown(findings: Findings, page_tables: Sequence[tables.PageTable]) ->
             f"## {escape_markdown(section.title)}",
             *map(escape_markdown, (section.basis, *section.answers)),
         ]
-    rest = [(group.status, group.reason, *row) for group in outcomes.group_unmeasured(findings) for row in group.cases]
+    rest = [
+        (group.status, group.reason, *row)
+        for group in outcomes.group_unmeasured(findings)
+        for row in group.cases
+    ]
     for title, columns, rows in [
         *((table.title, table.columns, table.rows) for table in page_tables),
         *([("Skipped and failed", _UNMEASURED, rest)] if rest else []),

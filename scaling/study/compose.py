@@ -45,7 +45,9 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     _read_times_as_text()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
     hydra_options.check(words, known)
-    overrides = [word for word in words if "=" in word and not word.startswith("-")]  # argparse wants them all in one place
+    overrides = [
+        word for word in words if "=" in word and not word.startswith("-")
+    ]  # argparse wants them all in one place
     program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
     sys.argv = [program, *(word for word in words if word not in overrides), *map(_spelt, overrides)]
     try:
@@ -88,7 +90,9 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
             raise unknown_name("key", name, known)
     for name in known:
         if name not in config and name != "hardware":
-            raise Refusal(f"~{name} removes a key that every study needs: leave that out, or write {name}=...")
+            raise Refusal(
+                f"~{name} removes a key that every study needs: leave that out, or write {name}=..."
+            )
     for group, example in (
         ("study", "smoke"),
         ("cluster", "none"),
@@ -107,7 +111,9 @@ def _check_cluster(config: Any, folder: Path) -> None:
     used = _cluster_keys(folder, config["name"])
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
-            raise Refusal(f"cluster.{name} has no effect with cluster={config['name']}: leave it out, or use {', '.join(used)}")
+            raise Refusal(
+                f"cluster.{name} has no effect with cluster={config['name']}: leave it out, or use {', '.join(used)}"
+            )
         if name not in used:
             raise unknown_name(f"key of cluster={config['name']}", name, used)
 
@@ -176,7 +182,9 @@ def _spelt(word: str) -> str:
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # a file need not declare them all
         return f"++{word}"
-    if name == "versus" and value not in ("", "null") and value[0] not in "'\"":  # a revision may hold ~, and flags hold =
+    if (
+        name == "versus" and value not in ("", "null") and value[0] not in "'\""
+    ):  # a revision may hold ~, and flags hold =
         return f"{name}='{value}'"
     return word
 
@@ -202,32 +210,50 @@ def _plainly(error: Exception, known: list[str], words: list[str]) -> Refusal:
     if isinstance(cause, yaml.YAMLError):
         return Refusal(yaml_files.describe(cause))
     if isinstance(error, RecursionError):
-        return Refusal("cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}")
+        return Refusal(
+            "cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}"
+        )
     if "one subcommand from" in str(error):
-        return Refusal("--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish")
+        return Refusal(
+            "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"
+        )
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
     text = " ".join(str(cause).split())
     within = re.search(r"full_key: cluster\.(\w+)", text)
     if within and f"cluster.{within.group(1)}" in _CLUSTER:
-        return Refusal(f"cluster.{within.group(1)} cannot be set: {text[:200]}; conf/cluster has an example of each key")
+        return Refusal(
+            f"cluster.{within.group(1)} cannot be set: {text[:200]}; conf/cluster has an example of each key"
+        )
     if within:
         kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
         kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a file for a site is of Slurm
-        return unknown_name("key of cluster", within.group(1), _cluster_keys(configuration() / "cluster", kind))
+        return unknown_name(
+            "key of cluster", within.group(1), _cluster_keys(configuration() / "cluster", kind)
+        )
     if within := re.search(r"full_key: hardware\.(\w+)", text):
-        return Refusal(f"unknown key of hardware {within.group(1)!r}: conf/hardware has one file for each, with every key in it")
-    missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(r"Could not override '([^']+)'", text)
+        return Refusal(
+            f"unknown key of hardware {within.group(1)!r}: conf/hardware has one file for each, with every key in it"
+        )
+    missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(
+        r"Could not override '([^']+)'", text
+    )
     if missing and "." not in missing.group(1) and "full_key: sampling" not in text:
         return unknown_name("key", missing.group(1), known)
     if missing:
         place = re.search(r"full_key: (\S+)", text)
-        return Refusal(f"unknown key {place.group(1) if place else missing.group(1)!r}: `scaling run --help` lists every key")
+        return Refusal(
+            f"unknown key {place.group(1) if place else missing.group(1)!r}: `scaling run --help` lists every key"
+        )
     if re.search("[Cc]onfig group override", text):
         given = [word for word in words if word.partition("=")[0] in (*_GROUPS, "")]
-        return Refusal(f"{' '.join(given)!r} names no file: study, cluster and tracking each want one name, such as study=smoke")
+        return Refusal(
+            f"{' '.join(given)!r} names no file: study, cluster and tracking each want one name, such as study=smoke"
+        )
     if endless := next((word for word in words if re.search("[0-9]{4301}", word)), None):
-        return Refusal(f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits")
+        return Refusal(
+            f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"
+        )
     return Refusal(f"cannot compose the configuration: {text[:300]}")
 
 

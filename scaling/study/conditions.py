@@ -34,7 +34,9 @@ def check(where: Any) -> str | None:
     if where is None or isinstance(where, bool):
         return None if where is None else str(where)
     if not isinstance(where, str):
-        raise Refusal(f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}")
+        raise Refusal(
+            f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}"
+        )
     return where
 
 
@@ -53,14 +55,18 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 def _parse(where: str) -> ast.expr:
     """Return the syntax tree of a condition, every node of which is allowed."""
     if len(where) > _LONGEST:
-        raise Refusal(f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}...")
+        raise Refusal(
+            f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
+        )
     try:
         tree = ast.parse(where, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"where={where!r} cannot be read: {error or 'it is nested too deeply'}") from None
     for node in ast.walk(tree):
         if not isinstance(node, _FORMS):
-            raise Refusal(f"where={where!r}: {type(node).__name__} is not allowed; compare fields, join with and, or, not")
+            raise Refusal(
+                f"where={where!r}: {type(node).__name__} is not allowed; compare fields, join with and, or, not"
+            )
     return tree.body
 
 

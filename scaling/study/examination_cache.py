@@ -46,7 +46,9 @@ def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> No
     """Keep the answers of a study all of whose cases were examined; a full disk loses the answers, not the run."""
     if key is None or any("failure" in answer or "refusal" in answer for answer in answers):
         return
-    if any(answer["unfit"] and answer["unfit"][0] == "too_large" for answer in answers):  # depends on the machine
+    if any(
+        answer["unfit"] and answer["unfit"][0] == "too_large" for answer in answers
+    ):  # depends on the machine
         return
     with contextlib.suppress(OSError):
         store.write_json(folder / _FILE, {"key": key, "digest": _digest(answers), "answers": list(answers)})

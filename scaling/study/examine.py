@@ -186,7 +186,9 @@ def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except Exception as error:
         return {"event": "answer", "refusal": f"{name}: {type(error).__name__}: {scrub(str(error))[:_TEXT]}"}
     except BaseException as error:
-        return _failure("error", f"raised {': '.join(filter(None, (type(error).__name__, scrub(str(error))[:_TEXT])))}")
+        return _failure(
+            "error", f"raised {': '.join(filter(None, (type(error).__name__, scrub(str(error))[:_TEXT])))}"
+        )
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from scaling.study.grid import SCALINGS
 MARK = "@FIELDS@"  # where the template of the help has the fields
 _WIDTH, _NAME = 79, 22
 _KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Case) if field.default is not dataclasses.MISSING} | {
-    "scaling": "strong"
-}
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(Case)
+    if field.default is not dataclasses.MISSING
+} | {"scaling": "strong"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def fill(text: str) -> str:
 def describe(conf: Path) -> str:
     """Return every field with its meaning, the values it takes, and its default."""
     allowed = {name: list(values) for name, values in (CHOICES | OPTIONS).items()} | _allowed()
-    return "\n".join(_lines(each, allowed) for each in read_fields((conf / "config.yaml").read_text(encoding="utf-8")))
+    return "\n".join(
+        _lines(each, allowed) for each in read_fields((conf / "config.yaml").read_text(encoding="utf-8"))
+    )
 
 
 def read_fields(text: str) -> list[Field]:
@@ -73,7 +77,10 @@ def _is_group(name: str) -> bool:
 
 def _allowed() -> dict[str, list[Any]]:
     """Return the values of fields that no list of `case` has."""
-    workloads = sorted({each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])} - {CEILING})
+    workloads = sorted(
+        {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
+        - {CEILING}
+    )
     return {
         "workload": [*workloads, "an import path of your own"],
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],

@@ -29,11 +29,15 @@ _BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-EVERY = "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
+EVERY = (
+    "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
+)
 
 
 _COMMAND_LINE = "on the command line"
-_Sources = dict[str, str]  # field -> where it is stated: on the command line, in the study, or in one of its grids
+_Sources = dict[
+    str, str
+]  # field -> where it is stated: on the command line, in the study, or in one of its grids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +58,18 @@ class GridCell:
         return dataclasses.replace(completed, points=completed.points * completed.devices)
 
 
-def expand_study(study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None) -> list[GridCell]:
+def expand_study(
+    study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
+) -> list[GridCell]:
     """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides.
 
     A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added in ceilings.py.
     most: a study of more cells is refused before they are made.
     """
     if most is not None and (count := _count(study, overrides)) > most:
-        raise Refusal(f"the study has {count:,} cases before where, more than max_cases={most}: sweep less, or max_cases={count}")
+        raise Refusal(
+            f"the study has {count:,} cases before where, more than max_cases={most}: sweep less, or max_cases={count}"
+        )
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     cells: dict[GridCell, GridCell] = {}
     for cell in _cells(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)):
@@ -72,7 +80,9 @@ def expand_study(study: Mapping[str, Any], overrides: Mapping[str, Any], most: i
     return list(cells.values())
 
 
-def _cells(study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources) -> Iterator[GridCell]:
+def _cells(
+    study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
+) -> Iterator[GridCell]:
     """Yield the cells of a study, its parts first. sources: of the fields that are stated outside of it."""
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -107,7 +117,11 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
         for stated in cell.stated:
             for name in set(stated) & {*FIELDS} - {"sizes"}:
                 why, source = without.get(name), stated[name]
-                if why and source != _COMMAND_LINE and any(stated.get(each) == _COMMAND_LINE for each in why.because):
+                if (
+                    why
+                    and source != _COMMAND_LINE
+                    and any(stated.get(each) == _COMMAND_LINE for each in why.because)
+                ):
                     why = None
                 reasons.setdefault((source, name, getattr(cell.case, name)), []).append(why)
     for (source, name, value), whys in reasons.items():
@@ -129,8 +143,14 @@ def _count(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
         whole = {**shared, **grid, **given}
         sizes = [layer.get("sizes") for layer in (shared, grid, given)]
         axes = {name: value for layer in sizes if isinstance(layer, Mapping) for name, value in layer.items()}
-        swept = [value for name, value in {**whole, "sizes": None, "where": None}.items() if isinstance(value, list)]
-        total += math.prod(len(value) for value in (*swept, *(v for v in axes.values() if isinstance(v, list))))
+        swept = [
+            value
+            for name, value in {**whole, "sizes": None, "where": None}.items()
+            if isinstance(value, list)
+        ]
+        total += math.prod(
+            len(value) for value in (*swept, *(v for v in axes.values() if isinstance(v, list)))
+        )
     return total
 
 
@@ -151,10 +171,17 @@ def _unaliased(grid: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     if "batch" not in given:
         return dict(grid)
     modes = given.get("mode", [])
-    if aliases := [m for m in (modes if isinstance(modes, list) else [modes]) if isinstance(m, str) and m in ALIASES]:
-        raise Refusal(f"mode={aliases[0]} names its batching already: write mode={ALIASES[aliases[0]][0]}, or leave out batch")
+    if aliases := [
+        m for m in (modes if isinstance(modes, list) else [modes]) if isinstance(m, str) and m in ALIASES
+    ]:
+        raise Refusal(
+            f"mode={aliases[0]} names its batching already: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
+        )
     modes = grid.get("mode")
-    plain = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in (modes if isinstance(modes, list) else [modes])]
+    plain = [
+        ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m
+        for m in (modes if isinstance(modes, list) else [modes])
+    ]
     return {**grid, "mode": plain} if modes is not None else dict(grid)
 
 
@@ -191,8 +218,12 @@ def _cell(fields: dict[str, Any]) -> GridCell:
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
-        raise Refusal("devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]")
-    sizes = {name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")}
+        raise Refusal(
+            "devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]"
+        )
+    sizes = {
+        name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")
+    }
     for name, size in sizes.items():
         if size == "points":  # as many as there are points, before weak scaling multiplies those
             sizes[name] = fields.get("points", 1)

@@ -58,7 +58,9 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
     if given.config_dir is not None and (not given.config_dir or "=" in given.config_dir):
         raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
     if given.package is not None and "=" in given.package:
-        raise Refusal(f"--package takes the name of a package, such as --package sampling, not {given.package!r}")
+        raise Refusal(
+            f"--package takes the name of a package, such as --package sampling, not {given.package!r}"
+        )
 
 
 def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
@@ -71,7 +73,9 @@ def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusa
         meant = next(iter(difflib.get_close_matches(word, options, n=1)), "")
     hint = f"; did you mean {meant}?" if meant else ""
     known = ", ".join(option for option in options if option.startswith("--"))
-    return Refusal(f"unknown option {word!r}: choose from {known}{hint}; `scaling run --help` lists every field")
+    return Refusal(
+        f"unknown option {word!r}: choose from {known}{hint}; `scaling run --help` lists every field"
+    )
 
 
 def _example(name: str, fields: Sequence[str]) -> str:

@@ -54,7 +54,9 @@ def examine_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note 
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
-def ask_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note) -> list[dict[str, Any]]:
+def ask_cells(
+    cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note
+) -> list[dict[str, Any]]:
     """Return what the processes that examine the cells answer about each of them; see `examine_cells`."""
     return _Examination(cells, seconds).run(note)
 
@@ -159,7 +161,11 @@ class _Examination:
                 alike = self._like(left[0], without_layout, left)
                 self._fail(alike, why.reason, text, left)
                 if why.importing or hangs == _MOST_HANGS or deaths == _MOST_DEATHS:
-                    more = "" if why.importing else f" ({deaths} questions in a row ended like this; this one was not asked)"
+                    more = (
+                        ""
+                        if why.importing
+                        else f" ({deaths} questions in a row ended like this; this one was not asked)"
+                    )
                     self._fail(left[:], why.reason, text + more, left)
                 else:  # those of the same variant come last, so that the others are answered
                     later = self._like(alike[0], _family, left)

@@ -57,7 +57,9 @@ def _commit(revision: str, folder: Path) -> Variant:
     if top is None:
         raise Refusal(f"versus=commit:{revision} needs a git repository, and this folder is in none")
     if sha is None:
-        raise Refusal(f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are")
+        raise Refusal(
+            f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are"
+        )
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # of its own: the person's is left as it is
     if git("-C", top, "read-tree", sha, **index) is None or (
         git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
@@ -65,19 +67,31 @@ def _commit(revision: str, folder: Path) -> Variant:
         raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
     working_directory = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
     if not working_directory.is_dir():
-        raise Refusal(f"versus=commit:{revision}: this folder is not in that revision; start from one that is")
+        raise Refusal(
+            f"versus=commit:{revision}: this folder is not in that revision; start from one that is"
+        )
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
-    inside = [Path(entry).resolve() for entry in sys.path if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())]
-    paths = [folder / path.relative_to(Path(top).resolve()) for path in inside]  # a src folder, what is installed from there
+    inside = [
+        Path(entry).resolve()
+        for entry in sys.path
+        if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())
+    ]
+    paths = [
+        folder / path.relative_to(Path(top).resolve()) for path in inside
+    ]  # a src folder, what is installed from there
     return Variant(
-        f"commit-{sha[:10]}", folder=working_directory, variables=ours | {"PYTHONPATH": _paths(working_directory, folder, *paths)}
+        f"commit-{sha[:10]}",
+        folder=working_directory,
+        variables=ours | {"PYTHONPATH": _paths(working_directory, folder, *paths)},
     )
 
 
 def _jax(version: str) -> Path:
     """Return the interpreter of an environment with this JAX, which is installed once and kept in the user's cache."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
-        raise Refusal(f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0")
+        raise Refusal(
+            f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     if not (home / "made").exists():
@@ -111,7 +125,9 @@ def _check_variant(text: str, variant: Variant) -> None:
     if done.returncode:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
     if done.stdout.split()[-1:] != [str(PROTOCOL)]:
-        raise Refusal(f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead")
+        raise Refusal(
+            f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead"
+        )
 
 
 def _paths(*folders: Path) -> str:

@@ -23,7 +23,9 @@ def check(path: Path) -> None:
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
-        raise Refusal(f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; split it with `parts`")
+        raise Refusal(
+            f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; split it with `parts`"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -47,7 +49,9 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 def _check_events(path: Path, text: str) -> None:
     """Check nesting, aliases and the root of a YAML text, event by event: nothing is built."""
     sizes: dict[str, int] = {}  # of what an anchor stands for
-    parents: list[tuple[str | None, int]] = []  # anchors of the collections that are open, and the nodes before each
+    parents: list[
+        tuple[str | None, int]
+    ] = []  # anchors of the collections that are open, and the nodes before each
     count = documents = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         line = f"{_shown(path)}, line {event.start_mark.line + 1}"
@@ -61,7 +65,9 @@ def _check_events(path: Path, text: str) -> None:
                 _check_root(line, event)
             if isinstance(event, yaml.AliasEvent):
                 if any(anchor == event.anchor for anchor, _ in parents):
-                    raise Refusal(f"{line}: the alias *{event.anchor} stands for a value that contains itself: write it out")
+                    raise Refusal(
+                        f"{line}: the alias *{event.anchor} stands for a value that contains itself: write it out"
+                    )
                 count += sizes.get(event.anchor, 1)
             else:
                 sizes[event.anchor or ""] = 1
@@ -73,14 +79,20 @@ def _check_events(path: Path, text: str) -> None:
         if len(parents) > _DEEPEST:
             raise Refusal(f"{line}: values are nested too deep; at most {_DEEPEST} levels are allowed")
         if count > _MOST:
-            raise Refusal(f"{line}: more than {_MOST} values, each alias counted as all that it stands for: use fewer")
+            raise Refusal(
+                f"{line}: more than {_MOST} values, each alias counted as all that it stands for: use fewer"
+            )
 
 
 def _check_root(line: str, event: yaml.NodeEvent) -> None:
     """Refuse a file whose value is neither a mapping nor null."""
     if isinstance(event, yaml.MappingStartEvent):
         return
-    if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL"):
+    if (
+        isinstance(event, yaml.ScalarEvent)
+        and event.implicit[0]
+        and event.value in ("", "~", "null", "Null", "NULL")
+    ):
         return
     found = repr(event.value) if isinstance(event, yaml.ScalarEvent) else "a list"
     raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")

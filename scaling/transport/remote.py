@@ -69,7 +69,9 @@ class SrunSteps(_RemoteTransport):
     gpu_option: str = "gres"  # how GPUs are requested
     mpi: str | None = "none"  # the value of --mpi; None: the default of the cluster
 
-    def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
         """Return the one srun that starts all workers of a shape; its standard input is passed to each of them."""
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
@@ -85,7 +87,9 @@ class SrunSteps(_RemoteTransport):
                 "--hint=nomultithread",
             ]  # a device is a core, and not a thread of one
         else:
-            option = "gres" if self.gpu_option == "gres" else "gpus_per_node"  # per task, a worker would see its own GPUs alone
+            option = (
+                "gres" if self.gpu_option == "gres" else "gpus_per_node"
+            )  # per task, a worker would see its own GPUs alone
             words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
             words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
         return [[*words, *self.arguments, *worker]]
@@ -102,7 +106,9 @@ class SshShells(_RemoteTransport):
     hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
 
-    def commands(self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]) -> list[list[str]]:
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
         """Return a shell command for each worker, those of one host one after another, with the variables that JAX reads."""
         kept = sorted(name for name in variables if name.startswith(_FORWARDED))
         words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in kept), *worker]
@@ -125,7 +131,9 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
         ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
     )  # fmt: skip
     found = next(((reason, line) for line in lines for text, reason in known if text in line.lower()), None)
-    if found is None and any("stopped sending heartbeats" in line for line in lines):  # JAX's coordination service
+    if found is None and any(
+        "stopped sending heartbeats" in line for line in lines
+    ):  # JAX's coordination service
         return (
             "node_failed",
             "a process of the case stopped sending heartbeats: its node failed, or lost its network",
@@ -137,8 +145,12 @@ def allocated_nodes() -> tuple[str, ...]:
     """Return the names of the nodes of the allocation that this process runs in."""
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:
-        raise Refusal("cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one")
-    done = subprocess.run(["scontrol", "show", "hostnames", node_list], capture_output=True, text=True, check=False)
+        raise Refusal(
+            "cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one"
+        )
+    done = subprocess.run(
+        ["scontrol", "show", "hostnames", node_list], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise Refusal(f"scontrol does not list the nodes of this allocation: {last_line(done.stderr)}")
     return tuple(done.stdout.split())
@@ -146,7 +158,9 @@ def allocated_nodes() -> tuple[str, ...]:
 
 def cpus_per_node() -> int | None:
     """Return the smallest number of CPUs that this job has on any of its nodes; None outside a job."""
-    counts = re.findall(r"(\d+)(?:\(x\d+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))  # such as 4(x2),2
+    counts = re.findall(
+        r"(\d+)(?:\(x\d+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")
+    )  # such as 4(x2),2
     return min(map(int, counts), default=None)
 
 

@@ -67,7 +67,9 @@ def _online(wandb: Any, job: Fields, say: Say) -> None:
         _dashboard(server, job, say)
 
 
-def _as_before(server: readback.TrackingServer, there: Iterable[Any], job: Fields, say: Say) -> dict[str, str]:
+def _as_before(
+    server: readback.TrackingServer, there: Iterable[Any], job: Fields, say: Say
+) -> dict[str, str]:
     """What need not be sent: series -> the id of the run that shows it as it should be."""
     known: dict[tuple[Any, Any], list[Any]] = {}
     for old in there:
@@ -98,7 +100,9 @@ def _new(
         except Exception as error:
             if re.search(_OUT_OF_REACH, str(error)):
                 raise
-            say(lost=run["id"], why=reason_of(error))  # one that the server will not take does not stop the others
+            say(
+                lost=run["id"], why=reason_of(error)
+            )  # one that the server will not take does not stop the others
 
     _each(give, todo)
     wrong = readback.settle(server, [(run, sent[run["id"]]) for run in todo if run["id"] in sent])
@@ -116,7 +120,9 @@ def _new(
 
 def _send(wandb: Any, job: Fields, run: Fields, taken: set[str]) -> sending.Sent:
     """Hand a run over under its own id, or under one that no other run has or had."""
-    numbers = (number for number in range(len(taken) + _ATTEMPTS) if _numbered(run["id"], number) not in taken)
+    numbers = (
+        number for number in range(len(taken) + _ATTEMPTS) if _numbered(run["id"], number) not in taken
+    )
     error: Exception | None = None
     for number, _ in zip(numbers, range(_ATTEMPTS), strict=False):
         try:
@@ -134,7 +140,11 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _supersede(
-    server: readback.TrackingServer, job: Fields, current: Mapping[str, str], differing: Mapping[tuple[str, str], str], say: Say
+    server: readback.TrackingServer,
+    job: Fields,
+    current: Mapping[str, str],
+    differing: Mapping[tuple[str, str], str],
+    say: Say,
 ) -> None:
     """Tag the runs that newer ones replace, earlier attempts at a run that differs, and runs of series that no longer exist."""
 

@@ -20,7 +20,10 @@ from scaling.core.environment import scrub
 UPLOADS = 3  # the end of a run uploads its files: it may take this many times `timeout`
 _START_SECONDS = 60.0  # importing wandb from a slow network disk
 _GRACE_SECONDS = 15.0  # what wandb may take on top of its own time limits before it is held to hang
-_STEERING = tuple(f"WANDB_{name}" for name in ("RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED"))
+_STEERING = tuple(
+    f"WANDB_{name}"
+    for name in ("RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED")
+)
 
 
 def events(
@@ -41,7 +44,9 @@ def events(
             event = process.receive(max(0.0, min(patience, last - time.monotonic())))
             if event is None:
                 ended = time.monotonic() >= last
-                reason = f"it took more than {deadline:g} s" if ended else f"wandb fell silent for {patience:g} s"
+                reason = (
+                    f"it took more than {deadline:g} s" if ended else f"wandb fell silent for {patience:g} s"
+                )
                 event = {"reason": reason}
             elif event.get("event") == "exit":
                 event = {"reason": "the process of wandb died"}

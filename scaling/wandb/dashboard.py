@@ -15,7 +15,15 @@ _MEANING = {
     "strong": "Strong scaling: the same work on more devices.",
     "weak": "Weak scaling: as many points for each device; the counted work per device is constant within 1 %.",
 }
-_COLUMNS = ("size", "way", "split", "api", "kind", "baseline_devices", "host")  # of the config, beside a run's name
+_COLUMNS = (
+    "size",
+    "way",
+    "split",
+    "api",
+    "kind",
+    "baseline_devices",
+    "host",
+)  # of the config, beside a run's name
 Fields = Mapping[str, Any]
 
 
@@ -24,7 +32,10 @@ def save(entity: str, project: str, told: Fields) -> dict[str, str]:
 
     told: `study`, its `digest` and its `sentences`, the `kinds` of its curves, the names of its `figures`.
     """
-    return {"workspace": _save_workspace(entity, project, told), "report": _save_report(entity, project, told)}
+    return {
+        "workspace": _save_workspace(entity, project, told),
+        "report": _save_report(entity, project, told),
+    }
 
 
 def markdown(text: str) -> str:
@@ -50,7 +61,12 @@ def _panels(kind: str) -> list[Any]:
     word = "Scaled speed-up" if kind == "weak" else "Speed-up"
     lines = [
         (f"{word} relative to baseline_devices, and the ideal", ["speedup", "ideal"], word.lower(), False),
-        ("Efficiency relative to baseline_devices, and the ideal", ["efficiency", "ideal_efficiency"], "efficiency", False),
+        (
+            "Efficiency relative to baseline_devices, and the ideal",
+            ["efficiency", "ideal_efficiency"],
+            "efficiency",
+            False,
+        ),
         ("Time over devices", ["seconds"], "seconds", True),
     ]
     return [
@@ -72,7 +88,9 @@ def _study_panels(told: Fields) -> list[Any]:
     ]
     keys = [f"figures/{name}" for name in told["figures"]]
     wide = wr.Layout(x=0, y=10, w=24, h=12)
-    return made + ([wr.MediaBrowser(title="Figures", media_keys=keys, num_columns=2, layout=wide)] if keys else [])
+    return made + (
+        [wr.MediaBrowser(title="Figures", media_keys=keys, num_columns=2, layout=wide)] if keys else []
+    )
 
 
 def _save_workspace(entity: str, project: str, told: Fields) -> str:
@@ -82,12 +100,17 @@ def _save_workspace(entity: str, project: str, told: Fields) -> str:
 
     said = "\n".join(f"- {markdown(sentence)}" for sentence in told["sentences"])
     wide = wr.Layout(x=0, y=0, w=24, h=8)
-    shown: list[tuple[str, list[Any], int]] = [("The answer", [wr.MarkdownPanel(markdown=said, layout=wide)], 1)]
+    shown: list[tuple[str, list[Any], int]] = [
+        ("The answer", [wr.MarkdownPanel(markdown=said, layout=wide)], 1)
+    ]
     shown += [(_MEANING[kind], _panels(kind), 3) for kind in told["kinds"]]
     shown += [("Every record, the fastest modes, and the figures", _study_panels(told), 2)]
     sections = [
         ws.Section(
-            name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(columns=columns, rows=-(-len(panels) // columns))
+            name,
+            panels,
+            is_open=True,
+            layout_settings=ws.SectionLayoutSettings(columns=columns, rows=-(-len(panels) // columns)),
         )
         for name, panels, columns in shown
     ]
@@ -137,18 +160,26 @@ def _blocks(entity: str, project: str, told: Fields) -> list[Any]:
     import wandb_workspaces.workspaces as ws
 
     def runs(name: str, kind: str) -> Any:
-        return wr.Runset(entity=entity, project=project, name=name, filters=_current(told, ws.Config("kind") == kind))
+        return wr.Runset(
+            entity=entity, project=project, name=name, filters=_current(told, ws.Config("kind") == kind)
+        )
 
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(told["sentences"]))]
     for kind in told["kinds"]:
-        blocks += [wr.H1(_MEANING[kind]), wr.PanelGrid(runsets=[runs(f"{kind} curves", kind)], panels=_panels(kind))]
+        blocks += [
+            wr.H1(_MEANING[kind]),
+            wr.PanelGrid(runsets=[runs(f"{kind} curves", kind)], panels=_panels(kind)),
+        ]
     grid = wr.PanelGrid(runsets=[runs("the study", "study")], panels=_study_panels(told))
     return [*blocks, wr.H1("Every record, the fastest modes, and the figures"), grid]
 
 
 def _compare(what: str, sent: Any, there: Any) -> None:
     """Whether the server has it as it went; there: its model, since not all of a panel comes back as an object (0.4.13)."""
-    one, other = (each.spec.model_dump(by_alias=True, exclude_none=True, mode="json") for each in (sent._to_model(), there))
+    one, other = (
+        each.spec.model_dump(by_alias=True, exclude_none=True, mode="json")
+        for each in (sent._to_model(), there)
+    )
     if _told(one) != _told(other):
         raise RuntimeError(f"the {what} was saved and read back as something else")
 
@@ -156,5 +187,9 @@ def _compare(what: str, sent: Any, there: Any) -> None:
 def _told(value: Any) -> Any:
     """A specification without the identifiers that each making draws anew, and without what is empty."""
     if isinstance(value, Mapping):
-        return {name: _told(each) for name, each in value.items() if name not in ("id", "__id__", "ref") and each != []}
+        return {
+            name: _told(each)
+            for name, each in value.items()
+            if name not in ("id", "__id__", "ref") and each != []
+        }
     return [_told(each) for each in value] if isinstance(value, list) else value

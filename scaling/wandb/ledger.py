@@ -29,7 +29,9 @@ def kept_offline(folder: Path, ledger: Mapping[str, Any], run: TrackedRun, place
     """Whether an offline copy of a run lies there still."""
     entry = ledger.get(run.id, {})
     return any(
-        (folder / "wandb" / str(known.get("directory"))).is_dir() for known in entry.get("places", ()) if _is(known, place)
+        (folder / "wandb" / str(known.get("directory"))).is_dir()
+        for known in entry.get("places", ())
+        if _is(known, place)
     )
 
 
@@ -50,11 +52,17 @@ def gone(ledger: Mapping[str, Any], runs: Iterable[TrackedRun]) -> list[str]:
 
 
 def remember(
-    folder: Path, ledger: dict[str, Any], runs: Iterable[TrackedRun], place: dict[str, Any], done: Mapping[str, str]
+    folder: Path,
+    ledger: dict[str, Any],
+    runs: Iterable[TrackedRun],
+    place: dict[str, Any],
+    done: Mapping[str, str],
 ) -> None:
     """Write down every run, and where those in `done` went: id -> its directory, empty where nothing lies on the disk."""
     for run in runs:
-        entry = ledger.setdefault(run.id, {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []})
+        entry = ledger.setdefault(
+            run.id, {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []}
+        )
         if run.id in done:
             others = [known for known in entry["places"] if not _is(known, place)]
             entry["places"] = [*others, {**place, "directory": done[run.id]}]

@@ -86,7 +86,12 @@ def told_offline(folder: Path, runs: Sequence[TrackedRun], out: PublishOutcome) 
     if out.before and not out.done and not failed:
         lines.append(f"W&B: nothing new; all {count_of(len(out.before), 'run')} went to {disk} before")
     return PublishedStudy(
-        "offline", before=len(out.before), kept=len(out.done), failed=failed, reason=out.reason, lines=tuple(lines)
+        "offline",
+        before=len(out.before),
+        kept=len(out.done),
+        failed=failed,
+        reason=out.reason,
+        lines=tuple(lines),
     )
 
 
@@ -118,12 +123,18 @@ def told_online(
         )
     if kept:
         trouble = "did not take all" if out.settled else "took nothing"
-        lines.append(f"W&B {trouble} ({out.reason}); kept {count_of(kept, 'run')} offline in {disk}; {again} sends them again")
+        lines.append(
+            f"W&B {trouble} ({out.reason}); kept {count_of(kept, 'run')} offline in {disk}; {again} sends them again"
+        )
     if failed:
         reason = second.reason or out.reason
-        lines.append(f"W&B: {count_of(failed, 'run')} could not be sent ({reason}); the records are whole, {again} tries again")
+        lines.append(
+            f"W&B: {count_of(failed, 'run')} could not be sent ({reason}); the records are whole, {again} tries again"
+        )
     if earlier:
-        lines.append(f"W&B: {count_of(earlier, 'run')} went there before and could not be looked at now ({out.reason})")
+        lines.append(
+            f"W&B: {count_of(earlier, 'run')} went there before and could not be looked at now ({out.reason})"
+        )
     elif out.reason and not (unread or kept or failed):
         lines.append(f"W&B: it came to no end ({out.reason}); {again} goes on")
     if out.dashboard:

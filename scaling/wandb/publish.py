@@ -46,20 +46,30 @@ def publish_early(folder: Path, settings: TrackingSettings, replicates: int) -> 
 
     def finished(mode: str, lock: int) -> PublishedStudy:
         known = ledger.read(folder)
-        runs = early(folder, replicates, ledger.sent(known, place(settings, mode)), _EARLY) if mode == "online" else []
+        runs = (
+            early(folder, replicates, ledger.sent(known, place(settings, mode)), _EARLY)
+            if mode == "online"
+            else []
+        )
         if not runs:
             return PublishedStudy(mode)
         _remember(folder, known, runs, place(settings, mode), {})
         out = _converse(folder, _job(runs, settings, mode), lock, settings.timeout, settings.timeout)
         arrived = dict.fromkeys(out.before, "") | out.done
         reason = _remember(folder, known, runs, place(settings, mode), arrived) or out.reason
-        reason = reason or (f"{count_of(len(out.differs), 'run')} read back as something else" if out.differs else None)
-        return PublishedStudy(mode, len(out.done), len(out.before), len(out.superseded), len(out.differs), reason=reason)
+        reason = reason or (
+            f"{count_of(len(out.differs), 'run')} read back as something else" if out.differs else None
+        )
+        return PublishedStudy(
+            mode, len(out.done), len(out.before), len(out.superseded), len(out.differs), reason=reason
+        )
 
     return _guarded(folder, settings, finished)
 
 
-def _guarded(folder: Path, settings: TrackingSettings, work: Callable[[str, int], PublishedStudy]) -> PublishedStudy:
+def _guarded(
+    folder: Path, settings: TrackingSettings, work: Callable[[str, int], PublishedStudy]
+) -> PublishedStudy:
     """Publish alone, in the mode that holds, and turn whatever is raised into words: tracking never costs a study."""
     try:
         mode, note = mode_of(settings)
@@ -106,7 +116,9 @@ def _online(
     return told_online(folder, runs, settings, out, second, len([run for run in left if run.id in earlier]))
 
 
-def _offline(folder: Path, runs: Sequence[TrackedRun], settings: TrackingSettings, lock: int) -> PublishedStudy:
+def _offline(
+    folder: Path, runs: Sequence[TrackedRun], settings: TrackingSettings, lock: int
+) -> PublishedStudy:
     known = ledger.read(folder)
     out = _keep(folder, known, runs, settings, lock)
     return told_offline(folder, runs, out)
@@ -129,7 +141,11 @@ def _keep(
 
 
 def _remember(
-    folder: Path, known: dict[str, Any], runs: Iterable[TrackedRun], where: dict[str, Any], done: Mapping[str, str]
+    folder: Path,
+    known: dict[str, Any],
+    runs: Iterable[TrackedRun],
+    where: dict[str, Any],
+    done: Mapping[str, str],
 ) -> str | None:
     """Write the ledger; why it could not be written."""
     try:
@@ -139,7 +155,9 @@ def _remember(
     return None
 
 
-def _converse(folder: Path, job: Mapping[str, Any], lock: int, timeout: float, deadline: float | None) -> PublishOutcome:
+def _converse(
+    folder: Path, job: Mapping[str, Any], lock: int, timeout: float, deadline: float | None
+) -> PublishOutcome:
     """Give a job to the process of wandb and hear what it says, whatever ends it."""
     out = PublishOutcome()
     disk = folder / "wandb"
@@ -178,7 +196,12 @@ def _tidy(disk: Path, fresh: Iterable[Path], kept: set[str]) -> None:
 def _job(runs: Sequence[TrackedRun], settings: TrackingSettings, mode: str) -> dict[str, Any]:
     """What the other process needs to know, as JSON."""
     where = place(settings, mode) | {"base_url": base_url(), "tags": settings.tags, "group": runs[0].group}
-    return where | {"timeout": settings.timeout, "dashboard": None, "gone": [], "runs": [dataclasses.asdict(run) for run in runs]}
+    return where | {
+        "timeout": settings.timeout,
+        "dashboard": None,
+        "gone": [],
+        "runs": [dataclasses.asdict(run) for run in runs],
+    }
 
 
 def _dashboard(folder: Path, found: Findings) -> dict[str, Any]:

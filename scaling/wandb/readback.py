@@ -42,7 +42,9 @@ class TrackingServer:
     def listing(self) -> list[Any]:
         """Every run of the study that the server has; none where there is no such project yet."""
         self.api.flush()  # it keeps what it was told before
-        found = self.api.runs(f"{self.entity}/{self.project}", filters={"group": self.group}, per_page=_PAGE, lazy=False)
+        found = self.api.runs(
+            f"{self.entity}/{self.project}", filters={"group": self.group}, per_page=_PAGE, lazy=False
+        )
         try:
             return [run for run in found]  # noqa: C416 - list() would ask for the length, and swallow what that raises
         except ValueError as error:
@@ -54,7 +56,9 @@ class TrackingServer:
 def connect(wandb: Any, job: Fields) -> TrackingServer:
     """The server of a job. Raises what wandb raises when it is out of reach or does not accept the key."""
     api = wandb.Api(timeout=max(1, math.ceil(job["timeout"])))
-    return TrackingServer(wandb, api, job["entity"] or api.default_entity, job["project"], job["group"], job["timeout"])
+    return TrackingServer(
+        wandb, api, job["entity"] or api.default_entity, job["project"], job["group"], job["timeout"]
+    )
 
 
 def settle(server: TrackingServer, wanted: Sequence[tuple[Fields, Sent]]) -> dict[str, str]:
@@ -105,19 +109,31 @@ def _difference(server: TrackingServer, there: Any, run: Fields, sent: Sent | No
             if not alike(theirs.get(name), value, within):
                 return f"{what}, at {name}"
     rows = sorted(there.history(samples=_MOST_ROWS, pandas=False), key=lambda row: row["_step"])
-    rows = [{name: value for name, value in storable_row(row).items() if not name.startswith("_")} for row in rows]
+    rows = [
+        {name: value for name, value in storable_row(row).items() if not name.startswith("_")} for row in rows
+    ]
     if run["rows"]:
-        return None if alike(rows, run["rows"], within) else f"the rows: {len(rows)} there, {len(run['rows'])} sent"
+        return (
+            None
+            if alike(rows, run["rows"], within)
+            else f"the rows: {len(rows)} there, {len(run['rows'])} sent"
+        )
     return _shown(rows[0] if rows else {}, run) or _files(there, sent) or _artifact(server, there, run)
 
 
 def alike(one: Any, other: Any, within: float) -> bool:
     """Whether two JSON values are equal, numbers within this share."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return set(one) == set(other) and all(alike(value, other[name], within) for name, value in one.items())
+        return set(one) == set(other) and all(
+            alike(value, other[name], within) for name, value in one.items()
+        )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(alike(a, b, within) for a, b in zip(one, other, strict=True))
-    if isinstance(one, bool) or isinstance(other, bool) or not (isinstance(one, int | float) and isinstance(other, int | float)):
+    if (
+        isinstance(one, bool)
+        or isinstance(other, bool)
+        or not (isinstance(one, int | float) and isinstance(other, int | float))
+    ):
         return type(one) is type(other) and one == other
     return one == other or math.isclose(one, other, rel_tol=within)
 
@@ -171,7 +187,9 @@ def tag(run: Any, old: bool) -> bool:
     tags = [each for each in run.tags if each != SUPERSEDED] + ([SUPERSEDED] if old else [])
     if sorted(tags) == sorted(run.tags):
         return False
-    run.load(force=True)  # once more: what was listed has lost the client's own part of the config, and an update would lose it
+    run.load(
+        force=True
+    )  # once more: what was listed has lost the client's own part of the config, and an update would lose it
     run.tags = tags
     run.update()
     return True

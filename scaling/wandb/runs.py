@@ -63,7 +63,10 @@ def plan(folder: Path, found: Findings | None = None, loaded: store.Loaded | Non
     found = found or findings.read(folder, loaded=loaded)
     laws = {id(curve): fitted for curve, fitted in found.scaling_fits}
     told = {record.setting: record.environment for record in found.records}
-    made = [_curve_run(found.name, curve, told.get(curve.environment, {}), laws.get(id(curve), ())) for curve in found.curves]
+    made = [
+        _curve_run(found.name, curve, told.get(curve.environment, {}), laws.get(id(curve), ()))
+        for curve in found.curves
+    ]
     return [*made, _study_run(found, folder, everything)]
 
 
@@ -90,13 +93,17 @@ def _unfinished(study: Mapping[str, Any], records: Iterable[Record], replicates:
     """The problems that cases are missing of: a curve stands beside other programs for its problem, too."""
     skipped = {record.key for record in records if record.status == "skipped"}
     done = Counter(key for key, _ in {(record.key, record.replicate) for record in records})
-    missing = (cell for cell in study["cases"] if cell["key"] not in skipped and done[cell["key"]] < replicates)
+    missing = (
+        cell for cell in study["cases"] if cell["key"] not in skipped and done[cell["key"]] < replicates
+    )
     return {_problem(from_dict(cell["case"])) for cell in missing}
 
 
 def _problem(case: Case) -> str:
     """What is computed, whatever the number of points: these grow along a weak curve."""
-    return _digest([value for name, value in to_dict(case).items() if name in VIEWS["problem"] and name != "points"])
+    return _digest(
+        [value for name, value in to_dict(case).items() if name in VIEWS["problem"] and name != "points"]
+    )
 
 
 def study_series(study: str) -> str:
@@ -104,14 +111,21 @@ def study_series(study: str) -> str:
     return _digest([study, STUDY])
 
 
-def _curve_run(study: str, curve: Curve, environment: Mapping[str, Any], laws: Iterable[ScalingFit]) -> TrackedRun:
+def _curve_run(
+    study: str, curve: Curve, environment: Mapping[str, Any], laws: Iterable[ScalingFit]
+) -> TrackedRun:
     rows = [_row(point, curve.kind) for point in sorted(curve.points, key=lambda p: p.devices)]
     fields = {k: v for k, v in to_dict(curve.case).items() if k != "devices"}
     if curve.kind == "weak":  # points grow along the curve: the rows hold them, the config what stays
         del fields["points"]
         fields["points_per_device"] = curve.case.points // curve.case.devices
     series = _digest(
-        [study, {k: v for k, v in non_default_fields(curve.case).items() if k in fields}, curve.kind, curve.environment]
+        [
+            study,
+            {k: v for k, v in non_default_fields(curve.case).items() if k in fields},
+            curve.kind,
+            curve.environment,
+        ]
     )
     config = fields | {f"size_{name}": size for name, size in curve.case.sizes.items()}
     config |= {"way": method_of(curve.case).name, "size": size_name(curve.case)}
@@ -131,7 +145,9 @@ def _curve_run(study: str, curve: Curve, environment: Mapping[str, Any], laws: I
 def _told(environment: Mapping[str, Any]) -> dict[str, Any]:
     """What of an environment to filter by."""
     hosts = environment.get("hosts")
-    return {key: environment.get(key) for key in _ENVIRONMENT} | {"host": ", ".join(map(str, hosts)) if hosts else None}
+    return {key: environment.get(key) for key in _ENVIRONMENT} | {
+        "host": ", ".join(map(str, hosts)) if hosts else None
+    }
 
 
 def _row(point: CurvePoint, kind: str) -> dict[str, Any]:
@@ -140,7 +156,11 @@ def _row(point: CurvePoint, kind: str) -> dict[str, Any]:
     The names of weak ones say so: W&B draws what has one name into one panel, and the two kinds are never to be mixed.
     """
     row = storable_row(dataclasses.asdict(point) | {"ideal": point.ideal, "ideal_efficiency": 1.0})
-    return row if kind == "strong" else {name if name in _SHARED else f"{kind}/{name}": value for name, value in row.items()}
+    return (
+        row
+        if kind == "strong"
+        else {name if name in _SHARED else f"{kind}/{name}": value for name, value in row.items()}
+    )
 
 
 def _laws(laws: Iterable[ScalingFit]) -> dict[str, Any]:
@@ -156,9 +176,17 @@ def _laws(laws: Iterable[ScalingFit]) -> dict[str, Any]:
 
 
 def _study_run(found: Findings, folder: Path, everything: Sequence[Record]) -> TrackedRun:
-    pictures = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("report/*.png"))}
-    whole = {name: hashlib.sha256(picture).hexdigest() for name, picture in pictures.items() if b"IEND" in picture[-12:]}
-    tables = {"records": _records(everything)} | ({"fastest": _fastest(found.fastest)} if found.fastest else {})
+    pictures = {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("report/*.png"))
+    }
+    whole = {
+        name: hashlib.sha256(picture).hexdigest()
+        for name, picture in pictures.items()
+        if b"IEND" in picture[-12:]
+    }
+    tables = {"records": _records(everything)} | (
+        {"fastest": _fastest(found.fastest)} if found.fastest else {}
+    )
     series = study_series(found.name)
     shown = _digest([tables, whole])
     environments = {record.setting: record.environment for record in found.records}
@@ -175,7 +203,19 @@ def _study_run(found: Findings, folder: Path, everything: Sequence[Record]) -> T
     counts = Counter(store.states(found.records).values())
     summary = {"cases": counts.total()} | {status: counts[status] for status in STATUSES}
     lines = tuple(to_line(record) for record in everything)
-    return TrackedRun(_digest([series, shown]), series, found.name, found.name, STUDY, config, [], summary, tables, whole, lines)
+    return TrackedRun(
+        _digest([series, shown]),
+        series,
+        found.name,
+        found.name,
+        STUDY,
+        config,
+        [],
+        summary,
+        tables,
+        whole,
+        lines,
+    )
 
 
 def _each(values: Iterable[Any]) -> Any:
@@ -198,7 +238,10 @@ def _records(records: Sequence[Record]) -> Table:
         for each in dataclasses.fields(record):
             if each.name not in ("case", "environment", "seconds", "seconds_min"):
                 row[each.name] = getattr(record, each.name)
-        row |= {"samples": len(record.seconds), "seconds_median": statistics.median(record.seconds) if record.seconds else None}
+        row |= {
+            "samples": len(record.seconds),
+            "seconds_median": statistics.median(record.seconds) if record.seconds else None,
+        }
         rows.append(row)
     return _table(rows)
 
@@ -214,7 +257,12 @@ def _fastest(found: Sequence[FastestMethod]) -> Table:
         row |= {"environment": first.environment, "honest": first.honest}
         row |= {"fastest": method_of(first.case).name, "seconds": first.median, "low": low, "high": high}
         row |= {"next": method_of(second.case).name if second else None, "next_takes": each.ratio}
-        row |= {"next_takes_low": each.ratio_low, "next_takes_high": each.ratio_high, "sure": each.sure, "by_hand": each.by_hand}
+        row |= {
+            "next_takes_low": each.ratio_low,
+            "next_takes_high": each.ratio_high,
+            "sure": each.sure,
+            "by_hand": each.by_hand,
+        }
         rows.append(row)
     return _table(rows)
 
@@ -226,7 +274,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _scalar(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
+    return (
+        value
+        if value is None or isinstance(value, bool | int | float | str)
+        else json.dumps(value, sort_keys=True)
+    )
 
 
 def _digest(value: Any) -> str:

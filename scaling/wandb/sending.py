@@ -33,7 +33,9 @@ def send(wandb: Any, job: Mapping[str, Any], run: Mapping[str, Any], name: str) 
     )  # fmt: skip
     words = {key: run[key] for key in ("name", "group", "job_type", "config")}
     place = {key: job[key] for key in ("mode", "project", "entity", "tags")}
-    live = wandb.init(**words, **place, id=name, dir=os.getcwd(), resume="allow", reinit="create_new", settings=lean)
+    live = wandb.init(
+        **words, **place, id=name, dir=os.getcwd(), resume="allow", reinit="create_new", settings=lean
+    )
     if run["rows"]:
         live.define_metric("*", step_metric="devices")
     for row in run["rows"]:
@@ -66,7 +68,9 @@ def key_of(path: str) -> str:
 
 def artifact(wandb: Any, run: Mapping[str, Any]) -> Any:
     """The records of a study, line by line, as an artifact: the same lines are the same version."""
-    made = wandb.Artifact(f"{ARTIFACT}-{run['series']}", type=ARTIFACT, description="every record of the study, as JSON lines")
+    made = wandb.Artifact(
+        f"{ARTIFACT}-{run['series']}", type=ARTIFACT, description="every record of the study, as JSON lines"
+    )
     with made.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in run["lines"])
     return made
@@ -74,7 +78,15 @@ def artifact(wandb: Any, run: Mapping[str, Any]) -> Any:
 
 def is_whole(wandb: Any, copy: Path) -> bool:
     """Whether W&B's own reader finds the end of a run in its log: a full disk cuts it short, and `finish` says nothing."""
-    words = ["leet", "inspect", "--no-observability", "--json", "--run-file", str(copy), str(copy.parent.parent)]
+    words = [
+        "leet",
+        "inspect",
+        "--no-observability",
+        "--json",
+        "--run-file",
+        str(copy),
+        str(copy.parent.parent),
+    ]
     reader = [wandb.util.get_core_path(), *words]
     read = subprocess.run(reader, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return '"type":"exit"' in next(iter(read.stdout.strip().splitlines()[-1:]), "")

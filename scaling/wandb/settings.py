@@ -39,7 +39,9 @@ class TrackingSettings:
         if self.mode not in MODES:
             raise unknown_name("tracking.mode", self.mode, MODES)
         if not isinstance(self.project, str) or not re.fullmatch(r"[^/\\#?%:]{1,128}", self.project):
-            raise Refusal(f"tracking.project must be 1 to 128 characters without / \\ # ? % :, not {self.project!r}")
+            raise Refusal(
+                f"tracking.project must be 1 to 128 characters without / \\ # ? % :, not {self.project!r}"
+            )
         if self.entity is not None and not (isinstance(self.entity, str) and self.entity):
             raise Refusal(f"tracking.entity must be a name or null, not {self.entity!r}")
         for name in ("timeout", "every"):
@@ -48,8 +50,12 @@ class TrackingSettings:
                 raise Refusal(f"tracking.{name} must be a positive number of seconds, not {value!r}")
         if not isinstance(self.dashboard, bool):
             raise Refusal(f"tracking.dashboard must be true or false, not {self.dashboard!r}")
-        if not isinstance(self.tags, list | tuple) or not all(isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in self.tags):
-            raise Refusal(f"tracking.tags must be a list of words of at most 64 characters, not {self.tags!r}")
+        if not isinstance(self.tags, list | tuple) or not all(
+            isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in self.tags
+        ):
+            raise Refusal(
+                f"tracking.tags must be a list of words of at most 64 characters, not {self.tags!r}"
+            )
         object.__setattr__(self, "tags", tuple(self.tags))
 
     @classmethod
@@ -60,7 +66,9 @@ class TrackingSettings:
         for name in told:
             if name not in known:
                 if re.search("key|token|secret|passw", name, re.IGNORECASE):
-                    raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY in the environment, never from a config")
+                    raise Refusal(
+                        f"tracking.{name}: keys come from WANDB_API_KEY in the environment, never from a config"
+                    )
                 raise unknown_name("key of tracking", name, known)
         return cls(**told)
 
@@ -71,7 +79,9 @@ def mode_of(settings: TrackingSettings) -> tuple[str, tuple[str, ...]]:
     if asked in _WANDB_MODES:
         return _WANDB_MODES[asked], ()
     if asked:
-        return "offline", (f"W&B: unknown WANDB_MODE {asked!r}, so offline: choose from {', '.join(_WANDB_MODES)}",)
+        return "offline", (
+            f"W&B: unknown WANDB_MODE {asked!r}, so offline: choose from {', '.join(_WANDB_MODES)}",
+        )
     if settings.mode != "auto":
         return settings.mode, ()
     return ("online" if _has_key() else "offline"), ()
@@ -94,10 +104,16 @@ def base_url() -> str:
     if not told:
         written = configparser.ConfigParser(interpolation=None)
         with contextlib.suppress(OSError, configparser.Error, UnicodeError):
-            written.read(os.path.join(os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"), "settings"))
+            written.read(
+                os.path.join(
+                    os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"), "settings"
+                )
+            )
         told = written.get("default", "base_url", fallback=None) or "https://api.wandb.ai"
     parts = urlsplit(told.rstrip("/"))
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # a password in the address stays out of the ledger
+    return parts._replace(
+        netloc=parts.netloc.rpartition("@")[2]
+    ).geturl()  # a password in the address stays out of the ledger
 
 
 def entity_of(settings: TrackingSettings) -> str | None:

@@ -27,7 +27,17 @@ import numpy as np
 from scaling.core.case import FLOORS, Case
 from scaling.core.workload import InputSpec, Reference, Workload, uniform
 
-TARGETS = VALUE = ("copy", "matmul", "transcendental", "arithmetic", "division", "reduction", "transpose", "all_reduce", *FLOORS)
+TARGETS = VALUE = (
+    "copy",
+    "matmul",
+    "transcendental",
+    "arithmetic",
+    "division",
+    "reduction",
+    "transpose",
+    "all_reduce",
+    *FLOORS,
+)
 SIZES = {"k": 1, "terms": 1}
 
 
@@ -63,12 +73,16 @@ def workload(case: Case) -> Workload:
         # All terms are positive: where factors or the result are rounded more coarsely than the sum, that does not add up.
         added = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
-        return Workload(lambda x, w: x @ w, {"x": uniform(k, k)}, {"w": uniform(k, k)}, reference=product, terms=added)
+        return Workload(
+            lambda x, w: x @ w, {"x": uniform(k, k)}, {"w": uniform(k, k)}, reference=product, terms=added
+        )
     if case.target in _TERM:
         function = functools.partial(_added, case.target, terms)
         return Workload(function, x, reference=lambda inputs: _value(function(inputs["x"], np)), terms=terms)
     if case.target == "reduction":
-        return Workload(lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k)
+        return Workload(
+            lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k
+        )
     if case.target == "transpose":
         turned = lambda inputs: _value(inputs["x"].swapaxes(1, 2))  # noqa: E731
         return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=turned)
@@ -76,5 +90,11 @@ def workload(case: Case) -> Workload:
         # All points are the same row, so that the reference, which is given some of them, knows the sum over all.
         same = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
         total, whole = lambda x: x * case.points, {"value": _sum_over_points}
-        return Workload(total, {"x": same}, whole_modes=whole, reference=lambda i: _value(total(i["x"])), terms=case.points)
+        return Workload(
+            total,
+            {"x": same},
+            whole_modes=whole,
+            reference=lambda i: _value(total(i["x"])),
+            terms=case.points,
+        )
     return Workload(lambda x: -x, x, reference=lambda inputs: _value(-inputs["x"]))

@@ -64,7 +64,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
         value = np.exp(-0.5 * (x + y - 2 * x * y))
         by_x = ((y - 0.5) * value)[:, :, None]
         by_own = ((x - 0.5) * value)[:, :, None]
-    by = {"x": lambda: by_x, "support": lambda: np.einsum("nmd,mk->nmkd", by_own, np.eye(m)).reshape(len(x), m, m * d)}
+    by = {
+        "x": lambda: by_x,
+        "support": lambda: np.einsum("nmd,mk->nmkd", by_own, np.eye(m)).reshape(len(x), m, m * d),
+    }
     return Reference(value, np.concatenate([by[name]() for name in names], axis=2))
 
 
@@ -100,7 +103,9 @@ def workload(case: Case) -> Workload:
     """rbf in the formulation and dimension of the case."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
-        raise Refusal(f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional")
+        raise Refusal(
+            f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional"
+        )
     summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
     by_hand = {
         "analytic": lambda x, support: _analytic(variant, summed, x, support),

@@ -42,7 +42,9 @@ def _parts(numpy, d, m):
     slope = 3 * away * f
     ff = numpy.sum(f * f, axis=1, keepdims=True)
     a = numpy.sum(d * f, axis=1, keepdims=True) / ff
-    a_slope = (numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)) / ff
+    a_slope = (
+        numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)
+    ) / ff
     return d - a * f, -(a_slope * f + a * slope), f, ff, a * f
 
 
@@ -80,12 +82,22 @@ def _hessian(numpy, names, d, m):
     f = numpy.exp(-1.5 * away**2)
     f1, f2 = 3 * away * f, (9 * away**2 - 3) * f  # by m, once and twice
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
-    g, g1, g2, h, h1, h2 = dot(d, f), dot(d, f1), dot(d, f2), dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
+    g, g1, g2, h, h1, h2 = (
+        dot(d, f),
+        dot(d, f1),
+        dot(d, f2),
+        dot(f, f),
+        2 * dot(f, f1),
+        2 * (dot(f1, f1) + dot(f, f2)),
+    )
     q1 = g1 / h - g * h1 / h**2  # of g / h
     by = {
-        ("d", "d"): 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None],
+        ("d", "d"): 2 * numpy.eye(_GRID.size, dtype=d.dtype)
+        - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None],
         ("d", "m"): (-2 * (q1 * f + g / h * f1))[:, :, None],
-        ("m", "m"): -(2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3)[:, :, None],
+        ("m", "m"): -(
+            2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3
+        )[:, :, None],
     }
     by["m", "d"] = by["d", "m"].transpose(0, 2, 1)
     hessian = numpy.concatenate([numpy.concatenate([by[a, b] for b in names], axis=2) for a in names], axis=1)
@@ -113,7 +125,9 @@ def _hessian_times(names, d, m):
 
 def _second(names: tuple[str, ...], inputs: Inputs) -> Reference:
     hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
-    return Reference(_reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None)
+    return Reference(
+        _reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None
+    )
 
 
 def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
@@ -124,7 +138,10 @@ def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
             return _analytic(case.variant, names, d, m)
         return _hessian(jnp, names, d, m)[0] if case.target == "hessian" else _hessian_times(names, d, m)
 
-    return {"analytic": batch, "analytic_vmap": lambda d, m: jax.vmap(lambda d, m: batch(d[None], m[None])[0])(d, m)}
+    return {
+        "analytic": batch,
+        "analytic_vmap": lambda d, m: jax.vmap(lambda d, m: batch(d[None], m[None])[0])(d, m),
+    }
 
 
 def _centre(rows: np.ndarray) -> np.ndarray:

@@ -76,7 +76,9 @@ def _analytic(side: int, colored: bool, u):
         return whole.at[:, np.arange(side * side), np.arange(side * side)].set(on)
     diagonal = np.flatnonzero(rows == columns).astype(np.int32)
     entries = jnp.take(off, columns, axis=1, mode="clip")
-    return entries.at[:, diagonal].set(on, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds")
+    return entries.at[:, diagonal].set(
+        on, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds"
+    )
 
 
 def _of_one(side: int, colored: bool, u):
@@ -113,7 +115,9 @@ def workload(case: Case) -> Workload:
     """stencil, on the grid of the case."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
-        raise Refusal(f"sizes.side={side}: on a periodic grid of fewer than 3 x 3 cells neighbours are the same cell")
+        raise Refusal(
+            f"sizes.side={side}: on a periodic grid of fewer than 3 x 3 cells neighbours are the same cell"
+        )
     neighbours = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
     return Workload(
         function=lambda u: _rate(neighbours, u),

@@ -21,7 +21,14 @@ def main() -> None:
     for _ in range(ROUNDS):
         for bind in ("true", "false"):
             with tempfile.TemporaryDirectory() as folder:
-                words = ["run", "study=large", "points=8192", "api=shard_map", f"bind={bind}", f"results={folder}"]
+                words = [
+                    "run",
+                    "study=large",
+                    "points=8192",
+                    "api=shard_map",
+                    f"bind={bind}",
+                    f"results={folder}",
+                ]
                 command = [str(Path(sys.executable).parent / "scaling"), *words]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 for record in load(Path(folder)).records:

@@ -54,10 +54,16 @@ def row(name: str, fields: dict) -> tuple[str, bool]:
     if plain.status != "ok" or auto.status != "ok":
         return f"{start} {auto.reason or plain.reason}: {auto.text or plain.text} |", False
     chosen = [
-        f"{what}={auto.blocks[what]}" for what in ("block", "chunk", "storage") if auto.blocks[what] not in (None, "device")
+        f"{what}={auto.blocks[what]}"
+        for what in ("block", "chunk", "storage")
+        if auto.blocks[what] not in (None, "device")
     ]
-    more = "inputs" if plain.argument_bytes > peak // 4 else "result" if plain.output_bytes > peak // 4 else None
-    told = ", ".join(chosen) + (f" (its {more} alone {'are' if more == 'inputs' else 'is'} more)" if more else "")
+    more = (
+        "inputs" if plain.argument_bytes > peak // 4 else "result" if plain.output_bytes > peak // 4 else None
+    )
+    told = ", ".join(chosen) + (
+        f" (its {more} alone {'are' if more == 'inputs' else 'is'} more)" if more else ""
+    )
     middle, low, high = ratio_interval(plain.seconds, auto.seconds)
     return f"{start} {told} | {middle:.2f} ({low:.2f} to {high:.2f}) |", high >= ENOUGH or more is not None
 

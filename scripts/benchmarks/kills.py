@@ -36,7 +36,14 @@ grids:
 
 def start(folder: Path) -> subprocess.Popen:
     """The study, in a session of its own."""
-    words = ["run", "--config-dir", str(folder / "conf"), "study=kills", f"results={folder}/results", "sampling.seconds=0.02"]
+    words = [
+        "run",
+        "--config-dir",
+        str(folder / "conf"),
+        "study=kills",
+        f"results={folder}/results",
+        "sampling.seconds=0.02",
+    ]
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -45,7 +52,9 @@ def start(folder: Path) -> subprocess.Popen:
 
 def workers_of(launcher: int) -> list[int]:
     """The workers of a launcher that are alive."""
-    done = subprocess.run(["pgrep", "-P", str(launcher), "-f", "scaling.worker"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["pgrep", "-P", str(launcher), "-f", "scaling.worker"], capture_output=True, text=True, check=False
+    )
     return [int(word) for word in done.stdout.split()]
 
 
@@ -68,7 +77,9 @@ def main() -> int:
         for _ in range(KILLS):
             process, said = start(folder), []
             assert process.stdout is not None
-            reader = threading.Thread(target=lambda out=process.stdout, said=said: said.extend(out), daemon=True)
+            reader = threading.Thread(
+                target=lambda out=process.stdout, said=said: said.extend(out), daemon=True
+            )
             reader.start()
             time.sleep(moments.uniform(1.0, 6.0))
             whom = moments.choice(["worker", "launcher", "group"])
@@ -82,7 +93,9 @@ def main() -> int:
             good = {record.identity for record in load(folder / "results").records if record.good}
             called = sum(1 for line in said if re.match(r"\[\d+/\d+\] ok", line))
             faults += [f"{len(kept - good)} lost"] * bool(kept - good)
-            faults += [f"{called} were called finished, {len(good - kept)} are there"] * (called > len(good - kept))
+            faults += [f"{called} were called finished, {len(good - kept)} are there"] * (
+                called > len(good - kept)
+            )
             kept = good
             if len(kept) > 80:  # nearly done: begin again, so that every kill hits a study at work
                 for path in (folder / "results").glob("*.jsonl"):
@@ -98,7 +111,10 @@ def main() -> int:
     print(
         f"{KILLS} kills ({', '.join(f'{count} of the {whom}' for whom, count in killed.items())}), {before} records at the last"
     )
-    print("; ".join(faults) or f"nothing lost, nothing twice; {len({r.key for r in records if r.good})} cases in the end")
+    print(
+        "; ".join(faults)
+        or f"nothing lost, nothing twice; {len({r.key for r in records if r.good})} cases in the end"
+    )
     return int(bool(faults))
 
 

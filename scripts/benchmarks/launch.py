@@ -77,15 +77,21 @@ hydra:
 def main() -> int:
     """Run both and print a line for each; the exit status."""
     if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-        print("hydra-submitit-launcher is not installed: .venv/bin/pip install -e '.[bench]'", file=sys.stderr)
+        print(
+            "hydra-submitit-launcher is not installed: .venv/bin/pip install -e '.[bench]'", file=sys.stderr
+        )
         return 2
     Path("results").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir="results", prefix=".bench-launch-") as name:  # the nodes must see it too
+    with tempfile.TemporaryDirectory(
+        dir="results", prefix=".bench-launch-"
+    ) as name:  # the nodes must see it too
         folder = Path(name).resolve()
         ours, cases = _ours(folder)
         theirs = _theirs(folder, cases)
     for what, overhead, wall in (("scaling run", *ours), ("hydra-submitit-launcher", *theirs)):
-        print(f"{what:24} {overhead:6.2f} s a case beside its work, {60 * cases / wall:6.1f} cases a minute ({wall:.0f} s)")
+        print(
+            f"{what:24} {overhead:6.2f} s a case beside its work, {60 * cases / wall:6.1f} cases a minute ({wall:.0f} s)"
+        )
     print(f"{theirs[0] / ours[0]:.1f} times smaller")
     return 0 if theirs[0] >= TIMES * ours[0] else 1
 
@@ -94,7 +100,13 @@ def _ours(folder: Path) -> tuple[tuple[float, float], int]:
     """(seconds of overhead a case, wall seconds) of ours, and how many cases; the cases are left beside the results."""
     (folder / "conf" / "study").mkdir(parents=True)
     (folder / "conf" / "study" / "many.yaml").write_text(STUDY)
-    words = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", str(folder / "conf"), "study=many"]
+    words = [
+        str(Path(sys.executable).parent / "scaling"),
+        "run",
+        "--config-dir",
+        str(folder / "conf"),
+        "study=many",
+    ]
     words += ["cluster=slurm", "cluster.at_once=1", "wait=true", f"results={folder}/ours", "sampling.turns=1"]
     words += [f"sampling.{name}={value}" for name, value in SAMPLING.items()]
     began = time.monotonic()
@@ -130,8 +142,17 @@ def _theirs(folder: Path, cases: int) -> tuple[float, float]:
 
 def _overhead(records: list[Record], wall: float) -> float:
     """Seconds a case that were neither building, compiling, checking nor sampling."""
-    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
-    return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in stages)) / len(records)
+    stages = (
+        "trace_seconds",
+        "lower_seconds",
+        "compile_seconds",
+        "first_seconds",
+        "check_seconds",
+        "sampling_seconds",
+    )
+    return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in stages)) / len(
+        records
+    )
 
 
 if __name__ == "__main__":

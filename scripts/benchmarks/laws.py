@@ -19,7 +19,11 @@ from scaling.core.formatting import format_percentage
 from scaling.core.record import Record
 
 CURVES, RATIOS, NOISE, HELD = 500, 1000, 0.05, 0.9
-COUNTS = {"1 to 128, doubling": [2**i for i in range(8)], "1 to 8": list(range(1, 9)), "1 to 8, doubling": [1, 2, 4, 8]}
+COUNTS = {
+    "1 to 128, doubling": [2**i for i in range(8)],
+    "1 to 8": list(range(1, 9)),
+    "1 to 8, doubling": [1, 2, 4, 8],
+}
 PARTS = {
     AMDAHL: [(0.0,), (0.01,), (0.05,), (0.1,), (0.2,), (0.5,)],
     UNIVERSAL: [(0.0, 0.0), (0.05, 0.0), (0.0, 1e-4), (0.01, 1e-3), (0.05, 1e-4), (0.2, 1e-4), (0.05, 0.01)],
@@ -34,7 +38,9 @@ def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndar
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
     times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
-    points = [CurvePoint(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)]
+    points = [
+        CurvePoint(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)
+    ]
     return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
 
 
@@ -46,9 +52,13 @@ def found_again() -> bool:
             for parts in several:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
-                    fitted = scaling_fits.fit_laws(curve(law, parts, devices, NOISE * generator.normal(size=len(devices))))
+                    fitted = scaling_fits.fit_laws(
+                        curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
+                    )
                     one = next(each for each in fitted if each.name == law)
-                    held += [e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)]
+                    held += [
+                        e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)
+                    ]
                     halves.append([(e.high - e.low) / 2 for e in one.parts.values()])
                     best += one.best
                 good &= bool((held >= HELD * CURVES).all())
@@ -56,22 +66,41 @@ def found_again() -> bool:
                 widths = ", ".join(f"{each:.2g}" for each in half)
                 named = ", ".join(f"{name} {part:g}" for name, part in zip(one.parts, parts, strict=True))
                 print(
-                    f"{where}, {law}, {named}: held {often}; half {widths}; best {format_percentage(best / CURVES)}", flush=True
+                    f"{where}, {law}, {named}: held {often}; half {widths}; best {format_percentage(best / CURVES)}",
+                    flush=True,
                 )
     return good
 
 
-def processes(generator: np.random.Generator, count: int, between: float, samples: int, jobs: int) -> list[Record]:
+def processes(
+    generator: np.random.Generator, count: int, between: float, samples: int, jobs: int
+) -> list[Record]:
     """Processes whose level and samples scatter, by jobs that scatter as much as they do."""
-    levels = between * (generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0))
+    levels = between * (
+        generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0)
+    )
     rows = np.exp(levels[:, None] + NOISE * generator.normal(size=(count, samples)))
-    around = [{"digest": "made", "job": f"{generator.integers(2**60)}"} for _ in range(jobs)] or [{"digest": "made"}]
-    return [Record(CASE, "ok", around[i % len(around)], seconds=row.tolist(), replicate=i) for i, row in enumerate(rows)]
+    around = [{"digest": "made", "job": f"{generator.integers(2**60)}"} for _ in range(jobs)] or [
+        {"digest": "made"}
+    ]
+    return [
+        Record(CASE, "ok", around[i % len(around)], seconds=row.tolist(), replicate=i)
+        for i, row in enumerate(rows)
+    ]
 
 
 def ratios_held() -> None:
     """Print a line for each number of processes, jobs and samples: how often both kinds of interval hold the ratio."""
-    for count, jobs, samples in ((1, 0, 7), (1, 0, 30), (2, 0, 15), (3, 0, 15), (5, 0, 15), (10, 0, 15), (6, 2, 15), (6, 3, 15)):
+    for count, jobs, samples in (
+        (1, 0, 7),
+        (1, 0, 30),
+        (2, 0, 15),
+        (3, 0, 15),
+        (5, 0, 15),
+        (10, 0, 15),
+        (6, 2, 15),
+        (6, 3, 15),
+    ):
         between = 0.03 if count > 1 else 0.0
         generator, told = np.random.default_rng(0), {resampling.bootstrap_ratio: [], ratios.student_ratio: []}
         for _ in range(RATIOS):
@@ -83,7 +112,10 @@ def ratios_held() -> None:
             (np.mean([r[0] for r in rows]), np.median([r[1] for r in rows])) for rows in told.values()
         )
         of = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")
-        print(f"{of}: held {often:.1%}, half {half:.3f}; by ratios.py {beside:.1%}, half {wider:.3f}", flush=True)
+        print(
+            f"{of}: held {often:.1%}, half {half:.3f}; by ratios.py {beside:.1%}, half {wider:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

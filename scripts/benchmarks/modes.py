@@ -12,15 +12,19 @@ from scaling.core import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
-    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"})
+    os.execve(
+        sys.executable,
+        [sys.executable, *sys.argv],
+        os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"},
+    )
 
 import jax
 
 from scaling.analysis.curves import method_of
 from scaling.core import inputs, layout, timing, workload
 from scaling.core.case import Case
-from scaling.core.modes import MODES
 from scaling.core.formatting import format_duration, format_ratio
+from scaling.core.modes import MODES
 from scaling.core.statistics import ratio_interval
 
 ROUNDS = 15
@@ -65,7 +69,12 @@ def main() -> None:
     """Print a row for each problem."""
     print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
     for name, (problem, ways) in PROBLEMS.items():
-        cases = [ready({**problem, **way}) for way in itertools.chain(ways, [{"mode": mode.name} for mode in MODES.values() if mode.closed_form])]
+        cases = [
+            ready({**problem, **way})
+            for way in itertools.chain(
+                ways, [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
+            )
+        ]
         seconds: list[list[float]] = [[] for _ in cases]
         for turn in range(ROUNDS + 1):
             for (_, call), taken in zip(cases, seconds, strict=True):

@@ -63,7 +63,10 @@ def main() -> int:
         ]
         began = time.perf_counter()
         process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [str(Path(sys.executable).parent / "scaling"), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert process.stdout is not None
         moments = [time.perf_counter() for line in process.stdout if line.startswith("[")]
@@ -82,7 +85,9 @@ def main() -> int:
     print(f"{len(records)} cases in {wall:.1f} s")
     for part, seconds in parts.items():
         print(f"  {part:34} {seconds:6.1f} s  {seconds / wall:5.1%}")
-    print(f"{useful / study:.1%} of the study's time (without the report) is compiling, checking and sampling")
+    print(
+        f"{useful / study:.1%} of the study's time (without the report) is compiling, checking and sampling"
+    )
     return int(useful / study < USEFUL)
 
 

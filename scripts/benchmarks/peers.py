@@ -23,7 +23,14 @@ def timings() -> list[Timing]:
     records = []
     for turn in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            words = ["run", "study=peers", "devices=1", f"results={folder}", f"order_seed={turn}", "sampling.seconds=0.3"]
+            words = [
+                "run",
+                "study=peers",
+                "devices=1",
+                f"results={folder}",
+                f"order_seed={turn}",
+                "sampling.seconds=0.3",
+            ]
             command = [str(Path(sys.executable).parent / "scaling"), *words, *sys.argv[1:]]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             records += [dataclasses.replace(record, replicate=turn) for record in load(Path(folder)).records]

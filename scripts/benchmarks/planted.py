@@ -88,7 +88,9 @@ def table(rows: list[Row], title: str, of: Iterable[str]) -> None:
     for row, value in zip(rows, of, strict=True):
         counts.setdefault(value, Counter())[row.claimed] += 1
     print(f"\n{title:34} {'caught':>8} {'missed':>8} {'nothing claimed':>16}")
-    for value, found in sorted(counts.items(), key=lambda row: (len(row[0]) if row[0].isdecimal() else 0, row[0])):
+    for value, found in sorted(
+        counts.items(), key=lambda row: (len(row[0]) if row[0].isdecimal() else 0, row[0])
+    ):
         print(f"{value:34} {found['caught']:8} {found['missed']:8} {found['nothing']:16}")
 
 
@@ -104,7 +106,12 @@ def report(rows: list[Row]) -> int:
     wrong, good = [row for row in rows if not row.right], [row for row in rows if row.right]
     table(wrong, "kind", (row.kind for row in wrong))
     table(wrong, "inputs", (str(row.case.sizes.get("n", "built-in")) for row in wrong))
-    for title, name in (("dtype", "dtype"), ("mode", "mode"), ("reduction", "reduce"), ("devices", "devices")):
+    for title, name in (
+        ("dtype", "dtype"),
+        ("mode", "mode"),
+        ("reduction", "reduce"),
+        ("devices", "devices"),
+    ):
         table(wrong, title, (str(getattr(row.case, name)) for row in wrong))
     table(wrong, "part", (row.part for row in wrong))
     for title, some, claimed in (
@@ -118,8 +125,15 @@ def report(rows: list[Row]) -> int:
     unjustified = [row for row in unclaimed if right.RIGHT[row.kind].digits]
     asked = found["caught"] + found["missed"]
     print(f"\ncaught: {found['caught']} of {asked} planted errors ({found['caught'] / max(asked, 1):.1%})")
-    print(f"refused: {found['refused']} of {len(good)} right derivatives; nothing is claimed of {found['nothing']}", flush=True)
-    enough = found["caught"] >= CAUGHT * asked and not unjustified and len(unclaimed) <= MAY_CLAIM_NOTHING * len(good)
+    print(
+        f"refused: {found['refused']} of {len(good)} right derivatives; nothing is claimed of {found['nothing']}",
+        flush=True,
+    )
+    enough = (
+        found["caught"] >= CAUGHT * asked
+        and not unjustified
+        and len(unclaimed) <= MAY_CLAIM_NOTHING * len(good)
+    )
     return int(not enough or bool(found["refused"]))
 
 

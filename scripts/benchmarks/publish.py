@@ -23,7 +23,11 @@ CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180
 
 def main() -> int:
     """Publish one folder three times, a line each; the exit status."""
-    with tempfile.TemporaryDirectory() as name, MonkeyPatch.context() as patch, serving(patch, Path(name)) as server:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        MonkeyPatch.context() as patch,
+        serving(patch, Path(name)) as server,
+    ):
         folder = made_up.write(Path(name) / "made", list(records()))
         online = TrackingSettings(mode="online", timeout=60.0)
         told = [timed(words, folder, how) for words, how in (

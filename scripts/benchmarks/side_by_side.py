@@ -7,7 +7,11 @@ from scaling.core import cores, environment
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
-    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"})
+    os.execve(
+        sys.executable,
+        [sys.executable, *sys.argv],
+        os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"},
+    )
 
 import jax
 
@@ -33,6 +37,8 @@ def in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
     waiting = [each for each in attempts if not each.ended]
     while waiting:
         waiting = [
-            each for each, enough in [(each, run_case.take_turn(each)) for each in waiting] if not enough and not each.ended
+            each
+            for each, enough in [(each, run_case.take_turn(each)) for each in waiting]
+            if not enough and not each.ended
         ]
     return [each.record() for each in attempts]

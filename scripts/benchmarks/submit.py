@@ -24,24 +24,37 @@ mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, analytic]
 def main() -> int:
     """Submit, ask several times, cancel; print a line for each; the exit status."""
     Path("results").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir="results", prefix=".bench-submit-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        dir="results", prefix=".bench-submit-", ignore_cleanup_errors=True
+    ) as name:
         (Path(name) / "conf" / "study").mkdir(parents=True)
         (Path(name) / "conf" / "study" / "many.yaml").write_text(STUDY)
-        words = ["run", "--config-dir", str(Path(name).resolve() / "conf"), "study=many", "cluster=slurm", f"results={name}/out"]
+        words = [
+            "run",
+            "--config-dir",
+            str(Path(name).resolve() / "conf"),
+            "study=many",
+            "cluster=slurm",
+            f"results={name}/out",
+        ]
         submitting, said = timed(words)
         print(said.strip())
         try:
             asking = [timed(["status", f"{name}/out"])[0] for _ in range(TIMES)]
         finally:
             timed(["cancel", f"{name}/out"])
-    print(f"submitted in {submitting:.1f} s; the status answers in {statistics.median(asking):.2f} s (median of {TIMES})")
+    print(
+        f"submitted in {submitting:.1f} s; the status answers in {statistics.median(asking):.2f} s (median of {TIMES})"
+    )
     return 0 if submitting < SUBMIT_SECONDS and statistics.median(asking) < STATUS_SECONDS else 1
 
 
 def timed(words: list[str]) -> tuple[float, str]:
     """Wall seconds of a command, and what it printed."""
     began = time.monotonic()
-    done = subprocess.run([str(Path(sys.executable).parent / "scaling"), *words], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "scaling"), *words], check=True, stdout=subprocess.PIPE, text=True
+    )
     return time.monotonic() - began, done.stdout
 
 

@@ -76,9 +76,18 @@ grids:
 def run(folder: Path, name: str, *words: str) -> Path:
     """Run a study in a folder, in which its configuration and any module of its own stand; its results."""
     results = folder / "results" / "-".join([name, *(w for w in words if "=" not in w)])
-    command = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", "conf", f"study={name}", f"results={results}"]
+    command = [
+        str(Path(sys.executable).parent / "scaling"),
+        "run",
+        "--config-dir",
+        "conf",
+        f"study={name}",
+        f"results={results}",
+    ]
     asked = [word for word in words if "=" in word]
-    subprocess.run([*command, *QUICK, *asked, *sys.argv[1:]], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, *QUICK, *asked, *sys.argv[1:]], check=True, cwd=folder, stdout=subprocess.DEVNULL
+    )
     return results
 
 
@@ -121,10 +130,15 @@ def main() -> int:
         print(f"A/A: {alarms} of {count} cases are reported as different ({alarms / count:.1%})", flush=True)
         verdicts, planted = told(run(folder, "planted", "versus=commit:HEAD~1"))
         found = verdicts[compare.SLOWER]
-        print(f"planted: {found} of {planted} cases are reported as slower ({found / planted:.1%}); {dict(verdicts)}", flush=True)
+        print(
+            f"planted: {found} of {planted} cases are reported as slower ({found / planted:.1%}); {dict(verdicts)}",
+            flush=True,
+        )
         apart = (time.monotonic() - began) / 60
         wrong, of = naive(first, run(folder, "same", "second"))
-        print(f"naive: two plain runs, {apart:.0f} minutes apart, differ in {wrong} of {of} cases ({wrong / of:.1%})")
+        print(
+            f"naive: two plain runs, {apart:.0f} minutes apart, differ in {wrong} of {of} cases ({wrong / of:.1%})"
+        )
     return int(alarms > FALSE_ALARMS * count or found < FOUND * planted or count < 200)
 
 

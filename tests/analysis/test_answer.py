@@ -22,7 +22,13 @@ def said(tmp_path, make_record):
 
 
 def test_the_headline_is_the_least_time_of_the_largest_problem_over_modes_and_devices(said):
-    told = said(("jacfwd", 1, 64, 12), ("jacfwd", 2, 64, 6.4), ("jacrev", 1, 64, 40), ("jacrev", 2, 64, 30), ("jacrev", 1, 16, 1))
+    told = said(
+        ("jacfwd", 1, 64, 12),
+        ("jacfwd", 2, 64, 6.4),
+        ("jacrev", 1, 64, 40),
+        ("jacrev", 2, 64, 30),
+        ("jacrev", 1, 16, 1),
+    )
     assert told[0].startswith(
         "linear: jacfwd (vmap) is fastest on 2 devices at the largest size (o=3 p=5 points=64): 6.40 ms (6.37"
     )
@@ -37,41 +43,69 @@ def test_more_devices_that_do_not_pay_are_said_so(said):
 
 def test_what_cannot_be_told_apart_is_no_clear_winner(said):
     told = said(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert "is ahead of the next, but the two are not distinguished," in told[0] and "Clear winners" not in told[0]
+    assert (
+        "is ahead of the next, but the two are not distinguished," in told[0]
+        and "Clear winners" not in told[0]
+    )
 
 
 def test_oversubscribed_times_have_no_speedup_and_are_marked(said):
     told = said(("jacfwd", 1, 64, 9), ("jacfwd", 2, 64, 5), environment={"cores": [0]})
-    assert [("[oversubscribed]" in line, "on 2 devices" in line) for line in told[:2]] == [(False, False), (True, True)]
+    assert [("[oversubscribed]" in line, "on 2 devices" in line) for line in told[:2]] == [
+        (False, False),
+        (True, True),
+    ]
     assert not [line for line in told if "as fast as" in line]
 
 
 def test_where_the_fastest_mode_changes_is_said_with_the_size(said):
-    rows = [(mode, 1, n, n if mode == "jacfwd" else 64) for mode in ("jacfwd", "jacrev") for n in (16, 32, 128, 256)]
+    rows = [
+        (mode, 1, n, n if mode == "jacfwd" else 64)
+        for mode in ("jacfwd", "jacrev")
+        for n in (16, 32, 128, 256)
+    ]
     crossing = next(line for line in said(*rows) if line.startswith("Crossover"))
     assert (
-        "jacfwd (vmap) is fastest up to points = 32, jacrev (vmap) from 128 on 1 device (their times meet at about 64" in crossing
+        "jacfwd (vmap) is fastest up to points = 32, jacrev (vmap) from 128 on 1 device (their times meet at about 64"
+        in crossing
     )
     assert "not distinguished" not in crossing
 
 
 def test_growth_is_said_with_its_exponent_for_each_mode(said):
-    rows = [(mode, 1, n, n**2 / 100 if mode == "jacfwd" else n) for mode in ("jacfwd", "jacrev") for n in (16, 32, 64, 128, 256)]
+    rows = [
+        (mode, 1, n, n**2 / 100 if mode == "jacfwd" else n)
+        for mode in ("jacfwd", "jacrev")
+        for n in (16, 32, 64, 128, 256)
+    ]
     growing = next(line for line in said(*rows) if "grows with" in line)
-    assert "grows with points on 1 device to the power of 1 (" in growing and "in jacrev (vmap), 2 (" in growing
+    assert (
+        "grows with points on 1 device to the power of 1 (" in growing and "in jacrev (vmap), 2 (" in growing
+    )
 
 
 def test_the_law_of_a_curve_is_said_with_its_limit(said):
     rows = [("jacfwd", d, 1024, 100 * (0.1 + 0.9 / d)) for d in (1, 2, 4, 8, 16, 32, 64, 128)]
     law = next(line for line in said(*rows) if "laws of strong scaling" in line)
-    assert "Amdahl describes it best: serial 0.1 (" in law and "no more than 10.0x as fast on any number of devices" in law
+    assert (
+        "Amdahl describes it best: serial 0.1 (" in law
+        and "no more than 10.0x as fast on any number of devices" in law
+    )
 
 
 def test_a_weak_curve_is_said_for_each_device_and_a_strong_one_that_the_headline_told_is_not_said_twice(said):
     counted = {"flops": 1e6, "compulsory_bytes": 1000000}
-    told = said(*(("jacfwd", d, 16 * d, 5 * (1 + 0.25 * (d > 1))) for d in (1, 2, 4)), scaling=("strong", "weak"), **counted)
+    told = said(
+        *(("jacfwd", d, 16 * d, 5 * (1 + 0.25 * (d > 1))) for d in (1, 2, 4)),
+        scaling=("strong", "weak"),
+        **counted,
+    )
     (weak,) = [line for line in told if line.startswith("Weak scaling")]
-    assert "on 4 devices: scaled speed-up 3.20x (" in weak and "efficiency 0.8" in weak and "points=16 for each device" in weak
+    assert (
+        "on 4 devices: scaled speed-up 3.20x (" in weak
+        and "efficiency 0.8" in weak
+        and "points=16 for each device" in weak
+    )
     assert not [line for line in told if line.startswith("Strong scaling")]
 
 
@@ -85,9 +119,13 @@ def test_what_grows_with_its_devices_without_constant_work_is_never_called_weak(
 def test_at_a_glance_there_is_a_row_for_each_family_and_device_count_and_the_headlines(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
     rows, said = answer.summarize(found)
-    assert len(rows) == len({(row[0].split(" ")[0], row[1]) for row in rows}) and len(rows) < len(found.fastest)
+    assert len(rows) == len({(row[0].split(" ")[0], row[1]) for row in rows}) and len(rows) < len(
+        found.fastest
+    )
     assert said[: len(answer.describe_fastest(found))] == answer.describe_fastest(found)
-    assert [line for line in said if "failed" in line] and not [line for line in said if line.startswith("Crossover")]
+    assert [line for line in said if "failed" in line] and not [
+        line for line in said if line.startswith("Crossover")
+    ]
 
 
 def test_the_headline_of_strong_and_weak_grids_together_is_the_largest_problem_on_every_device_count(said):
@@ -109,13 +147,22 @@ def test_a_crossover_of_one_process_is_not_sure(said):
 
 def test_a_law_that_is_far_off_is_said_to_be_and_that_of_a_weak_curve_is_of_each_device(said):
     told = said(*(("jacfwd", d, 64, 5 / d**1.5) for d in (1, 2, 4, 8)))
-    assert "Amdahl describes it best, though off by " in next(line for line in told if "laws of strong" in line)
-    told = said(*(("jacfwd", d, 16 * d, 5 + d) for d in (2, 4, 8)), scaling=("weak",), flops=1e6, compulsory_bytes=1000000)
+    assert "Amdahl describes it best, though off by " in next(
+        line for line in told if "laws of strong" in line
+    )
+    told = said(
+        *(("jacfwd", d, 16 * d, 5 + d) for d in (2, 4, 8)),
+        scaling=("weak",),
+        flops=1e6,
+        compulsory_bytes=1000000,
+    )
     assert "points=16 for each device, jacfwd" in next(line for line in told if "laws of weak" in line)
 
 
 def test_what_ended_without_a_reason_is_counted_without_one(tmp_path, make_record):
-    told = answer.answer_sentences(made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)]))
+    told = answer.answer_sentences(
+        made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)])
+    )
     assert told[1:] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
 
 
@@ -156,7 +203,10 @@ def test_the_blocks_of_chunk_auto_are_said_as_the_record_has_them_with_the_memor
     blocks = {"block": 48, "chunk": None, "storage": "device", "limit_bytes": 400_000_000, "probes": probes}
     held = {"argument_bytes": 1_000_000, "output_bytes": 98_000_000, "temp_bytes": 300_000_000}
     (told, *_) = said(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), chunk="auto", blocks=blocks, **held)
-    assert "jacfwd (vmap), chunk=auto (all seeds and 48 points at a time, 399 MB against 8.10 GB of all at once)" in told
+    assert (
+        "jacfwd (vmap), chunk=auto (all seeds and 48 points at a time, 399 MB against 8.10 GB of all at once)"
+        in told
+    )
 
 
 def test_a_speedup_that_does_not_begin_at_one_device_names_its_baseline(said):

@@ -10,7 +10,13 @@ from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import only, record
 
-FEW = {"seeds": "colored", "detect_seconds": 3.0, "color_seconds": 1.0, "colors": {"columns": 9, "rows": 0}, "nonzeros": 1280}
+FEW = {
+    "seeds": "colored",
+    "detect_seconds": 3.0,
+    "color_seconds": 1.0,
+    "colors": {"columns": 9, "rows": 0},
+    "nonzeros": 1280,
+}
 FIRST = {"trace_seconds": 0.5, "compile_seconds": 1.5, "first_seconds": 1.0}
 SENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
@@ -22,13 +28,20 @@ def colored(*records):
 def told(folder, records, head):
     """What is said of a folder with these records that begins so."""
     found = findings.read(made_up.write(folder / "made", records, scaling=["strong"]))
-    of = {table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables.page_tables(found)}
+    of = {
+        table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        for table in tables.page_tables(found)
+    }
     return [line for line in answer.answer_sentences(found) if line.startswith(head)], of
 
 
 def test_finding_seeds_is_part_of_the_first_call():
     timing = only(curves.pool_processes([record(**FEW, **FIRST)]))
-    assert (stages.sparsity_seconds(timing), stages.compiling_seconds(timing), stages.first_call_seconds(timing)) == (
+    assert (
+        stages.sparsity_seconds(timing),
+        stages.compiling_seconds(timing),
+        stages.first_call_seconds(timing),
+    ) == (
         4.0,
         2.0,
         7.0,
@@ -38,12 +51,17 @@ def test_finding_seeds_is_part_of_the_first_call():
 
 def test_few_seeds_stand_beside_the_fastest_way_with_all_of_them():
     found = colored(
-        record(seconds=0.5, **FEW), record(seconds=6.0), record(seconds=2.0, mode="jacrev"), record(seconds=1.0, mode="analytic")
+        record(seconds=0.5, **FEW),
+        record(seconds=6.0),
+        record(seconds=2.0, mode="jacrev"),
+        record(seconds=1.0, mode="analytic"),
     )
     assert (found.dense.case.mode, found.ratio[0], found.seeds) == ("jacrev", 4.0, 9)
 
 
-@pytest.mark.parametrize("elsewhere", [{"points": 24}, {"devices": 2}, {"digest": "two"}, {"dtype": "float64"}], ids=str)
+@pytest.mark.parametrize(
+    "elsewhere", [{"points": 24}, {"devices": 2}, {"digest": "two"}, {"dtype": "float64"}], ids=str
+)
 def test_what_was_measured_elsewhere_is_no_rival(elsewhere):
     assert colored(record(seconds=0.5, **FEW), record(seconds=6.0, **elsewhere)).dense is None
 
@@ -73,11 +91,21 @@ def test_entries_written_by_hand_are_no_measure_for_the_whole_derivative_nor_the
 
 
 def test_the_answer_and_a_table_say_what_colouring_took_and_when_it_pays(tmp_path):
-    lines, of = told(tmp_path, [record(seconds=0.5, **FEW, **FIRST), record(seconds=2.5, **FIRST)], "Sparsity")
-    assert "with 9 seeds for 1,280 nonzeros, found in 4.00 s; jacfwd (vmap) with all seeds takes 5.00x" in lines[0]
+    lines, of = told(
+        tmp_path, [record(seconds=0.5, **FEW, **FIRST), record(seconds=2.5, **FIRST)], "Sparsity"
+    )
+    assert (
+        "with 9 seeds for 1,280 nonzeros, found in 4.00 s; jacfwd (vmap) with all seeds takes 5.00x"
+        in lines[0]
+    )
     assert lines[0].endswith("so that it pays after 3 evaluations.")
     (row,) = of["sparsity"]
-    assert (row["detecting"], row["colouring"], row["compiling"], row["first call"]) == ("3.00 s", "1.00 s", "2.00 s", "7.00 s")
+    assert (row["detecting"], row["colouring"], row["compiling"], row["first call"]) == (
+        "3.00 s",
+        "1.00 s",
+        "2.00 s",
+        "7.00 s",
+    )
     assert (row["seeds"], row["nonzeros"], row["pays after"]) == ("9 columns", "1,280", "3 evaluations")
 
 
@@ -88,7 +116,9 @@ def test_a_record_that_tells_no_colours_stops_no_report(tmp_path, odd):
 
 
 def test_what_never_pays_is_said_to(tmp_path):
-    lines, of = told(tmp_path, [record(seconds=4.0, **FEW, **FIRST), record(seconds=2.5, **FIRST)], "Sparsity")
+    lines, of = told(
+        tmp_path, [record(seconds=4.0, **FEW, **FIRST), record(seconds=2.5, **FIRST)], "Sparsity"
+    )
     assert lines[0].endswith("so that it never pays.") and of["sparsity"][0]["pays after"] == "never"
     lines, of = told(tmp_path, [record(seconds=4.0, **FEW, **FIRST)], "Sparsity")
     assert lines[0].endswith("found in 4.00 s.") and of["sparsity"][0]["all seeds"] == "not measured"
@@ -101,10 +131,15 @@ def sending(seconds, overlap, devices=2, **fields):
 
 def test_overlapped_sending_stands_beside_the_same_that_sends_at_the_end():
     found = only(
-        overlaps.find_overlaps(curves.pool_processes([sending(3.0, True), sending(4.0, False), sending(9.0, False, points=24)]))
+        overlaps.find_overlaps(
+            curves.pool_processes([sending(3.0, True), sending(4.0, False), sending(9.0, False, points=24)])
+        )
     )
     assert found.ratio == (0.75, 0.75, 0.75) and found.without.median == 4.0
-    assert overlaps.find_overlaps(curves.pool_processes([sending(3.0, True), sending(4.0, False, digest="two")])) == []
+    assert (
+        overlaps.find_overlaps(curves.pool_processes([sending(3.0, True), sending(4.0, False, digest="two")]))
+        == []
+    )
 
 
 def test_what_is_sent_and_what_overlapping_brings_are_said(tmp_path):

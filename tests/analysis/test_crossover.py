@@ -21,7 +21,9 @@ def timed(make_record):
                 for mode, ms in (("jacfwd", n), ("jacrev", 64)):
                     seconds = [ms * 1e-3 / count * (1 + spread * i) for i in range(-6, 7)]
                     where = {"mode": mode, "points": n, "devices": count, "api": "shard_map"}
-                    records += [make_record(seconds=seconds, replicate=i, **where, **fields) for i in range(processes)]
+                    records += [
+                        make_record(seconds=seconds, replicate=i, **where, **fields) for i in range(processes)
+                    ]
         return records
 
     return make
@@ -37,7 +39,10 @@ def test_every_size_and_device_count_has_the_fastest_mode_of_its_own(timed):
 
 def test_the_line_flips_where_straight_lines_through_both_times_cross(timed):
     (found,) = mapped(timed())
-    assert [(flip.devices, flip.below, flip.above) for flip in found.crossovers] == [(1, 32, 128), (2, 32, 128)]
+    assert [(flip.devices, flip.below, flip.above) for flip in found.crossovers] == [
+        (1, 32, 128),
+        (2, 32, 128),
+    ]
     for flip in found.crossovers:
         assert (flip.before.mode, flip.after.mode) == ("jacfwd", "jacrev")
         assert flip.at == pytest.approx(64) and flip.sure
@@ -50,7 +55,9 @@ def test_no_crossover_is_claimed_between_times_that_cannot_be_told_apart(timed):
 
 def test_what_cannot_be_told_apart_lies_within_the_crossover_around_it(timed):
     (found,) = mapped(timed(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
-    assert [(flip.below, flip.above, flip.doubts) for flip in found.crossovers] == [(16, 256, ("one process",))]
+    assert [(flip.below, flip.above, flip.doubts) for flip in found.crossovers] == [
+        (16, 256, ("one process",))
+    ]
 
 
 def test_both_modes_were_measured_on_both_sides_of_a_crossover(timed):
@@ -84,7 +91,8 @@ def test_what_was_not_measured_leaves_its_cell_empty_and_one_size_makes_no_map(t
 def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
     """The fastest of two apis is taken in each cell; a change of api alone is no flip."""
     faster = [
-        make_record(mode="jacfwd", points=n, api="pmap", seconds=[n * 9e-4 + i * 1e-8 for i in range(13)]) for n in (16, 32)
+        make_record(mode="jacfwd", points=n, api="pmap", seconds=[n * 9e-4 + i * 1e-8 for i in range(13)])
+        for n in (16, 32)
     ]
     (found,) = mapped(timed(devices=(1,)) + faster)
     assert found.cells[16, 1].first.case.api == "pmap" and found.cells[128, 1].first.case.api == "shard_map"
@@ -99,7 +107,8 @@ def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
 
 def test_points_that_grow_with_their_devices_are_not_the_size_that_is_swept(timed, make_record):
     weak = [
-        make_record(mode="jacfwd", sizes={"p": 5, "o": 3}, points=16 * d, devices=d, api="shard_map") for d in (1, 2, 4, 8, 16)
+        make_record(mode="jacfwd", sizes={"p": 5, "o": 3}, points=16 * d, devices=d, api="shard_map")
+        for d in (1, 2, 4, 8, 16)
     ]
     sizes = [
         make_record(mode="jacfwd", sizes={"p": p, "o": 3}, points=16, devices=d, api="shard_map")

@@ -15,7 +15,11 @@ def read_back(tmp_path, make_record):
     def call(rows, scaling=("strong",)):
         writer = Writer(tmp_path)
         for row in rows:
-            writer.append(make_record(**{"flops": 1e6, "compulsory_bytes": 1000} | row | {"seconds": [row["seconds"]] * STEADY}))
+            writer.append(
+                make_record(
+                    **{"flops": 1e6, "compulsory_bytes": 1000} | row | {"seconds": [row["seconds"]] * STEADY}
+                )
+            )
         write_json(tmp_path / "study.json", {"study": "made up", "scaling": list(scaling)})
         return read(tmp_path)
 
@@ -25,7 +29,9 @@ def read_back(tmp_path, make_record):
 def test_laws_losses_and_exponents_follow_from_a_folder(read_back):
     counts, sizes = (1, 2, 4, 8), (4, 8, 16)
     found = read_back(
-        {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)} for d in counts for p in sizes
+        {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)}
+        for d in counts
+        for p in sizes
     )
     assert [curve for curve, _ in found.scaling_fits] == [
         curve for curve, _ in found.efficiency_breakdowns
@@ -38,14 +44,21 @@ def test_laws_losses_and_exponents_follow_from_a_folder(read_back):
 
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_series_that_is_refused_the_word_weak_has_no_law_and_no_loss_either(read_back, grows):
-    rows = [{"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)} for d in (1, 2, 4)]
+    rows = [
+        {"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)}
+        for d in (1, 2, 4)
+    ]
     found = read_back(rows, ["weak"])
     told = [curve.kind for curve, _ in [*found.scaling_fits, *found.efficiency_breakdowns]]
     assert (told, len(found.weak_refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
 
 
 def test_two_device_counts_and_two_sizes_are_no_law_and_no_exponent(read_back):
-    found = read_back({"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d} for d in (1, 2) for p in (4, 8))
+    found = read_back(
+        {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d}
+        for d in (1, 2)
+        for p in (4, 8)
+    )
     assert (found.scaling_fits, found.size_exponents, len(found.efficiency_breakdowns)) == ([], [], 2)
 
 

@@ -36,7 +36,11 @@ def test_a_strong_curve_is_one_case_on_several_numbers_of_devices():
     found = of(*strong(8.0, 4.0, 4.0)[::-1])
     curve = only(found.curves)
     assert (found.title, found.price, found.memory, curve.kind) == ("A machine", 3.6, 10**9, "strong")
-    assert [(p.devices, p.seconds, p.efficiency) for p in curve.points] == [(1, 8.0, 1.0), (2, 4.0, 1.0), (4, 4.0, 0.5)]
+    assert [(p.devices, p.seconds, p.efficiency) for p in curve.points] == [
+        (1, 8.0, 1.0),
+        (2, 4.0, 1.0),
+        (4, 4.0, 0.5),
+    ]
     assert [p.interval for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
     assert "devices" not in curve.name and "points=12" in curve.name
 
@@ -47,7 +51,12 @@ def test_efficiency_stands_against_the_fewest_devices_that_were_planned():
 
 
 def test_a_weak_curve_has_as_many_points_for_each_device():
-    plans = [plan(1.0, 1, points=12), plan(1.25, 2, points=24), plan(2.0, 4, points=48), plan(1.0, 8, points=12)]
+    plans = [
+        plan(1.0, 1, points=12),
+        plan(1.25, 2, points=24),
+        plan(2.0, 4, points=48),
+        plan(1.0, 8, points=12),
+    ]
     curve = only(of(*plans, told=WEAK).curves)
     assert [(p.devices, p.efficiency) for p in curve.points] == [(1, 1.0), (2, 0.8), (4, 0.5)]
     assert curve.kind == "weak" and curve.name.endswith("points/device=12")
@@ -65,7 +74,10 @@ def test_a_study_of_both_kinds_of_scaling_has_curves_of_both():
 
 
 def test_of_several_meshes_the_fastest_is_drawn_and_modes_have_curves_of_their_own():
-    both = [plan(seconds, 4, split="both", mesh=mesh) for seconds, mesh in ((2.0, "4x1"), (1.0, "2x2"), (3.0, "1x4"))]
+    both = [
+        plan(seconds, 4, split="both", mesh=mesh)
+        for seconds, mesh in ((2.0, "4x1"), (1.0, "2x2"), (3.0, "1x4"))
+    ]
     assert only(only(of(*both).curves).points).record.case.mesh == "2x2"
     assert len(of(*strong(1.0, 1.0), *strong(1.0, 1.0, mode="jacrev")).curves) == 2
 
@@ -88,7 +100,9 @@ def test_the_latest_plan_of_a_hardware_counts_as_a_whole():
 def test_workloads_of_ones_own_are_planned_beside_others():
     linear = [plan(1.0, n, setting="package") for n in (1, 2)]
     own = [plan(2.0, n, workload="mine", setting="as it is") for n in (1, 2)]
-    before = [plan(9.0, n, workload="mine", setting="as it was", started="2025-01-01T00:00:00Z") for n in (1, 2, 4)]
+    before = [
+        plan(9.0, n, workload="mine", setting="as it was", started="2025-01-01T00:00:00Z") for n in (1, 2, 4)
+    ]
     for plans in itertools.permutations((linear, own, before)):
         found = of(*itertools.chain(*plans))
         assert sorted((c.case.workload, [p.seconds for p in c.points]) for c in found.curves) == [
@@ -118,12 +132,19 @@ def said(*plans, told=TOLD, deadline=None):
 
 def test_efficiency_falls_under_a_half_between_two_counts():
     first = said(*strong(8.0, 4.1, 2.2, 2.0, 1.9))[0]
-    assert "jacfwd (vmap)" in first and "1.90 s (0.95 to 3.80) on 16 devices, the fastest planned method" in first
-    assert first.endswith("its efficiency falls under 50 % of 1 device between 8 and 16 devices (26 % there).")
+    assert (
+        "jacfwd (vmap)" in first
+        and "1.90 s (0.95 to 3.80) on 16 devices, the fastest planned method" in first
+    )
+    assert first.endswith(
+        "its efficiency falls under 50 % of 1 device between 8 and 16 devices (26 % there)."
+    )
 
 
 def test_efficiency_at_a_half_is_not_under_it():
-    assert said(*strong(8.0, 8.0))[0].endswith("its efficiency is 50 % of 1 device there, and nowhere under 50 %.")
+    assert said(*strong(8.0, 8.0))[0].endswith(
+        "its efficiency is 50 % of 1 device there, and nowhere under 50 %."
+    )
     assert "between 1 and 2 devices (49 % there)" in said(*strong(8.0, 8.1))[0]
     assert "50 % of 2 devices between 2 and 8 devices" in said(plan(1.0, 2), plan(0.9, 8))[0]
 
@@ -133,7 +154,11 @@ def test_one_count_is_compared_with_nothing():
 
 
 def test_the_fastest_way_is_that_of_all_counts_and_the_one_on_the_most_devices_stands_beside_it():
-    slow_then_fast = [*strong(8.0, 4.0, 2.0), *strong(1.0, 2.5, 3.0, mode="jacrev"), *strong(0.1, mode="analytic")]
+    slow_then_fast = [
+        *strong(8.0, 4.0, 2.0),
+        *strong(1.0, 2.5, 3.0, mode="jacrev"),
+        *strong(0.1, mode="analytic"),
+    ]
     first, cheap = said(*slow_then_fast)[:2]
     assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned method;" in first
     assert "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on as many devices;" in first
@@ -152,7 +177,10 @@ def test_counts_that_the_same_machines_do_not_tell_apart_are_a_tie():
         return dataclasses.replace(record, predicted=record.predicted | {"draws": draws})
 
     tied = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [1.1, 1.9, 2.8])]
-    assert "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s" in said(*tied)[0]
+    assert (
+        "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s"
+        in said(*tied)[0]
+    )
     apart = [drawn(2.0, 1, [1.0, 2.0, 3.0]), drawn(1.9, 2, [0.9, 1.9, 2.8])]
     assert "not distinguished" not in said(*apart)[0]
 
@@ -163,7 +191,9 @@ def test_within_twice_the_least_time_the_cheapest_count_is_told_with_its_price()
     hours = 2.4 * 4 / 3600 * 1e6
     assert "within twice the least time (2.60 s) the cheapest is jacfwd (vmap) on 4 devices" in cheap
     ends = f"({hours / 2:.0f} to {hours * 2:.0f})"
-    assert f"{hours:.0f} {ends} device-hours for a million calls, {hours * 3.6:.0f} at the price given." in cheap
+    assert (
+        f"{hours:.0f} {ends} device-hours for a million calls, {hours * 3.6:.0f} at the price given." in cheap
+    )
     unpriced = {"mine": {"hardware": {"price": None}}}
     assert said(*strong(8.0), told=unpriced)[1].endswith("device-hours for a million calls.")
 
@@ -171,19 +201,29 @@ def test_within_twice_the_least_time_the_cheapest_count_is_told_with_its_price()
 def test_within_a_deadline_the_cheapest_count_of_any_way_is_told():
     plans = [*strong(8.0, 4.4, 2.4, 1.3), *strong(9.0, 4.2, 3.0, 2.0, mode="jacrev")]
     # The upper end of each interval, which is twice the middle here, must be in time.
-    assert "within a deadline of 8.60 s the cheapest is jacrev (vmap) on 2 devices" in said(*plans, deadline=8.6)[1]
-    assert "within a deadline of 17.0 s the cheapest is jacfwd (vmap) on 1 device:" in said(*plans, deadline=17.0)[1]
+    assert (
+        "within a deadline of 8.60 s the cheapest is jacrev (vmap) on 2 devices"
+        in said(*plans, deadline=8.6)[1]
+    )
+    assert (
+        "within a deadline of 17.0 s the cheapest is jacfwd (vmap) on 1 device:"
+        in said(*plans, deadline=17.0)[1]
+    )
     assert said(*plans, deadline=2.5)[1].endswith("within the deadline of 2.50 s by the end of its interval.")
 
 
 def test_an_efficiency_has_the_interval_of_the_machines_that_both_were_drawn_on():
     one, two = strong(8.0, 5.0)
     drawn = [
-        dataclasses.replace(record, predicted=record.predicted | {"draws": [record.predicted["seconds"] * k for k in scales]})
+        dataclasses.replace(
+            record, predicted=record.predicted | {"draws": [record.predicted["seconds"] * k for k in scales]}
+        )
         for record, scales in ((one, (1.0, 2.0, 3.0)), (two, (1.0, 2.0, 3.0)))
     ]
     (curve,) = of(*drawn).curves
-    assert curve.points[1].efficiency_interval == pytest.approx((0.8, 0.8)), "what is slow for both changes nothing"
+    assert curve.points[1].efficiency_interval == pytest.approx((0.8, 0.8)), (
+        "what is slow for both changes nothing"
+    )
     assert "80 %, 80 % to 80 %" in said(*drawn)[0]
     apart = [drawn[0], dataclasses.replace(two, predicted=two.predicted | {"draws": [5.0, 20.0, 15.0]})]
     low, high = of(*apart).curves[0].points[1].efficiency_interval
@@ -210,14 +250,22 @@ def test_what_runs_out_of_memory_first_is_said_with_its_figures():
     alone = said(*strong(1.0), too_large(3 * 10**9, mode="jacrev"))[-1]
     assert alone.startswith("First to run out of memory: ") and "jacrev" in alone
     assert alone.endswith("needs 3.00 GB, a device has 1.00 GB.")
-    several = said(*strong(1.0), too_large(3 * 10**9, devices=2), too_large(9 * 10**9, devices=4, mode="jacrev"))[-1]
-    assert "devices=4" in several and "needs 9.00 GB" in several and several.endswith("; 2 cases do not fit in all.")
+    several = said(
+        *strong(1.0), too_large(3 * 10**9, devices=2), too_large(9 * 10**9, devices=4, mode="jacrev")
+    )[-1]
+    assert (
+        "devices=4" in several
+        and "needs 9.00 GB" in several
+        and several.endswith("; 2 cases do not fit in all.")
+    )
 
 
 def test_where_everything_fits_the_nearest_is_said():
     near = plan(1.0, mode="jacrev", peak_bytes=9 * 10**8, capacity_bytes=10**9)
     line = said(*strong(1.0, peak_bytes=10**8, capacity_bytes=10**9), near)[-1]
-    assert line.startswith("Everything fits") and "jacrev" in line and line.endswith("900 MB of 1.00 GB (90 %).")
+    assert (
+        line.startswith("Everything fits") and "jacrev" in line and line.endswith("900 MB of 1.00 GB (90 %).")
+    )
     assert not any("fits" in line for line in said(*strong(1.0))), "nothing is known of memory"
 
 

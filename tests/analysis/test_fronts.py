@@ -83,13 +83,22 @@ def test_processes_of_one_setting_are_one_setting():
 
 
 def test_settings_that_memory_is_too_small_for_are_told_once_each():
-    unfit = [setting(status="skipped", reason="too_large", block=8, replicate=replicate) for replicate in range(2)]
-    other = [setting(status="failed", reason="error", block=9), setting(status="skipped", reason="too_large", points=24)]
+    unfit = [
+        setting(status="skipped", reason="too_large", block=8, replicate=replicate) for replicate in range(2)
+    ]
+    other = [
+        setting(status="failed", reason="error", block=9),
+        setting(status="skipped", reason="too_large", points=24),
+    ]
     assert [each.case.block for each in front(*several(), *unfit, *other).not_fitting] == [8]
 
 
 def test_a_memory_limit_keeps_curves_over_devices_apart():
-    limits = [record(devices, 8.0 / devices, memory_limit=limit) for devices in (1, 2) for limit in (None, 10**9, 2 * 10**9)]
+    limits = [
+        record(devices, 8.0 / devices, memory_limit=limit)
+        for devices in (1, 2)
+        for limit in (None, 10**9, 2 * 10**9)
+    ]
     found = curves.scaling_curves(limits)
     assert [len(curve.points) for curve in found] == [2, 2, 2] and len({curve.name for curve in found}) == 3
 
@@ -116,27 +125,40 @@ def test_the_answer_says_what_less_memory_costs(read):
     more = [setting(1.05, 80, block=6), setting(1.2, 60, chunk="auto", memory_limit=60, blocks=blocks)]
     unfit = setting(status="skipped", reason="too_large", block=8)
     (told,) = [
-        line for line in answer.answer_sentences(read([*several(), *more, unfit])) if line.startswith("Memory against time")
+        line
+        for line in answer.answer_sentences(read([*several(), *more, unfit]))
+        if line.startswith("Memory against time")
     ]
     assert told.startswith(
         "Memory against time of linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, points split"
     )
     assert (
-        "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device; 6 points at a time: 80 % of the memory for" in told
+        "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device; 6 points at a time: 80 % of the memory for"
+        in told
     )
     assert "6 seeds at a time: 10 % of the memory for 6.00x (6.00 to 6.00) the time" in told
-    assert "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory for 1.20x" in told
+    assert (
+        "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory for 1.20x" in told
+    )
     assert told.endswith("; 1 setting did not fit.")
 
 
 def test_where_the_fastest_is_the_smallest_that_is_said(read):
-    (told,) = [line for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))[1] if line.startswith("Memory")]
-    assert told.endswith("all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device, and nothing is smaller.")
+    (told,) = [
+        line
+        for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))[1]
+        if line.startswith("Memory")
+    ]
+    assert told.endswith(
+        "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device, and nothing is smaller."
+    )
 
 
 def test_no_setting_is_told_twice(read):
     (told,) = [
-        line for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))[1] if line.startswith("Memory")
+        line
+        for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))[1]
+        if line.startswith("Memory")
     ]
     assert told.count("of the memory for") == 1
 
@@ -149,7 +171,10 @@ def test_settings_have_a_table_with_those_that_did_not_fit(read):
         ("6 seeds at a time", "10 %", "on it"), ("2 seeds at a time", "50 %", "on it"), ("3 seeds at a time", "90 %", ""),
         ("all at once", "100 %", "on it"), ("9 seeds at a time", "", ""),
     ]  # fmt: skip
-    assert rows[1]["times as long"] == "2.00x (2.00 to 2.00)" and rows[-1]["remarks"] == "did not fit: it needs 9 TB"
+    assert (
+        rows[1]["times as long"] == "2.00x (2.00 to 2.00)"
+        and rows[-1]["remarks"] == "did not fit: it needs 9 TB"
+    )
 
 
 def test_the_runner_up_is_another_mode_and_not_the_next_setting():

@@ -41,7 +41,12 @@ def test_the_interval_of_an_exponent_holds_it(grown, sizes):
 def test_the_interval_of_a_growth_that_is_no_power_holds_the_exponents_at_both_ends(grown):
     """Here from 1.2 to 1.8, with the line at 1.5."""
     (bent,) = grown({p: p + p**2 / 16 for p in (4, 8, 16, 32, 64)})
-    assert bent.bent and bent.exponent.value == pytest.approx(1.5) and bent.exponent.low < 1.2 and bent.exponent.high > 1.8
+    assert (
+        bent.bent
+        and bent.exponent.value == pytest.approx(1.5)
+        and bent.exponent.low < 1.2
+        and bent.exponent.high > 1.8
+    )
     (straight,) = grown({p: p**1.5 * (1.01 if p == 8 else 1.0) for p in (4, 8, 16, 32, 64)})
     assert not straight.bent and straight.exponent.high < 1.52
     (three,) = grown({p: p + p**2 / 16 for p in (4, 16, 64)})
@@ -87,7 +92,9 @@ def test_an_exponent_whose_interval_says_nothing_is_not_determined(make_record, 
     ]
     found = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
     (told,) = trends.describe_growth(found)
-    assert "to the power of 1 (" in told and re.search(r"; not determined in jacrev \(vmap\) \(-[\d.]+ to [\d.]+\)", told)
+    assert "to the power of 1 (" in told and re.search(
+        r"; not determined in jacrev \(vmap\) \(-[\d.]+ to [\d.]+\)", told
+    )
     rows = next(table for table in tables.page_tables(found) if table.anchor == "growth").rows
     assert [row[3].startswith("not determined (") for row in rows] == [False, True]
     drawn = sizes.draw(found.size_sweeps, found.size_exponents, False)

@@ -14,7 +14,13 @@ from scaling.report import write_report
 
 COMMITTED = {"commit": "c" * 40, "dirty": False}
 MODES = (("jacfwd", "shard_map", 1), ("jacfwd", "shard_map", 2), ("jacfwd", "jit", 1), ("analytic", "jit", 1))
-CEILING = {"workload": "ceiling", "target": "copy", "mode": "value", "sizes": {"k": 2**16, "terms": 1}, "points": 8}
+CEILING = {
+    "workload": "ceiling",
+    "target": "copy",
+    "mode": "value",
+    "sizes": {"k": 2**16, "terms": 1},
+    "points": 8,
+}
 
 
 @pytest.fixture
@@ -36,7 +42,11 @@ def study(good):
     """A whole study of such records, three processes a case, with baselines and a ceiling; every record may be changed."""
 
     def make(**fields):
-        cases = [good(**{"mode": m, "api": a, "devices": d, "replicate": i} | fields) for m, a, d in MODES for i in range(3)]
+        cases = [
+            good(**{"mode": m, "api": a, "devices": d, "replicate": i} | fields)
+            for m, a, d in MODES
+            for i in range(3)
+        ]
         devices = {record.case.devices for record in cases}
         return cases + [good(**fields | CEILING | {"devices": d}) for d in devices]
 
@@ -108,7 +118,12 @@ def test_each_fault_breaks_its_rule_alone(study, good, told, rule, severity, fau
     assert remark.count and remark.fix
 
 
-A_LITTLE = [{"marked": {"throttled": [1]}, "turns": [25, 5]}, {"floor_seconds": 9e-5}, {"padding": 0.1}, {"blocks": {"chunk": 2}}]
+A_LITTLE = [
+    {"marked": {"throttled": [1]}, "turns": [25, 5]},
+    {"floor_seconds": 9e-5},
+    {"padding": 0.1},
+    {"blocks": {"chunk": 2}},
+]
 
 
 @pytest.mark.parametrize("fields", A_LITTLE)
@@ -117,13 +132,26 @@ def test_a_little_of_a_fault_is_none(study, told, fields):
 
 
 def test_on_one_device_there_is_no_speed_up_and_no_baseline_to_miss(study, told):
-    assert told([r for r in study() if r.case.devices == 1 and (r.case.api == "shard_map" or r.case.mode != "jacfwd")]) == {}
+    assert (
+        told(
+            [
+                r
+                for r in study()
+                if r.case.devices == 1 and (r.case.api == "shard_map" or r.case.mode != "jacfwd")
+            ]
+        )
+        == {}
+    )
 
 
-@pytest.mark.parametrize("reason, missed", [("too_large", False), ("out_of_memory", False), ("not_defined", True)])
+@pytest.mark.parametrize(
+    "reason, missed", [("too_large", False), ("out_of_memory", False), ("not_defined", True)]
+)
 def test_what_does_not_fit_on_one_device_misses_no_baseline_there(study, good, told, reason, missed):
     more = [r for r in study() if r.case.devices == 2 or r.case.api == "jit"]
-    gone = dataclasses.replace(next(r for r in more if r.case.devices == 2), status="skipped", reason=reason, seconds=[])
+    gone = dataclasses.replace(
+        next(r for r in more if r.case.devices == 2), status="skipped", reason=reason, seconds=[]
+    )
     gone = dataclasses.replace(gone, case=dataclasses.replace(gone.case, devices=1))
     assert any(rule.startswith("no baseline: the same") for rule in told([*more, gone])) is missed
 
@@ -131,7 +159,9 @@ def test_what_does_not_fit_on_one_device_misses_no_baseline_there(study, good, t
 def test_compilations_of_too_few_samples_each_leave_no_interval(study, told):
     alone = [record for record in study() if not record.replicate]
     found = told(swap(alone, 0, compilations=[{"samples": 5}] * 5))
-    assert [(r.severity, r.text[-10:]) for rule, r in found.items() if "too few" in rule] == [("error", "30 samples")]
+    assert [(r.severity, r.text[-10:]) for rule, r in found.items() if "too few" in rule] == [
+        ("error", "30 samples")
+    ]
 
 
 def test_one_process_is_no_repeat_and_its_autocorrelation_counts(study, told):
@@ -140,7 +170,9 @@ def test_one_process_is_no_repeat_and_its_autocorrelation_counts(study, told):
     assert [(r.rule, r.severity, r.count) for r in found.values()] == [("one process only", "warning", 4)]
     found = told(swap(alone, 0, seconds=WALK, turns=[60]))
     assert any(rule.startswith("autocorrelation") for rule in found)
-    found = told(swap(study(), 0, seconds=WALK, turns=[60]))  # an interval between processes does not rest on it
+    found = told(
+        swap(study(), 0, seconds=WALK, turns=[60])
+    )  # an interval between processes does not rest on it
     assert not any(rule.startswith("autocorrelation") for rule in found)
 
 
@@ -190,7 +222,10 @@ def test_independent_samples_raise_hardly_any_remark(draw, count):
 def test_a_drift_is_told_with_its_size_and_sign():
     generator = np.random.default_rng(0)
     for drift in (0.1, -0.1):
-        found = [autocorrelation.trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60)) for _ in range(200)]
+        found = [
+            autocorrelation.trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60))
+            for _ in range(200)
+        ]
         sure = [change for change in found if change is not None]
         assert len(sure) >= 190 and np.median(sure) == pytest.approx(drift * 2 / 3, rel=0.2)
 
@@ -220,7 +255,12 @@ def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_co
         told(records)
         done = scaling_command(["lint", str(tmp_path), *words])
         assert (done.returncode, done.stdout.splitlines()[-1]) == (status, verdict), done.stdout + done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == ["error", "mend:", "warning", "mend:"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == [
+        "error",
+        "mend:",
+        "warning",
+        "mend:",
+    ]
     done = scaling_command(["lint", "nowhere"])
     assert done.returncode == 2 and done.stderr.startswith("scaling: no results in 'nowhere'")
 
@@ -235,8 +275,12 @@ def test_markup_in_a_name_is_shown_as_text(scaling_command, study, told, tmp_pat
 def test_the_report_carries_the_verdict_and_what_mends_it(study, told, tmp_path):
     (remark,) = told(study(tolerance=None)).values()
     section = re.search(
-        r"<h2>Would a reviewer accept it\?</h2>.*?</table>", write_report.write_report(tmp_path).read_text(), re.DOTALL
+        r"<h2>Would a reviewer accept it\?</h2>.*?</table>",
+        write_report.write_report(tmp_path).read_text(),
+        re.DOTALL,
     )
-    assert section and all(word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None"))
+    assert section and all(
+        word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None")
+    )
     told(study())
     assert "publishable as it is" in write_report.write_report(tmp_path).read_text()

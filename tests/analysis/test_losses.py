@@ -28,7 +28,13 @@ def lost(make_record):
 @pytest.fixture
 def sums(make_record):
     """A sum over two devices of 40 bytes each in a second."""
-    case = {"workload": "ceiling", "target": "all_reduce", "mode": "value", "sizes": {"k": 10, "terms": 1}, "points": 2}
+    case = {
+        "workload": "ceiling",
+        "target": "all_reduce",
+        "mode": "value",
+        "sizes": {"k": 10, "terms": 1},
+        "points": 2,
+    }
     return make_record(devices=2, seconds=[1.0] * STEADY, **case)
 
 
@@ -41,7 +47,9 @@ def test_the_losses_of_a_point_add_up_to_what_its_efficiency_lacks(lost, sums):
                     (2, 0.75, {"floor_seconds": 0.15, "least": 0.6, "collective_bytes": 2})], [sums])  # fmt: skip
     assert loss.devices == 2
     assert sum(parts(loss)) == pytest.approx(1 - 1 / (2 * 0.75))
-    assert parts(loss) == pytest.approx((0.05 / 0.75, 0.1, 0.2 - 0.1 / 1.5, 1 / 3 - 0.05 / 0.75 - 0.1 - 0.2 + 0.1 / 1.5))
+    assert parts(loss) == pytest.approx(
+        (0.05 / 0.75, 0.1, 0.2 - 0.1 / 1.5, 1 / 3 - 0.05 / 0.75 - 0.1 - 0.2 + 0.1 / 1.5)
+    )
 
 
 def test_what_was_not_measured_is_none_and_stays_in_the_rest(lost):
@@ -56,7 +64,9 @@ def test_what_sends_nothing_loses_nothing_by_it_whether_or_not_a_ceiling_was_mea
 
 
 def test_a_ceiling_on_other_devices_says_nothing(lost, sums):
-    several = lost([(1, 1.0, {}), (2, 0.75, {"collective_bytes": 8}), (4, 0.5, {"collective_bytes": 8})], [sums])
+    several = lost(
+        [(1, 1.0, {}), (2, 0.75, {"collective_bytes": 8}), (4, 0.5, {"collective_bytes": 8})], [sums]
+    )
     assert [loss.communication for loss in several] == [pytest.approx(0.2 / 0.75), None]
 
 
@@ -68,8 +78,12 @@ def test_a_weak_curve_loses_what_it_takes_longer(lost):
 
 def test_the_same_asking_on_ever_shorter_work_is_dispatch_and_nothing_serial(lost):
     times = {devices: 0.01 + 0.99 / devices for devices in (1, 2, 4, 8)}
-    found = lost([(devices, seconds, {"floor_seconds": 0.01}) for devices, seconds in times.items()], points=24)
-    assert [loss.serial for loss in found] == pytest.approx([0.0] * 3) and all(loss.dispatch > 0 for loss in found)
+    found = lost(
+        [(devices, seconds, {"floor_seconds": 0.01}) for devices, seconds in times.items()], points=24
+    )
+    assert [loss.serial for loss in found] == pytest.approx([0.0] * 3) and all(
+        loss.dispatch > 0 for loss in found
+    )
 
 
 def test_devices_that_gain_have_less_than_no_serial_part(lost):
@@ -81,7 +95,11 @@ def test_a_breakdown_is_refused_where_an_empty_call_takes_longer_than_the_case(l
     """Its share would be 460 % of the time."""
     assert lost([(1, 1.0, {"floor_seconds": 0.1}), (2, 0.1, {"floor_seconds": 0.46})]) == ()
     assert lost([(1, 1.0, {"floor_seconds": 1.1}), (2, 0.75, {"floor_seconds": 0.1})]) == ()
-    times = [(1, 1.0, {"floor_seconds": 0.1}), (2, 0.75, {"floor_seconds": 0.2}), (4, 0.1, {"floor_seconds": 0.2})]
+    times = [
+        (1, 1.0, {"floor_seconds": 0.1}),
+        (2, 0.75, {"floor_seconds": 0.2}),
+        (4, 0.1, {"floor_seconds": 0.2}),
+    ]
     assert [loss.devices for loss in lost(times)] == [2]
     made = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
     assert [count_refused(curve) for curve in curves.scaling_curves(made)] == [1]

@@ -32,11 +32,18 @@ def test_the_curve_of_a_split_over_both_is_that_of_the_fastest_mesh_on_each_numb
 
 def test_a_weak_curve_takes_the_fastest_mesh_as_well():
     weak = [laid_out(shape, seconds, points=12 * int(shape[0]) * int(shape[2])) for shape, seconds in STUDY]
-    assert [timing.case.mesh for timing in only(curves.scaling_curves(weak, ["weak"])).timings] == ["1x1", "1x2", "2x2"]
+    assert [timing.case.mesh for timing in only(curves.scaling_curves(weak, ["weak"])).timings] == [
+        "1x1",
+        "1x2",
+        "2x2",
+    ]
 
 
 def test_a_place_on_a_curve_is_that_of_the_fastest_mesh_alone(found):
-    speedups = {timing.case.mesh: [point.speedup for point in found.points_of(timing).values()] for timing in found.timings}
+    speedups = {
+        timing.case.mesh: [point.speedup for point in found.points_of(timing).values()]
+        for timing in found.timings
+    }
     assert speedups == {"1x1": [1], "1x2": [2], "2x2": [4], "2x1": [], "4x1": [], "1x4": []}
 
 
@@ -55,20 +62,32 @@ def test_meshes_of_as_many_devices_are_compared_and_a_single_one_is_not(found):
 
 def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
-    apart, alike = ([laid_out("2x1", 1.0), laid_out("1x2", 2.0)], [laid_out("2x1", 1.0), laid_out("1x2", noisy)])
-    assert [only(meshes.compare_meshes(curves.pool_processes(each))).distinguished for each in (apart, alike)] == [True, False]
+    apart, alike = (
+        [laid_out("2x1", 1.0), laid_out("1x2", 2.0)],
+        [laid_out("2x1", 1.0), laid_out("1x2", noisy)],
+    )
+    assert [
+        only(meshes.compare_meshes(curves.pool_processes(each))).distinguished for each in (apart, alike)
+    ] == [True, False]
 
 
 @pytest.mark.parametrize(
-    "fields", [{"mode": "jacrev"}, {"chunk": 2}, {"points": 24}, {"digest": "two"}, {"reduce": "gram"}], ids=str
+    "fields",
+    [{"mode": "jacrev"}, {"chunk": 2}, {"points": 24}, {"digest": "two"}, {"reduce": "gram"}],
+    ids=str,
 )
 def test_meshes_of_other_programs_are_not_compared(fields):
-    assert meshes.compare_meshes(curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)])) == []
+    assert (
+        meshes.compare_meshes(curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)]))
+        == []
+    )
 
 
 def test_a_panel_over_sizes_has_the_fastest_mesh_of_each():
     of = [
-        laid_out(shape, seconds * size, sizes={"p": size}) for shape, seconds in (("2x1", 2.0), ("1x2", 1.0)) for size in (4, 8)
+        laid_out(shape, seconds * size, sizes={"p": size})
+        for shape, seconds in (("2x1", 2.0), ("1x2", 1.0))
+        for size in (4, 8)
     ]
     panel = only(curves.size_sweeps(of))
     (line,) = panel.lines.values()
@@ -78,7 +97,8 @@ def test_a_panel_over_sizes_has_the_fastest_mesh_of_each():
 def test_the_answer_names_the_fastest_mesh_the_next_and_the_slowest(found):
     (told,) = [line for line in answer.answer_sentences(found) if line.startswith("Mesh of")]
     assert (
-        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, 4 devices: 2x2 (points x seeds) is fastest" in told
+        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, 4 devices: 2x2 (points x seeds) is fastest"
+        in told
     )
     assert "; 1x4 takes 1.25x (1.25 to 1.25), the slowest, 4x1, 1.50x (1.50 to 1.50) as long." in told
 
@@ -89,6 +109,15 @@ def test_the_headline_names_the_mesh_and_the_curve_does_not(found):
 
 
 def test_padding_stands_beside_what_is_padded(found):
-    of = {table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables.page_tables(found)}
-    assert {row["mesh"]: row["padding"] for row in of["meshes"] if row["devices"] == "4"} == {"2x2": "", "1x4": "20 %", "4x1": ""}
-    assert {row["split"]: row["remarks"] for row in of["measured"] if row["remarks"]} == {"both 1x4": "20 % padding"}
+    of = {
+        table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        for table in tables.page_tables(found)
+    }
+    assert {row["mesh"]: row["padding"] for row in of["meshes"] if row["devices"] == "4"} == {
+        "2x2": "",
+        "1x4": "20 %",
+        "4x1": "",
+    }
+    assert {row["split"]: row["remarks"] for row in of["measured"] if row["remarks"]} == {
+        "both 1x4": "20 % padding"
+    }

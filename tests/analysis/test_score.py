@@ -27,7 +27,9 @@ def only(found):
 
 def test_a_ratio_is_what_was_predicted_over_what_was_measured():
     plans = [plan(2.0), plan(3.0, mode="jacrev"), plan(1.0, mode="linearize")]
-    found = only(plan_scores(plans, [measured(1.0), measured(4.0, mode="jacrev"), measured(1.0, mode="linearize")]))
+    found = only(
+        plan_scores(plans, [measured(1.0), measured(4.0, mode="jacrev"), measured(1.0, mode="linearize")])
+    )
     assert found.hardware == "mine"
     assert found.total.ratios == [0.75, 1.0, 2.0]
     assert (found.total.median_ratio, found.total.error, found.total.worst) == (1.0, 0.25, 2.0)
@@ -45,7 +47,12 @@ def test_what_lies_in_the_predicted_interval_was_held():
     plans = [plan(1.5, low=1.0, high=2.0, mode=mode) for mode in seconds]
     found = only(plan_scores(plans, [measured(took, mode=mode) for mode, took in seconds.items()]))
     assert found.total.coverage == 0.5
-    assert {part.method.mode: part.coverage for part in found.parts} == {"jacfwd": 0, "jacrev": 1, "linearize": 1, "analytic": 0}
+    assert {part.method.mode: part.coverage for part in found.parts} == {
+        "jacfwd": 0,
+        "jacrev": 1,
+        "linearize": 1,
+        "analytic": 0,
+    }
 
 
 def test_parts_are_those_of_a_workload_and_a_mode():
@@ -61,14 +68,21 @@ def test_parts_are_those_of_a_workload_and_a_mode():
 
 def test_an_order_is_right_where_the_slower_was_predicted_to_be_slower():
     took = {"jacfwd": 1.0, "jacrev": 3.0, "linearize": 9.0}
-    for predictions, ordered in (((1.0, 2.0, 3.0), 3), ((2.0, 1.0, 3.0), 2), ((3.0, 2.0, 1.0), 0), ((1.0, 1.0, 2.0), 2)):
+    for predictions, ordered in (
+        ((1.0, 2.0, 3.0), 3),
+        ((2.0, 1.0, 3.0), 2),
+        ((3.0, 2.0, 1.0), 0),
+        ((1.0, 1.0, 2.0), 2),
+    ):
         plans = [plan(seconds, mode=mode) for mode, seconds in zip(took, predictions, strict=True)]
         found = only(plan_scores(plans, [measured(seconds, mode=mode) for mode, seconds in took.items()]))
         assert (found.ordered, found.comparable) == (ordered, 3)
 
 
 def test_the_order_of_two_that_are_near_or_of_other_problems_is_not_asked_after():
-    near = only(plan_scores([plan(1.0), plan(2.0, mode="jacrev")], [measured(2.0), measured(1.0, mode="jacrev")]))
+    near = only(
+        plan_scores([plan(1.0), plan(2.0, mode="jacrev")], [measured(2.0), measured(1.0, mode="jacrev")])
+    )
     assert (near.ordered, near.comparable) == (0, 0)
     for other in ({"points": 24}, {"devices": 2}, {"dtype": "float64"}):
         plans = [plan(1.0), plan(2.0, mode="jacrev", **other)]
@@ -77,13 +91,21 @@ def test_the_order_of_two_that_are_near_or_of_other_problems_is_not_asked_after(
 
 
 def test_the_order_of_two_that_were_measured_in_other_environments_is_not_asked_after():
-    found = only(plan_scores([plan(1.0), plan(2.0, mode="jacrev")], [measured(9.0), measured(1.0, mode="jacrev", digest="two")]))
+    found = only(
+        plan_scores(
+            [plan(1.0), plan(2.0, mode="jacrev")], [measured(9.0), measured(1.0, mode="jacrev", digest="two")]
+        )
+    )
     assert len(found.total.pairs) == 2 and found.comparable == 0
 
 
 def test_what_is_under_ten_empty_calls_is_left_out():
     plans = [plan(1.0), plan(1.0, mode="jacrev")]
-    found = only(plan_scores(plans, [measured(0.99, floor_seconds=0.1), measured(1.0, mode="jacrev", floor_seconds=0.1)]))
+    found = only(
+        plan_scores(
+            plans, [measured(0.99, floor_seconds=0.1), measured(1.0, mode="jacrev", floor_seconds=0.1)]
+        )
+    )
     assert [pair.timing.case.mode for pair in found.total.pairs] == ["jacrev"]
     assert plan_scores(plans[:1], [measured(0.99, floor_seconds=0.1)]) == []
 

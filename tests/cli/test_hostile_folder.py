@@ -22,12 +22,18 @@ def contents(folder):
 
 @pytest.mark.parametrize("where", ["record", "study.json", "plan-v5p.json"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_written(verb, where, folders, scaling_command):
+def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_written(
+    verb, where, folders, scaling_command
+):
     folder, record = folders
     newer = {"schema": SCHEMA + 1, "versions": {"ad_scaling": "7.8.9"}, "anything": [1]}
     if where == "record":
         environment = record.environment | {"versions": newer["versions"]}
-        newer = json.loads(to_line(record)) | {"schema": SCHEMA + 1, "environment": environment, "a new field": 1}
+        newer = json.loads(to_line(record)) | {
+            "schema": SCHEMA + 1,
+            "environment": environment,
+            "a new field": 1,
+        }
         (folder / "z.jsonl").write_text(to_line(record) + "\n" + json.dumps(newer) + "\n")
     else:
         store.write_json(folder / where, newer)
@@ -35,20 +41,30 @@ def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_writte
     done = scaling_command(words_of(verb, record))
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    assert f"schema {SCHEMA + 1}" in done.stderr and "7.8.9" in done.stderr and scaling.__version__ in done.stderr
+    assert (
+        f"schema {SCHEMA + 1}" in done.stderr
+        and "7.8.9" in done.stderr
+        and scaling.__version__ in done.stderr
+    )
     assert contents(folder.parent) == before
 
 
 def test_a_newer_schema_is_refused_whatever_else_the_line_holds(folders):
     folder, _ = folders
-    for told in ({"schema": 2}, {"schema": 99, "environment": None}, {"schema": 1.5, "environment": {"versions": 3}}):
+    for told in (
+        {"schema": 2},
+        {"schema": 99, "environment": None},
+        {"schema": 1.5, "environment": {"versions": 3}},
+    ):
         (folder / "z.jsonl").write_text(json.dumps(told))
         for look in (store.load, store.check_schemas):
             with pytest.raises(store.Refusal, match=f"schema {told['schema']}.*install"):
                 look(folder)
 
 
-@pytest.mark.parametrize("told", [{"schema": "2"}, {"schema": True}, {"schema": [2]}, {"schema": None}, {"schema": 0}, [2], 2])
+@pytest.mark.parametrize(
+    "told", [{"schema": "2"}, {"schema": True}, {"schema": [2]}, {"schema": None}, {"schema": 0}, [2], 2]
+)
 def test_what_is_no_newer_schema_is_damage_and_no_refusal(told, folders):
     folder, record = folders
     (folder / "z.jsonl").write_text(json.dumps(told))

@@ -22,13 +22,21 @@ from tests.support import made_up
 def two(tmp_path, make_record):
     """Folders of two clusters, each with an environment of its own and one record of both; their files have the same name."""
     common = make_record(points=99, digest="both")
-    made_up.write(tmp_path / "a", [make_record(points=p, digest="one") for p in (6, 8)] + [common], "first", ["strong"])
-    made_up.write(tmp_path / "b", [make_record(points=p, digest="two") for p in (6, 8)] + [common], "second", ["weak"])
+    made_up.write(
+        tmp_path / "a", [make_record(points=p, digest="one") for p in (6, 8)] + [common], "first", ["strong"]
+    )
+    made_up.write(
+        tmp_path / "b", [make_record(points=p, digest="two") for p in (6, 8)] + [common], "second", ["weak"]
+    )
     return [str(tmp_path / name) for name in "ab"]
 
 
 def bytes_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def lines_of(folder):
@@ -72,7 +80,9 @@ def test_a_folder_merged_with_itself_is_itself(two, tmp_path):
     assert kept.pop(".lock") == b"" and kept.pop("study.json") and whole.pop("study.json")
     assert kept == whole
     merging.merge([two[0], two[0]], two[0])
-    assert {name: content for name, content in bytes_of(tmp_path / "a").items() if name.endswith("jsonl")} == whole
+    assert {
+        name: content for name, content in bytes_of(tmp_path / "a").items() if name.endswith("jsonl")
+    } == whole
 
 
 def test_a_folder_can_be_added_to(two, tmp_path):
@@ -93,7 +103,9 @@ def test_the_report_of_what_was_merged_keeps_environments_apart(two, tmp_path, s
 def test_studies_are_united_and_what_differs_is_told(two, tmp_path):
     for name, title in zip("ab", ("One", "Another"), strict=True):
         told = json.loads((tmp_path / name / "study.json").read_text())
-        (tmp_path / name / "study.json").write_text(json.dumps(told | {"title": title, "sampling": {"least": 7}}))
+        (tmp_path / name / "study.json").write_text(
+            json.dumps(told | {"title": title, "sampling": {"least": 7}})
+        )
     merged = merging.merge(two, str(tmp_path / "c"))
     study = json.loads((tmp_path / "c" / "study.json").read_text())
     assert (study["study"], study["scaling"], study["title"]) == ("first + second", ["strong", "weak"], "One")
@@ -105,7 +117,9 @@ def test_damaged_lines_are_told_and_kept_apart(two, tmp_path):
     torn = '{"half of a record'
     (tmp_path / "b" / "torn.jsonl").write_text(to_line(store.load(tmp_path / "b").records[0]) + "\n" + torn)
     merged = merging.merge(two, str(tmp_path / "c"))
-    assert merged.damaged == 1 and any("1 damaged line kept apart in damaged/" in line for line in merged.lines)
+    assert merged.damaged == 1 and any(
+        "1 damaged line kept apart in damaged/" in line for line in merged.lines
+    )
     assert store.load(tmp_path / "c").damaged == []
     assert (tmp_path / "c" / "damaged" / "torn.txt").read_text() == torn + "\n"
 
@@ -154,7 +168,9 @@ def test_tasks_that_may_still_run_are_told_and_not_copied(two, tmp_path):
     jobs = tmp_path / "a" / "jobs" / "20261122T000000-abcd"
     jobs.mkdir(parents=True)
     shape = dict.fromkeys(ProcessShape.__annotations__, 1)
-    tasks = [{"task": name, "job": "7", "shape": shape, "cases": 3, "seconds": 1.0} for name in ("0001", "0002")]
+    tasks = [
+        {"task": name, "job": "7", "shape": shape, "cases": 3, "seconds": 1.0} for name in ("0001", "0002")
+    ]
     made_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     told = {"kind": "slurm", "made_at": made_at, "host": "elsewhere", "minutes": 5, "tasks": tasks}
     (jobs / "submission.json").write_text(json.dumps(told))

@@ -25,10 +25,14 @@ def times(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "report").iterdir()}
 
 
-def test_the_same_command_again_examines_nothing_and_leaves_the_report_alone(finished, scaling_command, tmp_path):
+def test_the_same_command_again_examines_nothing_and_leaves_the_report_alone(
+    finished, scaling_command, tmp_path
+):
     folder, log = tmp_path / "out", tmp_path / "started"
     before = times(folder)
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nprint(sys.orig_argv, file=open({str(log)!r}, 'a'))\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nprint(sys.orig_argv, file=open({str(log)!r}, 'a'))\n"
+    )
     examined = "scaling.study.examine"
     again = scaling_command(finished, env={"PYTHONPATH": str(tmp_path)})
     assert again.returncode == 0 and "0 cases to run, 2 done before" in again.stdout, again.stderr
@@ -39,7 +43,9 @@ def test_the_same_command_again_examines_nothing_and_leaves_the_report_alone(fin
     assert examined in log.read_text()
 
 
-def test_a_report_is_written_again_when_a_record_is_added_or_a_file_is_missing(finished, scaling_command, tmp_path, make_record):
+def test_a_report_is_written_again_when_a_record_is_added_or_a_file_is_missing(
+    finished, scaling_command, tmp_path, make_record
+):
     folder = tmp_path / "out"
     before = times(folder)
     store.Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))

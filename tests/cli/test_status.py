@@ -46,14 +46,26 @@ def study(tmp_path):
 
         def __init__(self, cases=6, kind="slurm", stamp="20261121T201500-3f2a"):
             self.folder.mkdir(exist_ok=True)
-            self.cases = [complete(Case("poisson", points=16 * (n + 1), mode="jacrev", devices=1 + n % 2)) for n in range(cases)]
+            self.cases = [
+                complete(Case("poisson", points=16 * (n + 1), mode="jacrev", devices=1 + n % 2))
+                for n in range(cases)
+            ]
             items = [ScheduledCase(Examined(case, None, None, ()), n, 1) for n, case in enumerate(self.cases)]
-            tasks = [PackedTask(ProcessShape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0) for n in range(0, cases, 2)]
+            tasks = [
+                PackedTask(ProcessShape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0)
+                for n in range(0, cases, 2)
+            ]
             settings = RunSettings(attempts=3)
-            plan = schedule.make_schedule([item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), [])
+            plan = schedule.make_schedule(
+                [item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), []
+            )
             made = submission.create(self.folder, stamp, Cluster(name=kind), tasks, settings, plan, False)
-            self.made = submission.with_jobs(made, {entry.name: f"7_{n}" for n, entry in enumerate(made.entries)})
-            store.write_json(self.folder / "study.json", study_manifest("mine", None, [], self.cases, settings))
+            self.made = submission.with_jobs(
+                made, {entry.name: f"7_{n}" for n, entry in enumerate(made.entries)}
+            )
+            store.write_json(
+                self.folder / "study.json", study_manifest("mine", None, [], self.cases, settings)
+            )
             self.journals = {}
 
         def start(self, task, node="n1"):
@@ -72,7 +84,9 @@ def study(tmp_path):
             self.say(task, "begin", case, attempt).say(
                 task, "end", case, attempt, status=outcome, reason=reason, text=fields.get("text"), seconds=[]
             )
-            record = make_record(outcome, attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00", **fields)
+            record = make_record(
+                outcome, attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00", **fields
+            )
             store.Writer(self.folder).append(dataclasses.replace(record, case=self.cases[case]))
             return self
 
@@ -87,7 +101,10 @@ def study(tmp_path):
 
         def seen(self, *names):
             states = [name if isinstance(name, JobState) else JobState(name) for name in names]
-            return [TaskState(self.made, entry, state) for entry, state in zip(self.made.entries, states, strict=True)]
+            return [
+                TaskState(self.made, entry, state)
+                for entry, state in zip(self.made.entries, states, strict=True)
+            ]
 
         def key(self, case):
             return self.cases[case].key
@@ -111,9 +128,13 @@ def call(words, capsys):
 
 def test_every_case_that_was_asked_for_is_in_one_state(study, make_record):
     one = study(12).start(0).start(1, "n2").start(4)
-    one.end(0, 0, make_record).end(0, 1, make_record, "failed", reason="wrong_answer", text="point 3 is wrong")
+    one.end(0, 0, make_record).end(
+        0, 1, make_record, "failed", reason="wrong_answer", text="point 3 is wrong"
+    )
     one.say(1, "begin", 2).end(4, 8, make_record).say(4, "begin", 9)
-    found = status.read(one.folder, one.seen("COMPLETED", "RUNNING", "PENDING", "CANCELLED", "TIMEOUT", "RUNNING"))
+    found = status.read(
+        one.folder, one.seen("COMPLETED", "RUNNING", "PENDING", "CANCELLED", "TIMEOUT", "RUNNING")
+    )
     # of two cases each: done; one runs and one waits; both wait; neither began; one was cut off; both are to come
     assert counted(found) == {"ok": 2, "skipped": 0, "failed": 2, "running": 1, "queued": 5, "missing": 2}
     assert sum(counted(found).values()) == 12 and found.failed
@@ -121,15 +142,24 @@ def test_every_case_that_was_asked_for_is_in_one_state(study, make_record):
 
 def test_what_failed_and_what_runs_is_told_with_its_key_node_attempt_and_reason(study, make_record):
     one = study(4).start(0).start(1, "n2")
-    one.end(0, 0, make_record).end(0, 1, make_record, "failed", reason="error", text="RuntimeError: [bold]luck[/]", attempt=2)
+    one.end(0, 0, make_record).end(
+        0, 1, make_record, "failed", reason="error", text="RuntimeError: [bold]luck[/]", attempt=2
+    )
     one.say(1, "begin", 2, attempt=3)
     told = lines(status.read(one.folder, one.seen("COMPLETED", "RUNNING")))
     assert len(told) == 2
-    assert re.match(rf"failed  {one.key(1)[:6]}  poisson .*  on n1, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$", told[0])
-    assert re.match(rf"running {one.key(2)[:6]}  poisson .*  on n2, attempt 3, for \d+ s, task 0002$", told[1])
+    assert re.match(
+        rf"failed  {one.key(1)[:6]}  poisson .*  on n1, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$",
+        told[0],
+    )
+    assert re.match(
+        rf"running {one.key(2)[:6]}  poisson .*  on n2, attempt 3, for \d+ s, task 0002$", told[1]
+    )
 
 
-@pytest.mark.parametrize("state", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "FAILED", "LOST"])
+@pytest.mark.parametrize(
+    "state", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "FAILED", "LOST"]
+)
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
 def test_what_a_task_lost_is_told_as_the_next_run_will_put_it_on_record(state, begun, study, make_record):
     one = study(2)
@@ -140,7 +170,9 @@ def test_what_a_task_lost_is_told_as_the_next_run_will_put_it_on_record(state, b
     job_state.record_lost_cases(one.folder, seen)
     after = status.read(one.folder, seen)
     assert counted(before) == counted(after) and before.failed == after.failed
-    assert [line.replace("on n1, ", "") for line in lines(before)] == [line.replace("on n1, ", "") for line in lines(after)]
+    assert [line.replace("on n1, ", "") for line in lines(before)] == [
+        line.replace("on n1, ", "") for line in lines(after)
+    ]
 
 
 def test_a_requeued_task_runs_nothing_until_it_has_started_again(study):
@@ -164,9 +196,13 @@ def test_a_requeued_task_runs_nothing_until_it_has_started_again(study):
 @pytest.mark.parametrize(
     ("attempt", "reason", "state"), [(1, "killed", "queued"), (3, "killed", "failed"), (1, "error", "failed")]
 )
-def test_what_a_task_that_has_started_again_will_not_try_again_is_not_in_the_queue(attempt, reason, state, study, make_record):
+def test_what_a_task_that_has_started_again_will_not_try_again_is_not_in_the_queue(
+    attempt, reason, state, study, make_record
+):
     one = study(2).start(0).say(0, "begin", 0, attempt).start(0)
-    record = make_record("failed", reason=reason, text="", attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00")
+    record = make_record(
+        "failed", reason=reason, text="", attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00"
+    )
     store.Writer(one.folder).append(dataclasses.replace(record, case=one.cases[0]))
     found = counted(status.read(one.folder, one.seen("RUNNING")))
     assert found["queued"] == 1 + (state == "queued") and found["failed"] == (state == "failed")
@@ -181,7 +217,9 @@ def test_the_logs_of_what_has_begun_are_found_without_the_file_of_its_task(study
 
 def tallies(study, states, cases):
     one = study(cases)
-    return task_progress.progress_of(one.seen(*(states[n % len(states)] for n in range(len(one.made.entries)))))
+    return task_progress.progress_of(
+        one.seen(*(states[n % len(states)] for n in range(len(one.made.entries))))
+    )
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -199,7 +237,9 @@ def tallies(study, states, cases):
 def test_a_table_has_every_task_in_one_line_and_few_lines_of_hundreds(states, every, study):
     tasks = tallies(study, states, 400)
     rows, left_out = status_table.task_rows(tasks, every)
-    assert sorted(task.entry.name for row in rows for task in row.tasks) == sorted(task.entry.name for task in tasks)
+    assert sorted(task.entry.name for row in rows for task in row.tasks) == sorted(
+        task.entry.name for task in tasks
+    )
     assert left_out == 0 and (len(rows) == 200 if every else len(rows) <= 50)
     assert sum(int(row.cells[6].partition("/")[2]) for row in rows) == 400
     assert all(row.alone or len(row.tasks) > 1 for row in rows)
@@ -215,10 +255,14 @@ def test_of_many_submissions_the_old_lines_are_left_out_but_nothing_that_lives(s
     assert status_table.task_rows(task_progress.progress_of(seen), every=True)[1] == 0
 
 
-@pytest.mark.parametrize(("said", "told"), [("1-02:03:04", "26 h 03 min"), ("00:00:05", "5 s"), ("3:04", "3 min"), ("", "")])
+@pytest.mark.parametrize(
+    ("said", "told"), [("1-02:03:04", "26 h 03 min"), ("00:00:05", "5 s"), ("3:04", "3 min"), ("", "")]
+)
 def test_the_time_of_a_task_is_told_in_words(said, told, study):
     one = study(2)
-    [row], _ = status_table.task_rows(task_progress.progress_of(one.seen(JobState("COMPLETED", elapsed=said))))
+    [row], _ = status_table.task_rows(
+        task_progress.progress_of(one.seen(JobState("COMPLETED", elapsed=said)))
+    )
     assert row.cells[5] == told
 
 
@@ -235,14 +279,18 @@ def test_long_lists_are_cut_and_say_how_to_see_all(study, make_record):
         and cut[39] == "missing and 11 more; --all shows them"
     )
     whole = lines(found, every=True)
-    assert len(whole) == 60 and all(any(f"number {case}." in line for line in whole) for case in range(1, 60, 2))
+    assert len(whole) == 60 and all(
+        any(f"number {case}." in line for line in whole) for case in range(1, 60, 2)
+    )
 
 
 def test_what_waits_is_listed_when_all_is_asked_for(study):
     one = study(4)
     found = status.read(one.folder, one.seen("PENDING", "PENDING"))
     assert lines(found) == []
-    assert [line.split("  ")[-1] for line in lines(found, every=True)] == ["task 0001"] * 2 + ["task 0002"] * 2
+    assert [line.split("  ")[-1] for line in lines(found, every=True)] == ["task 0001"] * 2 + [
+        "task 0002"
+    ] * 2
 
 
 def test_a_key_is_shown_as_long_as_it_must_be_and_no_longer():
@@ -259,20 +307,30 @@ def test_a_folder_without_jobs_is_told_as_it_always_was(make_record, tmp_path, c
     code, out, _ = call(["status", tmp_path], capsys)
     head = re.sub(r"[^\w\s]", "", next(line for line in out.splitlines() if "workload" in line)).split()
     assert code == 1 and head == ["workload", "ok", "skipped", "failed", "missing"]
-    assert re.match(rf"failed  {bad.key[:6]}\w*  linear ", out.splitlines()[-1]) and out.splitlines()[-1].endswith(
-        "  error: long ago"
-    )
+    assert re.match(rf"failed  {bad.key[:6]}\w*  linear ", out.splitlines()[-1]) and out.splitlines()[
+        -1
+    ].endswith("  error: long ago")
     assert call(["cancel", tmp_path], capsys)[:2] == (0, "nothing waits or runs\n")
 
 
 def test_the_command_remembers_what_the_scheduler_has_forgotten(study, make_record, capsys):
-    one = study(2).start(0).end(0, 0, make_record).end(0, 1, make_record).keep(JobState("COMPLETED", "n[1-2]", "00:01:40"))
+    one = (
+        study(2)
+        .start(0)
+        .end(0, 0, make_record)
+        .end(0, 1, make_record)
+        .keep(JobState("COMPLETED", "n[1-2]", "00:01:40"))
+    )
     code, out, _ = call(["status", one.folder], capsys)
     assert code == 0
-    assert [word in out for word in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "2 min", "2/2")] == [True] * 6
+    assert [
+        word in out for word in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "2 min", "2/2")
+    ] == [True] * 6
 
 
-def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(study, make_record, monkeypatch, capsys):
+def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(
+    study, make_record, monkeypatch, capsys
+):
     one = study(4).start(0).end(0, 0, make_record).say(0, "begin", 1)
     monkeypatch.setenv("PATH", "")
     code, out, err = call(["status", one.folder], capsys)
@@ -289,10 +347,20 @@ def test_status_loads_nothing_heavy(study, make_record):
     ask = f"{code}\nimport sys; print('\\n'.join(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = {line.split(".")[0] for line in done.stderr.splitlines()}
-    assert "rich" in loaded and not loaded & {"jax", "matplotlib", "scipy", "wandb", "hydra", "submitit", "jinja2"}
+    assert "rich" in loaded and not loaded & {
+        "jax",
+        "matplotlib",
+        "scipy",
+        "wandb",
+        "hydra",
+        "submitit",
+        "jinja2",
+    }
 
 
-def test_watching_in_a_pipe_prints_anew_only_upon_a_change_and_ends_when_nothing_is_left(study, make_record, monkeypatch, capsys):
+def test_watching_in_a_pipe_prints_anew_only_upon_a_change_and_ends_when_nothing_is_left(
+    study, make_record, monkeypatch, capsys
+):
     one = study(2).start(0)
     ended = [
         lambda: one.seen("PENDING"), lambda: one.seen("PENDING"), lambda: one.seen("RUNNING"), lambda: one.seen("RUNNING"),
@@ -310,7 +378,9 @@ def test_watching_in_a_pipe_prints_anew_only_upon_a_change_and_ends_when_nothing
 
 def test_who_follows_bears_with_a_scheduler_that_does_not_answer_for_a_while(study, monkeypatch):
     one = study(2)
-    answers = iter([one.seen("RUNNING"), status.Refusal("busy"), status.Refusal("busy"), one.seen("COMPLETED")])
+    answers = iter(
+        [one.seen("RUNNING"), status.Refusal("busy"), status.Refusal("busy"), one.seen("COMPLETED")]
+    )
 
     def look(_):
         answer = next(answers)
@@ -360,14 +430,22 @@ def test_a_long_log_is_told_by_its_end_unless_all_is_asked_for(study, capsys):
     one = study(2).start(0).say(0, "begin", 0).keep(JobState("FAILED"))
     (one.made.folder / "0001.run-1" / "worker-1.log").write_text("".join(f"line {n}.\n" for n in range(3000)))
     _, out, _ = call(["logs", one.folder, one.key(0)], capsys)
-    assert "[2000 lines before these; --all shows them]" in out and "line 1999." not in out and "line 2000.\n" in out
+    assert (
+        "[2000 lines before these; --all shows them]" in out
+        and "line 1999." not in out
+        and "line 2000.\n" in out
+    )
     _, out, _ = call(["logs", one.folder, one.key(0), "--all"], capsys)
     assert "line 0.\n" in out and "line 2999.\n" in out
 
 
 def test_of_a_case_that_has_not_begun_the_logs_say_in_which_task_it_is(study):
     one = study(6).start(1)
-    one.keep(JobState("PENDING", reason="Priority"), JobState("RUNNING"), JobState("FAILED", reason="exit code 1:0"))
+    one.keep(
+        JobState("PENDING", reason="Priority"),
+        JobState("RUNNING"),
+        JobState("FAILED", reason="exit code 1:0"),
+    )
     known = logs.look(one.folder)
     for case, words in enumerate(("waits in", "is to run in", "did not begin in")):
         text = next(logs.parts(known, one.key(2 * case))).text
@@ -379,7 +457,11 @@ def test_a_key_that_is_short_unknown_or_of_several_is_refused_with_those_near_it
     one = study(2).keep(JobState("PENDING"))
     key = one.key(0)
     other = key[:9] + ("0" if key[9] != "0" else "1") + key[10:]
-    for given, words in (("ab", "too short"), ("zzzzzz", "no case 'zzzzzz' in"), (other, f"near it are {key} \\(poisson ")):
+    for given, words in (
+        ("ab", "too short"),
+        ("zzzzzz", "no case 'zzzzzz' in"),
+        (other, f"near it are {key} \\(poisson "),
+    ):
         code, out, err = call(["logs", one.folder, given], capsys)
         assert (code, out) == (2, "") and re.search(words, err) and len(err.splitlines()) == 1
     known = dataclasses.replace(logs.look(one.folder), cases={key: one.cases[0], other: one.cases[1]})
@@ -389,10 +471,14 @@ def test_a_key_that_is_short_unknown_or_of_several_is_refused_with_those_near_it
 
 
 def test_a_case_that_ran_here_has_its_record_for_a_log(make_record, tmp_path, capsys):
-    record = make_record("failed", reason="error", text="RuntimeError: no luck", started_at="2026-11-21T20:00:00.123+00:00")
+    record = make_record(
+        "failed", reason="error", text="RuntimeError: no luck", started_at="2026-11-21T20:00:00.123+00:00"
+    )
     store.Writer(tmp_path).append(record)
     code, out, _ = call(["logs", tmp_path, record.key], capsys)
-    assert code == 0 and out.splitlines()[1:] == ["2026-11-21 20:00:00  attempt 1: failed, error: RuntimeError: no luck"]
+    assert code == 0 and out.splitlines()[1:] == [
+        "2026-11-21 20:00:00  attempt 1: failed, error: RuntimeError: no luck"
+    ]
 
 
 def until(true, seconds=120.0):
@@ -414,7 +500,9 @@ def running(scaling_command, start_command):
 
 
 @pytest.mark.process
-def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(running, scaling_command, start_command, tmp_path):
+def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(
+    running, scaling_command, start_command, tmp_path
+):
     watching = start_command(["status", "here", "--watch"])
     assert any("task 0001" in line for line in watching.stdout)
     watching.send_signal(signal.SIGINT)
@@ -430,7 +518,9 @@ def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(running, scalin
 @pytest.mark.process
 def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
     cancelled = scaling_command(["cancel", "here"])
-    assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), cancelled.stdout + cancelled.stderr
+    assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), (
+        cancelled.stdout + cancelled.stderr
+    )
     assert scaling_command(["cancel", "here"]).stdout == "nothing waits or runs\n"
     after = scaling_command(["status", "here"])
     assert after.returncode == 1 and "cancelled: its job was cancelled while it ran" in after.stdout
@@ -449,9 +539,21 @@ def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, sc
     first, second = {"started_at": "2026-11-21"}, {"started_at": "2026-11-22"}
     made = [make_record(points=7, replicate=replicate, **first) for replicate in (0, 1, 2)]
     made += [make_record(points=8, **first), make_record(points=8, digest="f" * 12, **second)]
-    made += [make_record("failed", reason="error", text="no", points=9, **first), make_record(points=9, replicate=1, **second)]
-    made += [make_record(points=10, **first), make_record("skipped", reason="no_digits", text="none", points=11, **first)]
-    ceiling = {"workload": "ceiling", "target": "copy", "sizes": {"k": 4, "terms": 1}, "mode": "value", "api": "jit"}
+    made += [
+        make_record("failed", reason="error", text="no", points=9, **first),
+        make_record(points=9, replicate=1, **second),
+    ]
+    made += [
+        make_record(points=10, **first),
+        make_record("skipped", reason="no_digits", text="none", points=11, **first),
+    ]
+    ceiling = {
+        "workload": "ceiling",
+        "target": "copy",
+        "sizes": {"k": 4, "terms": 1},
+        "mode": "value",
+        "api": "jit",
+    }
     made += [make_record(**ceiling, started_at="2026-11-21")]
     folder = tmp_path / "here"
     folder.mkdir()
@@ -467,7 +569,9 @@ def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, sc
         assert re.search(rf"{count}(?:<[^>]*>|\s)*{state}", page), state
 
 
-def test_a_failed_case_is_shown_with_the_key_that_logs_wants_and_its_label_will_do(tmp_path, make_record, scaling_command):
+def test_a_failed_case_is_shown_with_the_key_that_logs_wants_and_its_label_will_do(
+    tmp_path, make_record, scaling_command
+):
     (tmp_path / "here").mkdir()
     record = make_record("failed", reason="error", text="the pump is broken", points=9)
     (tmp_path / "here" / "a.jsonl").write_text(to_line(record) + "\n" + to_line(make_record(points=7)) + "\n")
@@ -480,16 +584,22 @@ def test_a_failed_case_is_shown_with_the_key_that_logs_wants_and_its_label_will_
         assert done.returncode == 0 and "the pump is broken" in done.stdout, words
     for words in ([], ["linear"]):
         done = scaling_command(["logs", "here", *words])
-        assert done.returncode == 0 and "the pump is broken" in done.stdout and done.stdout.count("attempt") == 1
+        assert (
+            done.returncode == 0 and "the pump is broken" in done.stdout and done.stdout.count("attempt") == 1
+        )
     shared = " ".join(label(record.case).split()[:3])
     done = scaling_command(["logs", "here", shared])
     assert done.returncode == 2 and "2 cases" in done.stderr
 
 
-def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_did_not_start(study, monkeypatch):
+def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_did_not_start(
+    study, monkeypatch
+):
     one = study(2).start(0)
     one.journals[0].say("stopped", text="the process ended with status 2")
-    (one.journals[0].folder / "worker-1.log").write_text("slurmstepd-n1: error: execve(): python: No such file or directory\n")
+    (one.journals[0].folder / "worker-1.log").write_text(
+        "slurmstepd-n1: error: execve(): python: No such file or directory\n"
+    )
     one.keep(JobState("FAILED", reason="exit code 1:0"))
     monkeypatch.setattr("scaling.cluster.slurm.ask", lambda *words: "")
     parts = list(logs.parts(logs.look(one.folder), one.key(0)))
@@ -497,10 +607,14 @@ def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_d
     assert any("execve(): python: No such file" in part.text for part in parts)
 
 
-def test_each_replicate_that_has_no_record_is_missing_in_status_report_and_lint(study, make_record, scaling_command):
+def test_each_replicate_that_has_no_record_is_missing_in_status_report_and_lint(
+    study, make_record, scaling_command
+):
     one = study(2)
     settings = RunSettings(attempts=3, replicates=3)
-    store.write_json(one.folder / "study.json", study_manifest("mine", None, [], one.cases, settings, {one.key(1)}))
+    store.write_json(
+        one.folder / "study.json", study_manifest("mine", None, [], one.cases, settings, {one.key(1)})
+    )
     one.start(0).end(0, 0, make_record).say(0, "begin", 0, 1)
     one.journals[0].say("end", key=one.key(0), replicate=0, attempt=1, status="ok", seconds=[])
     one.journals[0].say("begin", key=one.key(0), replicate=1, attempt=1, seat=1)
@@ -514,8 +628,16 @@ def test_each_replicate_that_has_no_record_is_missing_in_status_report_and_lint(
     assert "cases without a record (3)" in scaling_command(["lint", "here"]).stdout
 
 
-def test_report_and_lint_see_what_jobs_lost_as_status_does_and_write_no_record(study, make_record, scaling_command):
-    one = study(4).start(0).end(0, 0, make_record).say(0, "begin", 1).keep(JobState("TIMEOUT"), JobState("FAILED"))
+def test_report_and_lint_see_what_jobs_lost_as_status_does_and_write_no_record(
+    study, make_record, scaling_command
+):
+    one = (
+        study(4)
+        .start(0)
+        .end(0, 0, make_record)
+        .say(0, "begin", 1)
+        .keep(JobState("TIMEOUT"), JobState("FAILED"))
+    )
     assert counted(status.look(one.folder))["failed"] == 3
     assert counts_in(scaling_command(["report", "here"]).stdout) == (1, 0, 3)
     assert "failed cases (3)" in scaling_command(["lint", "here"]).stdout
@@ -559,14 +681,19 @@ def test_an_exception_in_a_function_names_its_line_and_its_traceback_is_in_the_l
     write_study, write_workload, scaling_command, tmp_path
 ):
     write_workload(
-        head="def halve(x):\n    raise ValueError('bad luck')", body="if RUNNING:\n    halve(x)\nreturn jnp.sin(x)[:2] * x[2]"
+        head="def halve(x):\n    raise ValueError('bad luck')",
+        body="if RUNNING:\n    halve(x)\nreturn jnp.sin(x)[:2] * x[2]",
     )
     lines = (tmp_path / "mine.py").read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "bad luck" in line)
     words = write_study("{workload: mine, points: 6, mode: jacfwd}")
     done = scaling_command([*words, "cluster=local", "bind=false", "results=here"], timeout=60)
     [record] = store.load(tmp_path / "here").records
-    assert done.returncode == 1 and record.reason == "error" and f"ValueError: bad luck (mine.py:{number})" in record.text
+    assert (
+        done.returncode == 1
+        and record.reason == "error"
+        and f"ValueError: bad luck (mine.py:{number})" in record.text
+    )
     log = scaling_command(["logs", "here"]).stdout
     assert f'File "{tmp_path / "mine.py"}", line {number}, in halve' in log and "site-packages" not in log
 
@@ -574,7 +701,11 @@ def test_an_exception_in_a_function_names_its_line_and_its_traceback_is_in_the_l
 def test_the_cases_of_a_job_that_began_none_are_one_line_with_their_number(study):
     one = study(6).keep(JobState("FAILED"), JobState("CANCELLED"), JobState("CANCELLED"))
     found = status.look(one.folder)
-    assert [line for line in lines(found) if line.startswith("failed") and "  2 cases  " in line and "before its first" in line]
+    assert [
+        line
+        for line in lines(found)
+        if line.startswith("failed") and "  2 cases  " in line and "before its first" in line
+    ]
     assert sum("before its first" in line for line in lines(found)) == 1
     assert sum("before its first" in line for line in lines(found, every=True)) == 2
 
@@ -584,4 +715,7 @@ def test_the_progress_of_a_submission_counts_all_of_its_cases_from_first_to_last
     said = [follow.progress_line(one.seen("RUNNING", "PENDING"))]
     one.start(0).end(0, 0, make_record).end(0, 1, make_record)
     said.append(follow.progress_line(one.seen("COMPLETED", "RUNNING")))
-    assert [words.partition("; ")[2] for words in said] == ["0 of 4 cases have ended", "2 of 4 cases have ended"]
+    assert [words.partition("; ")[2] for words in said] == [
+        "0 of 4 cases have ended",
+        "2 of 4 cases have ended",
+    ]

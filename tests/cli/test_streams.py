@@ -12,7 +12,12 @@ from tests.support.verbs import VERBS, words_of
 
 pytestmark = pytest.mark.thin(40, "process")
 
-VERBS_AND_HELP = VERBS | {"help": ["--help"], "version": ["--version"], "help of run": ["run", "--help"], "none": []}
+VERBS_AND_HELP = VERBS | {
+    "help": ["--help"],
+    "version": ["--version"],
+    "help of run": ["run", "--help"],
+    "none": [],
+}
 PLUMBING = {
     "stdout closed": ">&-", "both closed": ">&- 2>&-", "all closed": "<&- >&- 2>&-", "nobody reads": "| true",
     "nobody reads either": "2>&1 | true",
@@ -23,7 +28,12 @@ def shell(words, plumbing, cwd, env=None):
     """Run the command in a shell; its own exit status, and what it wrote that came through."""
     line = f"set -o pipefail; {shlex.join([str(COMMAND), *words])} {plumbing}"
     return subprocess.run(
-        ["bash", "-c", line], cwd=cwd, env=command_environment(env), capture_output=True, text=True, timeout=SLOWEST
+        ["bash", "-c", line],
+        cwd=cwd,
+        env=command_environment(env),
+        capture_output=True,
+        text=True,
+        timeout=SLOWEST,
     )
 
 
@@ -39,7 +49,9 @@ def test_every_verb_ends_as_it_would_without_its_output(verb, plumbing, folders,
         words[-1] = "third"
     done = shell(words, PLUMBING[plumbing], folder.parent)
     assert done.returncode == expected.returncode, done.stderr
-    assert "Traceback" not in done.stderr and "Exception" not in done.stderr and "BrokenPipe" not in done.stderr
+    assert (
+        "Traceback" not in done.stderr and "Exception" not in done.stderr and "BrokenPipe" not in done.stderr
+    )
 
 
 @pytest.mark.parametrize("plumbing", PLUMBING)
@@ -75,7 +87,11 @@ streams.prepare()
 number = open({str(tmp_path / "a")!r}, "w").fileno()
 print(number > 2, file=open("b", "w"))
 """
-    subprocess.run(["bash", "-c", f"exec {shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["bash", "-c", f"exec {shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-"],
+        cwd=tmp_path,
+        check=True,
+    )
     assert (tmp_path / "b").read_text() == "True\n"
 
 

@@ -14,7 +14,15 @@ from tests.support.paths import TOP
 
 EXAMPLES = sorted(path.stem for path in (TOP / "conf" / "cluster" / "examples").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"
-STUDY = ["run", "study=function", "workload=poisson", "points=[16,32]", "mode=jacrev", "devices=[1,2,8]", "results=here"]
+STUDY = [
+    "run",
+    "study=function",
+    "workload=poisson",
+    "points=[16,32]",
+    "mode=jacrev",
+    "devices=[1,2,8]",
+    "results=here",
+]
 WITHOUT_SLURM = {"PATH": "/nowhere"}
 
 
@@ -62,12 +70,16 @@ def test_a_dry_run_beside_the_slurm_of_another_site_prints_the_same_scripts(tmp_
     done = scaling_command(words, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     assert "unknown cluster.partition 'gpu': choose from main" in done.stderr
-    refused = scaling_command([*words, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    refused = scaling_command(
+        [*words, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    )
     assert refused.returncode == 2
 
 
 def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_command):
-    done = scaling_command([*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM)
+    done = scaling_command(
+        [*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "set cluster.per_node, such as cluster.per_node=4" in done.stderr
 

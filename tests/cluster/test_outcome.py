@@ -27,7 +27,9 @@ def made(tmp_path):
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.tasks(plan, SETTINGS, [], 1e9)
-    return submission.create(tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False)
+    return submission.create(
+        tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
+    )
 
 
 def aged(made, seconds):
@@ -44,23 +46,33 @@ def asked(monkeypatch, states, named=()):
     monkeypatch.setattr(slurm, "named", lambda name: list(named))
 
 
-@pytest.mark.parametrize(("age", "named", "state"), [(0, [], "PENDING"), (9999, ["7"], "PENDING"), (9999, [], "LOST")])
+@pytest.mark.parametrize(
+    ("age", "named", "state"), [(0, [], "PENDING"), (9999, ["7"], "PENDING"), (9999, [], "LOST")]
+)
 def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatch, age, named, state):
     aged(made, age)
     asked(monkeypatch, {}, named)
     (seen,) = job_state.look_up(tmp_path)
     assert seen.state.name == state
-    assert job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records  # nothing of it had begun
+    assert (
+        job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
+    )  # nothing of it had begun
     assert len(job_state.queued([seen])) == (4 if state == "PENDING" else 0)
 
 
-def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(made, tmp_path, monkeypatch, make_record):
+def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
+    made, tmp_path, monkeypatch, make_record
+):
     made = submission.with_jobs(made, {"0001": "7"})
     first, second, *_ = submission.read(made.entries[0].path).items
     older = make_record(
-        **{name: getattr(first.case, name) for name in ("workload", "points", "mode")}, status="failed", reason="killed"
+        **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
+        status="failed",
+        reason="killed",
     )
-    Writer(tmp_path).append(dataclasses.replace(older, case=first.case))  # of other code: the first attempt of that
+    Writer(tmp_path).append(
+        dataclasses.replace(older, case=first.case)
+    )  # of other code: the first attempt of that
     journal = submission.Journal(made.entries[0].path)
     for item in (first, second):
         journal.say("begin", key=item.case.key, replicate=0, attempt=1)
@@ -69,9 +81,20 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(m
     monkeypatch.setattr(machine, "node_name", lambda: "the-login-node")
     assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
     assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
-    (lost,) = [record for record in load(tmp_path).records if record.environment["digest"] != older.environment["digest"]]
-    assert (lost.key, lost.reason, lost.attempt, lost.environment["hosts"]) == (first.case.key, "timeout", 1, [])
-    assert lost.environment["digest"] == submission.read(made.entries[0].path).environments[None, ()]["digest"]
+    (lost,) = [
+        record
+        for record in load(tmp_path).records
+        if record.environment["digest"] != older.environment["digest"]
+    ]
+    assert (lost.key, lost.reason, lost.attempt, lost.environment["hosts"]) == (
+        first.case.key,
+        "timeout",
+        1,
+        [],
+    )
+    assert (
+        lost.environment["digest"] == submission.read(made.entries[0].path).environments[None, ()]["digest"]
+    )
 
 
 def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
@@ -80,13 +103,20 @@ def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
     assert seen.state.name == job_state.UNKNOWN and not (made.folder / "states.json").exists()
     journal = submission.Journal(made.entries[0].path)
     journal.say("begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1)
-    assert job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records  # it may still bring it
+    assert (
+        job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
+    )  # it may still bring it
     assert len(job_state.queued([seen])) == 4
 
 
 @pytest.mark.parametrize(
     ("job", "jobs"),
-    [("12", ["12"]), ("12_3", ["12_3"]), ("12_[0-2]", ["12_0", "12_1", "12_2"]), ("12_[1,4-5%2]", ["12_1", "12_4", "12_5"])],
+    [
+        ("12", ["12"]),
+        ("12_3", ["12_3"]),
+        ("12_[0-2]", ["12_0", "12_1", "12_2"]),
+        ("12_[1,4-5%2]", ["12_1", "12_4", "12_5"]),
+    ],
 )
 def test_an_array_that_never_began_is_all_of_its_tasks(job, jobs):
     assert slurm._each(job) == jobs
@@ -145,7 +175,9 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
         ("", "LOST", "killed"),
     ],
 )  # fmt: skip
-def test_without_accounting_the_log_of_a_job_says_how_it_ended(made, tmp_path, monkeypatch, text, state, reason):
+def test_without_accounting_the_log_of_a_job_says_how_it_ended(
+    made, tmp_path, monkeypatch, text, state, reason
+):
     made = submission.with_jobs(made, {"0001": "7"})
     began(made, last=("stopped",))
     log(made, text)
@@ -186,7 +218,10 @@ def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
         "scaling: setup line failed with exit status 1: module load cuda\n",
     )
     said = job_state.explain_end(seen, begun)[1]
-    assert "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda" in said
+    assert (
+        "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda"
+        in said
+    )
     assert "exit code 3:0" in said
     began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
     assert "execve(): python: No such file" in job_state.explain_end(seen, begun)[1]
@@ -195,10 +230,15 @@ def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
 @pytest.fixture
 def array(tmp_path):
     """A submission of three tasks, an array of two and one of one, whose launcher died before it noted any job."""
-    cases = [complete(Case("poisson", points=16 * n, mode="jacrev", devices=d)) for n, d in ((1, 1), (2, 1), (3, 2))]
+    cases = [
+        complete(Case("poisson", points=16 * n, mode="jacrev", devices=d))
+        for n, d in ((1, 1), (2, 1), (3, 2))
+    ]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.tasks(plan, SETTINGS, [], 0.0)
-    made = submission.create(tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False)
+    made = submission.create(
+        tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
+    )
     dead = dataclasses.replace(made, pid=2**22 + 1)
     submission.save(dead)
     return dead
@@ -208,7 +248,11 @@ def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_pat
     known = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
     asked(monkeypatch, known, ["12_0", "12_1"])
     first = array.entries[0].shape
-    found = {one.entry.job: one.state.name for one in job_state.look_up(tmp_path) if one.entry.shape == first or one.entry.job}
+    found = {
+        one.entry.job: one.state.name
+        for one in job_state.look_up(tmp_path)
+        if one.entry.shape == first or one.entry.job
+    }
     count = sum(entry.shape == first for entry in array.entries)
     assert found == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
 

@@ -25,7 +25,15 @@ def made():
 
     def call(replicates=1, machine=NODES):
         cases = [
-            Case(workload, points=48 * n, mode=mode, devices=devices, dtype=dtype, engine=engine, api="shard_map")
+            Case(
+                workload,
+                points=48 * n,
+                mode=mode,
+                devices=devices,
+                dtype=dtype,
+                engine=engine,
+                api="shard_map",
+            )
             for workload in ("rbf", "poisson")
             for n in (1, 2, 3)
             for mode in ("jacfwd", "jacrev", "linearize")
@@ -34,7 +42,9 @@ def made():
             if engine == "jax" or devices == 1
         ]
         settings = RunSettings(replicates=replicates, attempts=3)
-        return schedule.make_schedule([Examined(case, None, None) for case in cases], settings, machine, []), settings
+        return schedule.make_schedule(
+            [Examined(case, None, None) for case in cases], settings, machine, []
+        ), settings
 
     return call
 
@@ -59,7 +69,11 @@ def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, bu
         assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.items}
         assert task.seconds <= budget or len(problems) == 1
-    homes = Counter((problem(i.case), i.case.engine, i.case.devices) for t in tasks for i in {id(i): i for i in t.items}.values())
+    homes = Counter(
+        (problem(i.case), i.case.engine, i.case.devices)
+        for t in tasks
+        for i in {id(i): i for i in t.items}.values()
+    )
     assert all(
         sum((problem(i.case), i.case.engine, i.case.devices) == home for i in task.items) in (0, count)
         for home, count in homes.items() for task in tasks
@@ -72,7 +86,10 @@ def test_a_job_of_a_task_holds_what_one_process_can_run(made):
     plan, settings = made(replicates=2)
     for task in pack.tasks(plan, settings, [], 100.0):
         for job in task.jobs:
-            assert len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job}) == 1
+            assert (
+                len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
+                == 1
+            )
 
 
 def test_nested_tasks_hold_whole_curves_in_every_block(made):
@@ -81,15 +98,26 @@ def test_nested_tasks_hold_whole_curves_in_every_block(made):
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
-        everywhere = {i.place for j in plan.jobs for i in j if dataclasses.replace(i.case, devices=1).key in keys}
+        everywhere = {
+            i.place for j in plan.jobs for i in j if dataclasses.replace(i.case, devices=1).key in keys
+        }
         assert everywhere == {item.place for item in task.items}
         blocks = [job[0].replicate for job in task.jobs]
         assert blocks == sorted(blocks)
 
 
 def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
-    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
-    records = [make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)]
+    stages = (
+        "trace_seconds",
+        "lower_seconds",
+        "compile_seconds",
+        "first_seconds",
+        "check_seconds",
+        "sampling_seconds",
+    )
+    records = [
+        make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)
+    ]
     predict = pack.predictor(records, RunSettings(Sampling(seconds=3.0)))
     assert predict(records[1].case) == pytest.approx(12)
     assert predict(dataclasses.replace(records[1].case, points=24)) == pytest.approx(60)
@@ -108,7 +136,11 @@ def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
 @pytest.mark.parametrize(
     ("devices", "processes", "words"),
     [
-        (32, None, "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]"),
+        (
+            32,
+            None,
+            "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]",
+        ),
         (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: take devices=[1]"),
         (8, 1, "devices=8 do not divide evenly over processes=1 on 2 nodes"),
         (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),
@@ -135,7 +167,8 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
 
 
 @pytest.mark.parametrize(
-    ("counts", "shape"), [((4, 6), ProcessShape(8, 2, 2)), ((1, 8), ProcessShape(8, 2, 2)), ((10, 12), ProcessShape(20, 5, 5))]
+    ("counts", "shape"),
+    [((4, 6), ProcessShape(8, 2, 2)), ((1, 8), ProcessShape(8, 2, 2)), ((10, 12), ProcessShape(20, 5, 5))],
 )
 def test_every_step_of_a_nested_task_finds_room(counts, shape):
     """Four devices on one node and six on two want two nodes of four: the largest count alone is not enough."""
@@ -149,7 +182,13 @@ def test_every_step_of_a_nested_task_finds_room(counts, shape):
 def planned(case, seconds, kind=None, platform="cpu"):
     """What a plan says of a case."""
     around = {"digest": "plan", "platform": platform, "device_kind": kind, "hardware": {"name": "other"}}
-    return Record(case, "planned", around, compile_seconds=1.0, predicted={"seconds": seconds, "low": seconds, "high": seconds})
+    return Record(
+        case,
+        "planned",
+        around,
+        compile_seconds=1.0,
+        predicted={"seconds": seconds, "low": seconds, "high": seconds},
+    )
 
 
 def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_the_cluster_says(made):
@@ -163,7 +202,9 @@ def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_
     assert ours and all(task.foreseen for task in ours)
     cluster = Cluster(name="slurm", time=60.0)
     for task in ours:
-        assert 10 < submission.limit(task, cluster) < 60 and 60 * submission.limit(task, cluster) > task.seconds
+        assert (
+            10 < submission.limit(task, cluster) < 60 and 60 * submission.limit(task, cluster) > task.seconds
+        )
         assert submission.limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
     again = dataclasses.replace(
         ours[0], jobs=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].jobs)
@@ -177,14 +218,25 @@ def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_
     slow, fast = planned(case, 100.0), planned(case, 0.001)
     assert pack.foreseen([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
     kind = dataclasses.replace(NODES, device_kind="this CPU")
-    assert pack.foreseen([slow], kind, settings) == {} == pack.foreseen([planned(case, 1.0, platform="tpu")], NODES, settings)
+    assert (
+        pack.foreseen([slow], kind, settings)
+        == {}
+        == pack.foreseen([planned(case, 1.0, platform="tpu")], NODES, settings)
+    )
     assert case.key in pack.foreseen([planned(case, 1.0, "this CPU")], kind, settings)
     predict = pack.predictor([], settings, pack.foreseen([slow], NODES, settings))
     assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
 
 
 def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_record):
-    stages = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds")
+    stages = (
+        "trace_seconds",
+        "lower_seconds",
+        "compile_seconds",
+        "first_seconds",
+        "check_seconds",
+        "sampling_seconds",
+    )
     record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(stages, 14.0))
     assert pack.predictor([record], RunSettings(Sampling(least=7)))(record.case) == pytest.approx(84)
     assert pack.predictor([record], RunSettings(Sampling(least=100)))(record.case) == pytest.approx(70 + 200)

@@ -50,13 +50,17 @@ def test_a_time_limit_is_in_minutes_or_in_a_format_of_slurm(given, minutes):
 
 @pytest.mark.parametrize("given", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
 def test_what_is_no_time_is_refused_with_the_formats(given):
-    with pytest.raises(Refusal, match=r"cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"):
+    with pytest.raises(
+        Refusal, match=r"cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"
+    ):
         from_config({"name": "slurm", "time": given})
 
 
 @pytest.mark.parametrize("given", [0, -4, "4kB", "much", "4GBit", True, [4]])
 def test_what_is_no_memory_is_refused_with_the_units(given):
-    with pytest.raises(Refusal, match=r"cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"):
+    with pytest.raises(
+        Refusal, match=r"cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"
+    ):
         from_config({"name": "slurm", "memory": given})
 
 
@@ -64,8 +68,18 @@ def test_what_is_no_memory_is_refused_with_the_units(given):
 def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
     """YAML 1.1 reads 2:00:00 as the number 7200."""
     (tmp_path / "my_conf" / "cluster").mkdir(parents=True)
-    (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(f"defaults: [slurm]\nper_node: 4\ntime: {time}\n")
-    words = ["--config-dir", "my_conf", "cluster=ours", "study=function", "workload=poisson", "points=16", "dry_run=true"]
+    (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(
+        f"defaults: [slurm]\nper_node: 4\ntime: {time}\n"
+    )
+    words = [
+        "--config-dir",
+        "my_conf",
+        "cluster=ours",
+        "study=function",
+        "workload=poisson",
+        "points=16",
+        "dry_run=true",
+    ]
     done = scaling_command(["run", *words], env={"PATH": "/nowhere"})
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --time=120\n" in done.stdout
@@ -82,7 +96,9 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
 )
 def test_gpus_are_requested_by_the_option_that_the_site_wants_and_by_no_other(option, gres, request_):
     words = asked(gpu_option=option, gres=gres)
-    assert {name: words[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in words} == request_
+    assert {
+        name: words[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in words
+    } == request_
 
 
 def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
@@ -95,18 +111,23 @@ def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
 
 
 def test_an_option_for_gpus_needs_a_gpu():
-    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"):
+    with pytest.raises(
+        Refusal, match=r"cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"
+    ):
         from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
 
 
-@pytest.mark.parametrize(("cores", "each", "sent"), [(None, 16.0, 32), (6, 16.0, 12), (None, 0.5, 1), (None, None, None)])
+@pytest.mark.parametrize(
+    ("cores", "each", "sent"), [(None, 16.0, 32), (6, 16.0, 12), (None, 0.5, 1), (None, None, None)]
+)
 def test_a_process_has_its_share_of_the_cpus_of_its_node_unless_cores_are_given(cores, each, sent):
     machine = Machine("gpu", None, 4, 2, remote=True, cpus_each=each)
     assert asked(machine=machine, cores=cores).get("cpus_per_task") == sent
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "each"), [("64(x2)", "4", 16.0), ("64(x2),32", "4", 8.0), ("2", "4", 0.5), ("64", "", None), ("", "4", None)]
+    ("cpus", "gpus", "each"),
+    [("64(x2)", "4", 16.0), ("64(x2),32", "4", 8.0), ("2", "4", 0.5), ("64", "", None), ("", "4", None)],
 )
 def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, each):
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
@@ -127,7 +148,9 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
     assert "#SBATCH --wckey=study\n" in script(sbatch={"wckey": "study"})
 
 
-@pytest.mark.parametrize(("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")])
+@pytest.mark.parametrize(
+    ("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
+)
 def test_mpi_is_what_the_site_says(config, word):
     within = remote.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
     (words,) = within.commands(ProcessShape(1), ["worker"], {})
@@ -136,7 +159,9 @@ def test_mpi_is_what_the_site_says(config, word):
 
 def test_a_step_ends_when_the_first_of_its_workers_has_ended():
     (words,) = remote.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
-    assert "--kill-on-bad-exit=1" in words and any(word.startswith("--wait=") and word != "--wait=0" for word in words)
+    assert "--kill-on-bad-exit=1" in words and any(
+        word.startswith("--wait=") and word != "--wait=0" for word in words
+    )
 
 
 # A partition, a node, its sockets, cores, gres, the partition with a star if it is the default, its CPUs, its features.
@@ -179,7 +204,10 @@ def test_a_default_partition_without_gpus_is_no_reason_to_refuse_what_leads_to_o
 
 
 def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_have_some(site):
-    with pytest.raises(Refusal, match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100"):
+    with pytest.raises(
+        Refusal,
+        match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100",
+    ):
         site()
 
 
@@ -205,24 +233,32 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
     ids=str,
 )
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(lines, status, said, shell):
+def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(
+    lines, status, said, shell
+):
     script = "\n".join([*submit.checked_setup(lines), 'echo "ran $A"'])
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
+    assert (
+        done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
+    )
     assert (said in done.stderr) if said else not done.stderr
 
 
 def test_several_partitions_are_a_list_or_a_text_with_commas():
     for given in (["a", "b"], "a,b"):
         assert from_config({"name": "slurm", "partition": given}).partition == "a,b"
-    with pytest.raises(Refusal, match=r"partition must be a name, or a list of names such as \[gpu, gpu_long\], not \[1\]"):
+    with pytest.raises(
+        Refusal, match=r"partition must be a name, or a list of names such as \[gpu, gpu_long\], not \[1\]"
+    ):
         from_config({"name": "slurm", "partition": [1]})
 
 
 def test_setup_is_a_list_of_shell_lines_or_a_text_of_lines():
     for given in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
         assert from_config({"name": "slurm", "setup": given}).setup == ("module load a", "export B=1")
-    with pytest.raises(Refusal, match=r"setup must be a list of shell lines, such as \[module load cuda\], not 3"):
+    with pytest.raises(
+        Refusal, match=r"setup must be a list of shell lines, such as \[module load cuda\], not 3"
+    ):
         from_config({"name": "slurm", "setup": 3})
 
 
@@ -231,7 +267,9 @@ def test_a_file_of_a_cluster_without_a_name_is_told_the_missing_line():
         from_config({"partition": "gpu"})
 
 
-def test_an_unknown_key_is_refused_with_the_keys_of_that_kind_of_cluster_in_their_order(scaling_command, tmp_path):
+def test_an_unknown_key_is_refused_with_the_keys_of_that_kind_of_cluster_in_their_order(
+    scaling_command, tmp_path
+):
     (tmp_path / "my" / "cluster").mkdir(parents=True)
     (tmp_path / "my" / "cluster" / "ours.yaml").write_text("defaults: [slurm]\nqueue: gpu\n")
     for words in (["cluster=slurm", "cluster.queue=gpu"], ["--config-dir", "my", "cluster=ours"]):

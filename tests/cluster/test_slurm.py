@@ -111,15 +111,23 @@ def ended(results):
     return [one.state.name for one in job_state.look_up(results)]
 
 
-def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_own_is_not_drawn(scaling_command, results):
+def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_own_is_not_drawn(
+    scaling_command, results
+):
     words = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
-    words += ["where=\"mode == 'jacfwd' and points < 20000\""]  # every workload, api, split and dtype, on both nodes too
+    words += [
+        "where=\"mode == 'jacfwd' and points < 20000\""
+    ]  # every workload, api, split and dtype, on both nodes too
     done = scaling_command(words, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     records = load(results).records
     assert {r.status for r in records} <= {"ok", "skipped"}
-    by_count = {count: [r for r in records if r.case.devices == count and r.status == "ok"] for count in (1, 2, 4)}
-    assert all(r.honest for count in (1, 2) for r in by_count[count]) and not any(r.honest for r in by_count[4])
+    by_count = {
+        count: [r for r in records if r.case.devices == count and r.status == "ok"] for count in (1, 2, 4)
+    }
+    assert all(r.honest for count in (1, 2) for r in by_count[count]) and not any(
+        r.honest for r in by_count[4]
+    )
     assert {len(r.environment["hosts"]) for r in by_count[4]} == {2}
     assert all(r.environment["shape"] == {"devices": 4, "nodes": 2, "processes": 2} for r in by_count[4])
     assert {r.environment["code"] for r in records if r.status == "ok"} == {"snapshot"}
@@ -130,7 +138,9 @@ def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_
 
 def test_two_processes_on_two_nodes_add_up_their_parts(scaling_command, write_study, results):
     """The all-reduce of the ceilings is checked like any case: each device must have the sum over all."""
-    words = write_study("{workload: ceiling, target: all_reduce, mode: value, points: 4, sizes: {k: 64}, devices: 4}")
+    words = write_study(
+        "{workload: ceiling, target: all_reduce, mode: value, points: 4, sizes: {k: 64}, devices: 4}"
+    )
     done = scaling_command([*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE)
     (record,) = load(results).records
     assert (done.returncode, record.status, len(record.environment["hosts"])) == (0, "ok", 2)
@@ -150,8 +160,12 @@ def test_more_devices_than_cores_in_truth_fail_and_say_so(scaling_command, write
     words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4}")
     done = scaling_command([*words, "cluster=slurm", "results=out", "wait=true"], timeout=PATIENCE)
     assert done.returncode == 1
-    assert [reason for reason, text in failures(results) if "4 cores were asked for and n1, n2 have" in text] == ["not_as_asked"]
-    again = scaling_command([*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE)  # as it was told to
+    assert [
+        reason for reason, text in failures(results) if "4 cores were asked for and n1, n2 have" in text
+    ] == ["not_as_asked"]
+    again = scaling_command(
+        [*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE
+    )  # as it was told to
     assert again.returncode == 0 and sum(finished(results).values()) == 1
 
 
@@ -161,9 +175,13 @@ def test_all_device_counts_share_an_allocation_block_by_block(scaling_command, w
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
     assert {r.environment["job"] for r in records} == {submission.all_of(results)[0].entries[0].job}
-    assert Counter((r.case.devices, r.replicate) for r in records) == {(d, b): 2 for d in (1, 2, 4) for b in range(3)}
+    assert Counter((r.case.devices, r.replicate) for r in records) == {
+        (d, b): 2 for d in (1, 2, 4) for b in range(3)
+    }
     assert [r.replicate for r in records] == sorted(r.replicate for r in records)
-    orders = [tuple(dict.fromkeys(r.case.devices for r in records if r.replicate == block)) for block in range(3)]
+    orders = [
+        tuple(dict.fromkeys(r.case.devices for r in records if r.replicate == block)) for block in range(3)
+    ]
     assert len(set(orders)) > 1  # shuffled
     assert {d: {tuple(r.environment["hosts"]) for r in records if r.case.devices == d} for d in (1, 2, 4)} == {
         1: {("n1",)}, 2: {("n1",)}, 4: {("n1", "n2")},
@@ -180,7 +198,9 @@ def test_one_sbatch_does_the_same_without_submitit(tmp_path, scaling_command, wr
         cwd=top, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, (tmp_path / "said").read_text()
-    assert Counter((r.case.devices, r.status) for r in load(results).records) == {(d, "ok"): 3 for d in (1, 2, 4)}
+    assert Counter((r.case.devices, r.status) for r in load(results).records) == {
+        (d, "ok"): 3 for d in (1, 2, 4)
+    }
     assert not (results / "jobs").exists()
 
 
@@ -198,8 +218,13 @@ def workers_of(job):
     found = []
     for pid in map(int, call("pgrep", "-f", "scaling.worker").stdout.split()):
         with contextlib.suppress(OSError):  # it has ended since
-            command, told = (Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0") for what in ("cmdline", "environ"))
-            if b"srun" not in command[0] and {f"SLURM_JOB_ID={job}".encode(), f"SLURM_ARRAY_JOB_ID={job}".encode()} & set(told):
+            command, told = (
+                Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0") for what in ("cmdline", "environ")
+            )
+            if b"srun" not in command[0] and {
+                f"SLURM_JOB_ID={job}".encode(),
+                f"SLURM_ARRAY_JOB_ID={job}".encode(),
+            } & set(told):
                 found.append(pid)
     assert found
     return found
@@ -239,7 +264,10 @@ def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_pat
         assert ended(results) in (["NODE_FAIL"], ["CANCELLED"])
     finally:
         call(CLUSTER, "start-node", node)
-    until(lambda: "idle" in call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout, "the node to come back")
+    until(
+        lambda: "idle" in call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout,
+        "the node to come back",
+    )
     complete(submit, tmp_path, before)
     assert {reason for reason, _ in failures(results)} <= {"node_failed", "cancelled"}
 
@@ -259,7 +287,9 @@ def test_a_task_that_comes_to_its_time_limit_is_resubmitted_by_the_next_run(subm
 
 
 @pytest.mark.parametrize(("partition", "state"), [("low", "COMPLETED"), ("scavenge", "PREEMPTED")])
-def test_a_preempted_task_is_requeued_by_the_cluster_or_resubmitted_by_the_next_run(submit, tmp_path, results, partition, state):
+def test_a_preempted_task_is_requeued_by_the_cluster_or_resubmitted_by_the_next_run(
+    submit, tmp_path, results, partition, state
+):
     submit(f"cluster.partition={partition}", devices="4")
     before = stuck(tmp_path)
     (tmp_path / "go").touch()
@@ -270,8 +300,13 @@ def test_a_preempted_task_is_requeued_by_the_cluster_or_resubmitted_by_the_next_
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
 
 
-def test_who_waits_gets_what_was_preempted_without_asking_again(start_command, write_study, write_workload, tmp_path, results):
-    write_workload(head='SIZES = {"n": 2}', body=STUCK.replace("\n    ", "\n").strip("\n") + "\nreturn jnp.sin(x)[:2] * x[2]")
+def test_who_waits_gets_what_was_preempted_without_asking_again(
+    start_command, write_study, write_workload, tmp_path, results
+):
+    write_workload(
+        head='SIZES = {"n": 2}',
+        body=STUCK.replace("\n    ", "\n").strip("\n") + "\nreturn jnp.sin(x)[:2] * x[2]",
+    )
     words = write_study("{workload: mine, points: [8, 12], sizes: {n: 3}, devices: 4}")
     waits = start_command([*words, *SLURM, "results=out", "cluster.partition=scavenge", "wait=true"])
     stuck(tmp_path)
@@ -313,18 +348,26 @@ def test_a_job_that_waits_for_cores_of_another_study_says_so(scaling_command, wr
     with cores.claimed(len(cores.allowed()), "another study"):
         done = scaling_command([*study, *SLURM, "results=out"], timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
-        until(lambda: any(task.blocked for task in task_progress.progress_of(job_state.look_up(results))), "the worker to wait")
+        until(
+            lambda: any(task.blocked for task in task_progress.progress_of(job_state.look_up(results))),
+            "the worker to wait",
+        )
         assert "waits for" in scaling_command(["status", "out"]).stdout
         assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
     assert ended(results) == ["COMPLETED"]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("false", "exit status 1: false"), ("exit 3", "exit status 3: exit 3"), ("no_such_module", "not found")]
+    ("line", "said"),
+    [("false", "exit status 1: false"), ("exit 3", "exit status 3: exit 3"), ("no_such_module", "not found")],
 )
-def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(scaling_command, write_study, results, line, said):
+def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(
+    scaling_command, write_study, results, line, said
+):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
-    done = scaling_command([*study, *SLURM, "results=out", f"cluster.setup=['export A=1','{line}']"], timeout=PATIENCE)
+    done = scaling_command(
+        [*study, *SLURM, "results=out", f"cluster.setup=['export A=1','{line}']"], timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert ended(results) == ["FAILED"]
     shown = scaling_command(["status", "out"]).stdout
@@ -347,7 +390,9 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(scaling
         (["cluster.partion=main"], "unknown key of cluster 'partion': choose from name, partition"),
     ],
 )  # fmt: skip
-def test_what_a_cluster_cannot_give_is_one_line_and_leaves_nothing_behind(scaling_command, write_study, results, words, said):
+def test_what_a_cluster_cannot_give_is_one_line_and_leaves_nothing_behind(
+    scaling_command, write_study, results, words, said
+):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1, 2]}")
     done = scaling_command([*study, *SLURM, "results=out", *words])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -355,7 +400,9 @@ def test_what_a_cluster_cannot_give_is_one_line_and_leaves_nothing_behind(scalin
     assert not queue() and not list(results.glob("jobs/*"))
 
 
-def test_a_queued_task_runs_what_was_submitted_and_not_what_was_changed_since(submit, tmp_path, results, write_workload):
+def test_a_queued_task_runs_what_was_submitted_and_not_what_was_changed_since(
+    submit, tmp_path, results, write_workload
+):
     """Of the package a copy is run; a user's module that has changed is not run at all."""
     (tmp_path / "go").touch()
     holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
@@ -364,7 +411,9 @@ def test_a_queued_task_runs_what_was_submitted_and_not_what_was_changed_since(su
     write_workload(head='SIZES = {"n": 2}', body="return jnp.cos(x)[:1] * x[2]")
     call("scancel", holder)
     ended(results)
-    assert {text for _, text in failures(results)} == {"mine has changed since this case was asked for; run the study again"}
+    assert {text for _, text in failures(results)} == {
+        "mine has changed since this case was asked for; run the study again"
+    }
     assert not finished(results)
     submit("wait=true")
     assert len(finished(results)) == CASES
@@ -391,7 +440,9 @@ def test_what_is_in_the_queue_is_not_submitted_twice(submit, tmp_path, results):
     assert len(submission.all_of(results)) == 1
 
 
-def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_of_it(submit, tmp_path, results, monkeypatch):
+def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_of_it(
+    submit, tmp_path, results, monkeypatch
+):
     (tmp_path / "go").touch()
     submit("wait=true")
     shutil.rmtree(results / "jobs" / submission.all_of(results)[0].folder.name / "code")
@@ -401,7 +452,9 @@ def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_
     assert [one.state.name for one in job_state.look_up(results)] == ["COMPLETED"]
 
 
-def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(scaling_command, write_study, results, tmp_path):
+def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(
+    scaling_command, write_study, results, tmp_path
+):
     """Fake GPUs: Slurm hands them out for real, and JAX says that there are none."""
     told = tmp_path / "told"
     python = tmp_path / "python"
@@ -424,7 +477,9 @@ def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(scalin
 ONE = "{workload: residual, points: 64, mode: jacfwd, devices: 1}"
 
 
-def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(scaling_command, write_study, results):
+def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(
+    scaling_command, write_study, results
+):
     words = [*write_study(ONE), *SLURM, "results=out"]
     holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
     assert scaling_command([*words, "cluster.memory=4"], timeout=PATIENCE).returncode == 0
@@ -437,9 +492,19 @@ def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(sc
     assert "Memory specification can not be satisfied" in done.stderr
 
 
-def test_a_case_that_takes_more_memory_than_its_job_has_is_out_of_memory(scaling_command, write_study, write_workload, results):
-    write_workload(body="if RUNNING: hold = np.ones(2**27); import time; time.sleep(30)\nreturn jnp.sin(x)[:2] * x[2]")
-    words = [*write_study("{workload: mine, points: 8}"), *SLURM, "results=out", "wait=true", "cluster.memory=1000MB"]
+def test_a_case_that_takes_more_memory_than_its_job_has_is_out_of_memory(
+    scaling_command, write_study, write_workload, results
+):
+    write_workload(
+        body="if RUNNING: hold = np.ones(2**27); import time; time.sleep(30)\nreturn jnp.sin(x)[:2] * x[2]"
+    )
+    words = [
+        *write_study("{workload: mine, points: 8}"),
+        *SLURM,
+        "results=out",
+        "wait=true",
+        "cluster.memory=1000MB",
+    ]
     done = scaling_command([*words, "cluster.attempts=1"], timeout=PATIENCE)
     assert done.returncode == 1, done.stdout
     assert [reason for reason, _ in failures(results)] == ["out_of_memory"], failures(results)
@@ -461,19 +526,32 @@ def test_a_gpu_partition_beside_a_default_one_without_gpus_is_found_and_a_jax_wi
     words = [*write_study(ONE), *SLURM, "results=out", "cluster.platform=gpu"]
     refused = scaling_command(words)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main" in refused.stderr
+    assert (
+        "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main"
+        in refused.stderr
+    )
     # As at a site where something other than cluster.partition leads to the GPUs.
-    done = scaling_command([*words, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=PATIENCE)
+    done = scaling_command(
+        [*words, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=PATIENCE
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     ((reason, text),) = failures(results)
-    assert reason == "not_as_asked" and "JAX has no gpu backend on n" in text and "install the extra ad-scaling[cuda]" in text
+    assert (
+        reason == "not_as_asked"
+        and "JAX has no gpu backend on n" in text
+        and "install the extra ad-scaling[cuda]" in text
+    )
     assert {tuple(r.environment["hosts"]) for r in load(results).records} <= {("n1",), ("n2",)}
 
 
 @pytest.mark.parametrize("option", ["gpus_per_node", "gpus_per_task"])
-def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(scaling_command, write_study, tmp_path, option):
+def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(
+    scaling_command, write_study, tmp_path, option
+):
     told, python = tmp_path / "told", tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {told}\nexec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {told}\nexec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4, api: shard_map}")
     words += [
@@ -496,7 +574,9 @@ def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(scaling_
         ("cluster.srun=[--no-such-option]", "unrecognized option"),
     ],
 )
-def test_the_words_that_explain_a_failure_are_on_record_and_in_the_logs(scaling_command, write_study, results, word, said):
+def test_the_words_that_explain_a_failure_are_on_record_and_in_the_logs(
+    scaling_command, write_study, results, word, said
+):
     words = [*write_study(ONE), *SLURM, "results=out", "wait=true", "cluster.attempts=1", word]
     assert scaling_command(words, timeout=PATIENCE).returncode == 1
     (record,) = load(results).records
@@ -505,7 +585,9 @@ def test_the_words_that_explain_a_failure_are_on_record_and_in_the_logs(scaling_
     assert shown.returncode == 0 and said in shown.stdout.partition("log")[2]
 
 
-def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_cancelled(submit, scaling_command, tmp_path, results):
+def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_cancelled(
+    submit, scaling_command, tmp_path, results
+):
     submit()
     (path,) = results.glob("jobs/*/submission.json")
     written = json.loads(path.read_text())
@@ -527,4 +609,7 @@ def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, result
     assert not (results / "jobs").exists()
     assert scaling_command(words, timeout=PATIENCE).returncode == 0
     (script,) = results.glob("jobs/*/log/*_submission.sh")
-    assert script.read_text().strip() == printed[printed.index("#!/bin/bash") :].replace("STAMP", script.parts[-3]).strip()
+    assert (
+        script.read_text().strip()
+        == printed[printed.index("#!/bin/bash") :].replace("STAMP", script.parts[-3]).strip()
+    )

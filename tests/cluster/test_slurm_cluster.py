@@ -9,7 +9,9 @@ from tests.support.slurm import CLUSTER, call, slurm, submit, wait_for, wait_unt
 pytestmark = pytest.mark.slurm
 
 needs_cluster = pytest.mark.usefixtures("cluster")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may start and stop daemons: sudo scripts/test")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may start and stop daemons: sudo scripts/test"
+)
 REFUSED = "Invalid account or account/partition combination specified"
 
 
@@ -81,7 +83,9 @@ def test_every_index_of_an_array_runs(tmp_path):
 
 @needs_cluster
 @pytest.mark.parametrize(
-    ("words", "said"), [(["-A", "nobody's"], REFUSED), (["-p", "nowhere"], "Invalid partition name specified")], ids=str
+    ("words", "said"),
+    [(["-A", "nobody's"], REFUSED), (["-p", "nowhere"], "Invalid partition name specified")],
+    ids=str,
 )
 def test_an_unknown_account_or_partition_is_refused_in_slurms_own_words(words, said):
     done = call("sbatch", *words, "--wrap", "true")
@@ -113,10 +117,18 @@ def test_a_job_sees_the_gpus_that_it_asked_for_and_no_more(tmp_path):
 
 
 @needs_cluster
-@pytest.mark.parametrize(("partition", "after"), [("low", ["PREEMPTED", "COMPLETED"]), ("scavenge", ["PREEMPTED"])])
+@pytest.mark.parametrize(
+    ("partition", "after"), [("low", ["PREEMPTED", "COMPLETED"]), ("scavenge", ["PREEMPTED"])]
+)
 def test_the_partition_high_preempts_a_job(partition, after, tmp_path):
     taking_all = ("-w", "n1", "--gpus-per-node=4")
-    job = submit(tmp_path, "echo began $SLURM_RESTART_COUNT; [ $SLURM_RESTART_COUNT ] || sleep 600", "-p", partition, *taking_all)
+    job = submit(
+        tmp_path,
+        "echo began $SLURM_RESTART_COUNT; [ $SLURM_RESTART_COUNT ] || sleep 600",
+        "-p",
+        partition,
+        *taking_all,
+    )
     wait_until((tmp_path / f"job-{job}").exists, "the job's start")
     wait_for(submit(tmp_path, "true", "-p", "high", *taking_all), "COMPLETED")
     wait_for(job, *after)

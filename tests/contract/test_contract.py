@@ -34,14 +34,18 @@ def run(case: Case) -> Record:
 def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
     record = run(case_of(row))
     if record.status == "skipped":
-        few_bits = record.case.dtype == "bfloat16"  # where sums of many terms, or of such that cancel, have no digit
+        few_bits = (
+            record.case.dtype == "bfloat16"
+        )  # where sums of many terms, or of such that cancel, have no digit
         assert record.reason == "no_digits" and (few_bits or record.case.mode == "finite_difference")
         return
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
     if record.case.dtype == "float64" and record.case.mode != "finite_difference":
         assert record.error < 1e-10
-    assert not record.collectives or any(record.collectives.values()) == (record.case.split == "data" and record.case.devices > 1)
+    assert not record.collectives or any(record.collectives.values()) == (
+        record.case.split == "data" and record.case.devices > 1
+    )
 
 
 def test_the_rows_hold_every_pair_of_values_that_can_run():
@@ -73,7 +77,11 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
 @pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [(name, mode) for name in PROBLEMS for mode in (HESSIAN if twice(name) else ("jacfwd", "jacrev", "linearize"))],
+    [
+        (name, mode)
+        for name in PROBLEMS
+        for mode in (HESSIAN if twice(name) else ("jacfwd", "jacrev", "linearize"))
+    ],
 )
 def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
     right = modes.MODES[mode].linear_map

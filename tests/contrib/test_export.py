@@ -19,7 +19,9 @@ from tests.support import made_up
 from tests.support.paths import TOP
 
 EXTRAP = TOP / ".venv-extrap" / "bin" / "extrap"
-needs_extrap = pytest.mark.skipif(not EXTRAP.exists(), reason="Extra-P is not here: scripts/extrap makes .venv-extrap")
+needs_extrap = pytest.mark.skipif(
+    not EXTRAP.exists(), reason="Extra-P is not here: scripts/extrap makes .venv-extrap"
+)
 TABLES = ("records", "curves", "samples", "laws")
 
 
@@ -51,13 +53,18 @@ def timed(workload="rbf", ways=("jacfwd",), devices=(1, 2, 4, 8, 16), sizes=rang
 
 @pytest.mark.parametrize("name", TABLES)
 def test_pandas_reads_the_same_from_csv_and_parquet(exported, name):
-    plain, typed = pandas.read_csv(exported / f"{name}.csv"), pandas.read_parquet(exported / f"{name}.parquet")
+    plain, typed = (
+        pandas.read_csv(exported / f"{name}.csv"),
+        pandas.read_parquet(exported / f"{name}.parquet"),
+    )
     assert len(plain) == len(typed) > 0
     assert set(typed) - set(plain) == ({"seconds", "seconds_min", "turns"} if name == "records" else set())
     numbers = set(plain.select_dtypes("number")) & set(typed.select_dtypes("number"))
     assert len(numbers) >= 4
     for column in numbers:
-        assert np.array_equal(plain[column].astype(float), typed[column].astype(float), equal_nan=True), column
+        assert np.array_equal(plain[column].astype(float), typed[column].astype(float), equal_nan=True), (
+            column
+        )
 
 
 def test_every_number_keeps_all_of_its_digits(folder, exported):
@@ -76,11 +83,15 @@ def test_a_record_is_a_row_and_a_point_of_a_curve_is_a_row(folder, exported):
     assert set(curves["kind"]) == {"strong", "weak"}
     best = curves.loc[curves["speedup"].idxmax()]
     ideal = best["devices"] / best["baseline_devices"]
-    assert math.isclose(best["efficiency"], best["speedup"] / ideal) and best["speedup_low"] <= best["speedup"]
+    assert (
+        math.isclose(best["efficiency"], best["speedup"] / ideal) and best["speedup_low"] <= best["speedup"]
+    )
 
 
 def test_the_tables_join_by_key_and_environment(exported):
-    records, samples, curves = (pandas.read_parquet(exported / f"{name}.parquet") for name in ("records", "samples", "curves"))
+    records, samples, curves = (
+        pandas.read_parquet(exported / f"{name}.parquet") for name in ("records", "samples", "curves")
+    )
     joined = samples.merge(records, on=["key", "environment", "replicate"])
     assert len(joined) == len(samples) and set(joined["status"]) == {"ok"}
     assert set(zip(curves["key"], curves["environment"], strict=True)) <= set(
@@ -110,21 +121,34 @@ def test_a_seed_of_any_length_is_kept(tmp_path, make_record):
 def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_path, make_record):
     probes = [{"block": 4, "chunk": None, "storage": "device", "bytes": 9}] * 3
     blocks = {"block": 2, "chunk": None, "storage": "host", "limit_bytes": 10**9, "probes": probes}
-    auto = make_record(chunk="auto", blocks=blocks, colors={"columns": 9, "rows": 4}, nonzeros=1280, padding=0.125)
-    made_up.write(tmp_path, [auto, dataclasses.replace(make_record(chunk=8, block=3), block="turns"), make_record()])
+    auto = make_record(
+        chunk="auto", blocks=blocks, colors={"columns": 9, "rows": 4}, nonzeros=1280, padding=0.125
+    )
+    made_up.write(
+        tmp_path, [auto, dataclasses.replace(make_record(chunk=8, block=3), block="turns"), make_record()]
+    )
     export.write_exports(tmp_path, ["csv", "parquet"])
     typed = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
     row = typed.loc["auto"]
-    assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (2, "host", 10**9, 3)
+    assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (
+        2,
+        "host",
+        10**9,
+        3,
+    )
     assert (row["colors.columns"], row["colors.rows"], row["nonzeros"], row["padding"]) == (9, 4, 1280, 0.125)
     assert pandas.isna(row["blocks.chunk"]) and pandas.isna(typed.loc["8", "blocks.block"])
-    assert (typed.loc["8", "case.block"], typed.loc["8", "block"]) == (3, "turns") and pandas.isna(row["block"])
+    assert (typed.loc["8", "case.block"], typed.loc["8", "block"]) == (3, "turns") and pandas.isna(
+        row["block"]
+    )
     plain = pandas.read_csv(tmp_path / "export" / "records.csv")
     assert set(plain["chunk"].dropna()) == {"auto", "8"} and set(plain["blocks.probes"].dropna()) == {3}
 
 
 def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_record):
-    made_up.write(tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})])
+    made_up.write(
+        tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})]
+    )
     export.write_exports(tmp_path, ["parquet"])
     (row,) = pandas.read_parquet(tmp_path / "export" / "records.parquet").to_dict("records")
     assert all(pandas.isna(row[name]) for name in ("blocks.block", "blocks.storage", "colors.columns"))
@@ -133,18 +157,26 @@ def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_recor
 
 def test_text_of_a_record_is_one_cell(folder, exported):
     texts = pandas.read_csv(exported / "records.csv")["text"].dropna()
-    assert made_up.NASTY in set(texts) and made_up.NASTY in set(pandas.read_parquet(exported / "records.parquet")["text"])
+    assert made_up.NASTY in set(texts) and made_up.NASTY in set(
+        pandas.read_parquet(exported / "records.parquet")["text"]
+    )
 
 
 def test_laws_stand_with_their_parts_and_intervals(folder, exported):
     laws = pandas.read_csv(exported / "laws.csv")
-    assert {"Amdahl", "universal scalability"} <= set(laws["law"]) and {"serial", "coherency"} <= set(laws["part"])
+    assert {"Amdahl", "universal scalability"} <= set(laws["law"]) and {"serial", "coherency"} <= set(
+        laws["part"]
+    )
     assert (laws["low"] <= laws["value"]).all() and (laws["value"] <= laws["high"]).all()
 
 
-def test_without_pyarrow_parquet_is_refused_with_the_command_and_nothing_is_written(folder, tmp_path, monkeypatch):
+def test_without_pyarrow_parquet_is_refused_with_the_command_and_nothing_is_written(
+    folder, tmp_path, monkeypatch
+):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find(name, *rest)
+    )
     with pytest.raises(Refusal, match="pip install"):
         export.write_exports(folder, ["csv", "parquet"], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -170,8 +202,18 @@ def modelled(path, several):
     """What Extra-P finds: region and metric -> model, asked as the file says."""
     option = "allow_negative_exponents=True"
     options = ["#spm=Default", f"#spo={option}"] if several else [option]
-    words = ["--text", "--measure", "median", "--disable-progress", "--print", "{callpath} | {metric} | {model}", str(path)]
-    done = subprocess.run([EXTRAP, *words, "--options", *options], capture_output=True, text=True, timeout=120, check=False)
+    words = [
+        "--text",
+        "--measure",
+        "median",
+        "--disable-progress",
+        "--print",
+        "{callpath} | {metric} | {model}",
+        str(path),
+    ]
+    done = subprocess.run(
+        [EXTRAP, *words, "--options", *options], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines = [line.split(" | ") for line in done.stdout.splitlines() if line.count(" | ") == 2]
     return {(region, metric): model for region, metric, model in lines}
@@ -186,8 +228,12 @@ def test_extrap_finds_the_law_behind_devices_and_size(tmp_path):
     ]
     (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
     models = modelled(path, several=True)
-    assert re.search(r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"])
-    assert re.search(r"devices\^\(-1\) \* m\^\(1\)$", models["jacrev (vmap), shard_map, points split", "time"])
+    assert re.search(
+        r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"]
+    )
+    assert re.search(
+        r"devices\^\(-1\) \* m\^\(1\)$", models["jacrev (vmap), shard_map, points split", "time"]
+    )
     assert ("jacfwd (vmap), shard_map, points split", "flops") in models
 
 
@@ -214,23 +260,38 @@ def test_ways_that_were_measured_elsewhere_have_a_file_of_their_own(tmp_path):
 
 def test_weak_scaling_is_an_experiment_over_devices_apart_from_the_grid(tmp_path):
     draw = np.random.default_rng(0)
-    strong = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)]
+    strong = [
+        made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)
+    ]
     weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (2, 4)]
     grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak)))
     assert list(grid.parameters) == ["devices", "m"] and len(grid.coordinates) == 6
-    assert list(series.parameters) == ["devices"] and "weak scaling" in series.title and series.coordinates == ((1,), (2,), (4,))
+    assert (
+        list(series.parameters) == ["devices"]
+        and "weak scaling" in series.title
+        and series.coordinates == ((1,), (2,), (4,))
+    )
 
 
 def test_environments_never_share_a_file_and_what_was_oversubscribed_has_none(tmp_path, make_record):
     here = [make_record(devices=d, digest=digest) for d in (1, 2) for digest in ("one", "two")]
     shared = [make_record(devices=4, digest="one", environment={"cores": [0]})]
-    first, second = extrap.find_experiments(findings.read(made_up.write(tmp_path, here + shared, scaling=["strong"])))
-    assert {first.title[-3:], second.title[-3:]} == {"one", "two"} and first.coordinates == second.coordinates == ((1,), (2,))
+    first, second = extrap.find_experiments(
+        findings.read(made_up.write(tmp_path, here + shared, scaling=["strong"]))
+    )
+    assert {first.title[-3:], second.title[-3:]} == {
+        "one",
+        "two",
+    } and first.coordinates == second.coordinates == ((1,), (2,))
 
 
 def test_no_name_can_leave_its_line_or_make_a_call_path(tmp_path, make_record):
     nasty = "a->b\nDATA 1 2\tµ"
-    made = [make_record(devices=d, formulation=nasty, workload=nasty, sizes={nasty: size}) for d in (1, 2) for size in (3, 4)]
+    made = [
+        make_record(devices=d, formulation=nasty, workload=nasty, sizes={nasty: size})
+        for d in (1, 2)
+        for size in (3, 4)
+    ]
     (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
     lines = path.read_text("ascii").splitlines()
     assert [line.split()[0] for line in lines if line and line[0] != "#"] == ["PARAMETER"] * 2 + [
@@ -238,7 +299,9 @@ def test_no_name_can_leave_its_line_or_make_a_call_path(tmp_path, make_record):
         "REGION",
         "METRIC",
     ] + ["DATA"] * 4
-    assert "->" not in "".join(lines) and re.fullmatch(r"PARAMETER \w+", lines[lines.index("PARAMETER devices") + 1])
+    assert "->" not in "".join(lines) and re.fullmatch(
+        r"PARAMETER \w+", lines[lines.index("PARAMETER devices") + 1]
+    )
 
 
 def test_an_experiment_that_is_gone_is_gone_from_the_folder_and_a_file_of_ones_own_stays(tmp_path, folder):
@@ -256,7 +319,10 @@ BAD = {
         ["--format", "csv,parket"],
         "unknown format 'parket': choose from csv, parquet, extrap; did you mean 'parquet'?",
     ),
-    "a file in place of a folder": (["--output", "file"], "cannot write to file: File exists; give another folder with --output"),
+    "a file in place of a folder": (
+        ["--output", "file"],
+        "cannot write to file: File exists; give another folder with --output",
+    ),
 }
 
 

@@ -4,7 +4,18 @@ import pickle
 
 import pytest
 
-from scaling.core.case import ALIASES, BATCHES, CHOICES, FIELDS, MODES, Case, Refusal, from_dict, label, to_dict
+from scaling.core.case import (
+    ALIASES,
+    BATCHES,
+    CHOICES,
+    FIELDS,
+    MODES,
+    Case,
+    Refusal,
+    from_dict,
+    label,
+    to_dict,
+)
 
 FULL = Case(
     "my.module", target="jacobian", variant="plain", sizes={"p": 5, "o": 3}, points=6, wrt="W+X", mode="jacrev", batch="whole",
@@ -43,7 +54,10 @@ def test_the_order_of_sizes_is_no_part_of_the_key():
 
 def test_keys_never_drift():
     assert Case("rbf").key == "0fcc1b7fd02aedd7"
-    assert Case("linear", sizes={"p": 64, "o": 5}, points=6, mode="jacrev", devices=2, dtype="float64").key == "26b742fe7bda6858"
+    assert (
+        Case("linear", sizes={"p": 64, "o": 5}, points=6, mode="jacrev", devices=2, dtype="float64").key
+        == "26b742fe7bda6858"
+    )
 
 
 def test_swapped_sizes_are_another_case():
@@ -145,5 +159,7 @@ def test_a_label_tells_any_two_cases_apart_by_the_fields_that_differ():
 
 def test_cases_that_differ_by_the_seed_of_their_inputs_have_labels_that_differ():
     assert (
-        label(Case("rbf", points=6)) != label(Case("rbf", points=6, data_seed=3)) == label(Case("rbf", points=6)) + " data_seed=3"
+        label(Case("rbf", points=6))
+        != label(Case("rbf", points=6, data_seed=3))
+        == label(Case("rbf", points=6)) + " data_seed=3"
     )

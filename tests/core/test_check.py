@@ -46,7 +46,9 @@ def put(made, monkeypatch):
 def outcome(made, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
     """The record of a workload made here."""
     put(made, monkeypatch)
-    case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit", batch=batch)
+    case = Case(
+        "poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit", batch=batch
+    )
     record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
     check._whole.cache_clear()
     return record
@@ -74,7 +76,9 @@ def test_a_reference_that_is_not_finite_proves_nothing(bad, monkeypatch):
         derivative[:, 0, 1] = bad
         return Reference(np.sin(inputs["x"]), derivative)
 
-    record = outcome(Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch)
+    record = outcome(
+        Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch
+    )
     assert record.status == "failed" and "not finite" in record.text
 
 
@@ -82,10 +86,14 @@ def test_a_reference_or_a_derivative_of_another_shape_is_not_broadcast(monkeypat
     def reference(inputs):
         return Reference(np.sin(inputs["x"]), np.cos(inputs["x"])[:, :, None])
 
-    record = outcome(Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch)
+    record = outcome(
+        Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch
+    )
     assert record.status == "failed" and "shape (6, 4, 1), not (6, 4, 4)" in record.text
     by_hand = {"analytic": lambda x: jnp.ones((x.shape[0], 3, 1), x.dtype)}
-    made = Workload(lambda x: jnp.sum(x) * jnp.ones(3, x.dtype), {"x": normal(4)}, wrt="x", whole_modes=by_hand)
+    made = Workload(
+        lambda x: jnp.sum(x) * jnp.ones(3, x.dtype), {"x": normal(4)}, wrt="x", whole_modes=by_hand
+    )
     record = outcome(made, monkeypatch, mode="analytic")
     assert record.status == "failed" and "(6, 3, 4) is due" in record.text
 
@@ -119,7 +127,9 @@ SECOND_OF = {  # functions of one number whose Hessian, or that times the point,
 def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, target, dtype, monkeypatch):
     made = Workload(SECOND_OF[name], {"x": uniform(4, low=0.5)}, wrt="x")
     monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case, *_: made))
-    case = workload.complete(Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype))
+    case = workload.complete(
+        Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype)
+    )
     built = workload.build(case)
     with jax.enable_x64(dtype == "float64"):
         program = layout.lay_out(case, built, jax.devices()[:1])
@@ -181,7 +191,9 @@ def problem(name, **fields):
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("how", REDUCTIONS)
 @pytest.mark.parametrize("name", REDUCED)
-def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off_does_not(name, how, reference):
+def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off_does_not(
+    name, how, reference
+):
     for dtype in ("float32", "float64"):
         with jax.enable_x64(dtype == "float64"):
             case, built, sizes = problem(name, reduce=how, dtype=dtype)
@@ -198,7 +210,9 @@ def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off
         # Where it matters: the largest entry, or the one that a product with the point itself makes most of.
         seen = np.abs(J[point] * x[point]) if how == "vector" else np.abs(J[point])
         J[point].flat[seen.argmax()] *= 1.001
-        found = check.verdict(case, built, sizes, np.asarray(made_of(how, jnp.asarray(J, np.float64), x)), "cpu")
+        found = check.verdict(
+            case, built, sizes, np.asarray(made_of(how, jnp.asarray(J, np.float64), x)), "cpu"
+        )
         assert found.reason == "wrong_answer" and f"point {point} is wrong" in found.text
 
 
@@ -227,13 +241,17 @@ def test_inputs_at_the_edge_of_their_domain_are_not_left(how, monkeypatch):
     def near_zero(generator, rows):
         return np.where(np.arange(5) == 2, 5e-5, generator.uniform(0.2, 1.0, (len(rows), 5)))
 
-    made = Workload(lambda x: jnp.log(x) + jnp.sqrt(x), {"x": InputSpec((5,), near_zero)}, wrt="x", reduce=how)
+    made = Workload(
+        lambda x: jnp.log(x) + jnp.sqrt(x), {"x": InputSpec((5,), near_zero)}, wrt="x", reduce=how
+    )
     record = outcome(made, monkeypatch)
     assert record.reason is None, record.text
 
 
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer")])
-def test_an_input_that_is_zero_makes_no_step_so_short_that_a_large_constant_hides_a_sum(factor, reason, monkeypatch):
+def test_an_input_that_is_zero_makes_no_step_so_short_that_a_large_constant_hides_a_sum(
+    factor, reason, monkeypatch
+):
     f = with_rule(jnp.sin, factor)
     draw = InputSpec((4,), lambda generator, rows: generator.standard_normal((len(rows), 4)) * [1, 0, 1, 1])
     record = outcome(Workload(lambda x: 1e9 + f(x), {"x": draw}, wrt="x", reduce="inputs"), monkeypatch)
@@ -276,18 +294,37 @@ WEIGHTS = np.random.default_rng(0).uniform(0.3, 0.6, (7, 5))
 
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("how", [None, *REDUCTIONS, "points"])
-def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_the_same_way(how, reference, monkeypatch):
+def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_the_same_way(
+    how, reference, monkeypatch
+):
     value = lambda x: np.exp(x @ WEIGHTS.T)  # noqa: E731
     closed = lambda named: Reference(value(z := named["x"] + named["w"]), value(z)[:, :, None] * WEIGHTS)  # noqa: E731
-    made = Workload(lambda x, w: jnp.exp(WEIGHTS @ (x + w)), {"x": uniform(5, low=0.5)}, {"w": uniform(5, low=0.5)}, reduce=how)
+    made = Workload(
+        lambda x, w: jnp.exp(WEIGHTS @ (x + w)),
+        {"x": uniform(5, low=0.5)},
+        {"w": uniform(5, low=0.5)},
+        reduce=how,
+    )
     made = dataclasses.replace(made, wrt="w" if how == "points" else "x")
     made = dataclasses.replace(made, reference=closed if reference == "closed form" else None)
     put(made, monkeypatch)
-    case = Case("poisson", target="gradient", points=6, wrt=made.wrt, mode="finite_difference", dtype="float64", api="jit")
+    case = Case(
+        "poisson",
+        target="gradient",
+        points=6,
+        wrt=made.wrt,
+        mode="finite_difference",
+        dtype="float64",
+        api="jit",
+    )
     named, step = inputs.exact_inputs(case, made, 0, 6), 1e-6
     z = named["x"] + named["w"]
-    got = made_of(how, np.stack([(value(z + step * row) - value(z)) / step for row in np.eye(5)], axis=2), named["x"])
-    if how == "vector":  # one difference along the point itself, which sees what bends between the inputs as well
+    got = made_of(
+        how, np.stack([(value(z + step * row) - value(z)) / step for row in np.eye(5)], axis=2), named["x"]
+    )
+    if (
+        how == "vector"
+    ):  # one difference along the point itself, which sees what bends between the inputs as well
         got = ((value(z + step * named["x"]) - value(z)) / step)[:, :, None]
     got, sizes = np.asarray(got, np.float64), derivative_shape(case, made)
     found = check.verdict(case, made, sizes, got, "cpu")
@@ -308,7 +345,11 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
     with jax.enable_x64(True):
         named = inputs.exact_inputs(case, built, 0, 13)
         J = jacobian(*problem("linear by W", reduce="whole", points=13, dtype="float64")[:2])[0]
-        right = np.asarray(made_of("points", J, None)) if mode == "jacfwd" else np.sum(named["X"] @ named["W"]).reshape(1, 1, 1)
+        right = (
+            np.asarray(made_of("points", J, None))
+            if mode == "jacfwd"
+            else np.sum(named["X"] @ named["W"]).reshape(1, 1, 1)
+        )
     found = {}
     for numbers in (2**16, 20):  # all points at once, or one after the other
         monkeypatch.setattr(check, "_BLOCK_NUMBERS", numbers)
@@ -328,7 +369,10 @@ def test_a_point_that_a_sum_over_points_leaves_out_is_missed():
     J = np.array(jacobian(*problem("linear by W", reduce="whole", points=13)[:2])[0])
     for known in (built, dataclasses.replace(built, reference=None)):
         assert check.verdict(case, known, sizes, np.asarray(made_of("points", J, None)), "cpu").reason is None
-        assert check.verdict(case, known, sizes, np.asarray(made_of("points", J[1:], None)), "cpu").reason == "wrong_answer"
+        assert (
+            check.verdict(case, known, sizes, np.asarray(made_of("points", J[1:], None)), "cpu").reason
+            == "wrong_answer"
+        )
 
 
 @pytest.mark.parametrize("how", [None, *REDUCTIONS, "points", "value"])
@@ -337,10 +381,23 @@ def test_a_result_of_another_shape_is_refused_and_not_broadcast(how):
     case, built, sizes = problem("linear by both" if how not in ("points", "value") else "linear by W", points=3, mode=mode,
                                  reduce="whole" if how in (None, "value") else how)  # fmt: skip
     o, k = sizes.outputs, sizes.inputs
-    due = {None: (3, o, k), "outputs": (3, 1, k), "norm": (3, 1, 1), "gram": (3, k, k), "points": (1, 1, k)}.get(how, (3, o, 1))
+    due = {
+        None: (3, o, k),
+        "outputs": (3, 1, k),
+        "norm": (3, 1, 1),
+        "gram": (3, k, k),
+        "points": (1, 1, k),
+    }.get(how, (3, o, 1))
     for known in (built, dataclasses.replace(built, reference=None)):
         check.verdict(case, known, sizes, np.zeros(due), "cpu")
-        for wrong in {(1, *due[1:]), (2, *due[1:]), (3, 1, 1), (3, *due[1:], 1), (0, *due[1:]), (3, due[2], due[1])} - {due}:
+        for wrong in {
+            (1, *due[1:]),
+            (2, *due[1:]),
+            (3, 1, 1),
+            (3, *due[1:], 1),
+            (0, *due[1:]),
+            (3, due[2], due[1]),
+        } - {due}:
             if how == "points" and wrong[1:] == due[1:] and wrong[0]:
                 continue  # so many copies
             with pytest.raises(Refusal, match="the result has the shape"):
@@ -357,7 +414,10 @@ def test_the_first_point_or_copy_that_is_not_finite_is_named_wherever_it_is(monk
                 wrong = right.copy()
                 wrong[at].flat[-1] = wrong[-1].flat[2] = bad
                 found = check.verdict(case, built, sizes, wrong, "cpu")
-                assert (found.reason, found.text) == ("not_finite", f"the result is not finite at {each} {at}")
+                assert (found.reason, found.text) == (
+                    "not_finite",
+                    f"the result is not finite at {each} {at}",
+                )
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
@@ -431,11 +491,15 @@ def chain(named_pattern=True, dense=False):
 
     made = Workload(function, {"x": normal(n, mean=1.0)}, wrt="x")
     if dense:
-        made = dataclasses.replace(made, reference=lambda named: Reference(value(named["x"]), entries(named["x"])))
+        made = dataclasses.replace(
+            made, reference=lambda named: Reference(value(named["x"]), entries(named["x"]))
+        )
     if not named_pattern:
         return made
     nonzeros = lambda named: Reference(value(named["x"]), entries(named["x"])[:, rows, cols][:, None])  # noqa: E731
-    return dataclasses.replace(made, nonzeros=nonzeros, pattern=lambda: (rows.astype(np.int32), cols.astype(np.int32)))
+    return dataclasses.replace(
+        made, nonzeros=nonzeros, pattern=lambda: (rows.astype(np.int32), cols.astype(np.int32))
+    )
 
 
 def pattern_of_chain():
@@ -452,14 +516,25 @@ def whole_of_chain(case):
 
 def of_chain(made, where, change=lambda J: J, dtype="float64"):
     """The verdict on the entries of the chain's Jacobian at these places."""
-    case = Case("poisson", target="gradient", points=7, wrt="x", mode="jacrev", seeds="colored", dtype=dtype, api="jit")
+    case = Case(
+        "poisson",
+        target="gradient",
+        points=7,
+        wrt="x",
+        mode="jacrev",
+        seeds="colored",
+        dtype=dtype,
+        api="jit",
+    )
     with jax.enable_x64(dtype == "float64"):
         J = change(np.array(whole_of_chain(case)))
         rows, cols = np.nonzero(where)
         pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), *CHAIN)
         with pytest.MonkeyPatch.context() as patched:
             put(made, patched)
-            found = check.verdict(case, made, derivative_shape(case, made), J[:, rows, cols][:, None], "cpu", pattern=pattern)
+            found = check.verdict(
+                case, made, derivative_shape(case, made), J[:, rows, cols][:, None], "cpu", pattern=pattern
+            )
     check._whole.cache_clear()
     return found
 
@@ -501,7 +576,14 @@ def test_entries_of_a_pattern_are_checked_and_what_it_lacks_counts_as_zero(refer
 def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
     made, rows_cols = chain(*REFERENCES[reference]), np.nonzero(pattern_of_chain())
     case = Case(
-        "poisson", target="gradient", points=7, wrt="x", seeds="colored", dtype="float64", api="jit", mode="finite_difference"
+        "poisson",
+        target="gradient",
+        points=7,
+        wrt="x",
+        seeds="colored",
+        dtype="float64",
+        api="jit",
+        mode="finite_difference",
     )
     x, step = inputs.exact_inputs(case, made, 0, 7)["x"], 1e-6
     f = lambda x: chain().nonzeros({"x": x}).value  # noqa: E731
@@ -513,16 +595,31 @@ def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
         found = check.verdict(case, made, derivative_shape(case, made), got, "cpu", pattern=pattern)
         assert found.reason is None and 1e-9 < found.error < found.tolerance < 1e-4
         assert (
-            check.verdict(case, made, derivative_shape(case, made), got * 1.001, "cpu", pattern=pattern).reason == "wrong_answer"
+            check.verdict(
+                case, made, derivative_shape(case, made), got * 1.001, "cpu", pattern=pattern
+            ).reason
+            == "wrong_answer"
         )
     check._whole.cache_clear()
 
 
 def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
     made = chain()
-    case = Case("poisson", target="gradient", points=7, wrt="x", mode="analytic", seeds="colored", dtype="float64", api="jit")
+    case = Case(
+        "poisson",
+        target="gradient",
+        points=7,
+        wrt="x",
+        mode="analytic",
+        seeds="colored",
+        dtype="float64",
+        api="jit",
+    )
     with jax.enable_x64(True):
-        sizes, got = derivative_shape(case, made), made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).derivative
+        sizes, got = (
+            derivative_shape(case, made),
+            made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).derivative,
+        )
     with pytest.MonkeyPatch.context() as patched:
         put(made, patched)
         assert check.verdict(case, made, sizes, got, "cpu").reason is None
@@ -542,9 +639,15 @@ def test_where_the_nonzeros_are_known_nothing_is_written_out_to_be_summed(how, d
     with jax.enable_x64(True):
         sizes = derivative_shape(case, made)
         J, x = jacobian(case, made)
-        got = made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).value[:, :, None] if mode == "value" else made_of(how, J, x)
+        got = (
+            made.nonzeros(inputs.exact_inputs(case, made, 0, 7)).value[:, :, None]
+            if mode == "value"
+            else made_of(how, J, x)
+        )
     if how not in (None, "gram"):
-        made = dataclasses.replace(made, reference=None if not dense else lambda named: pytest.fail("written out"))
+        made = dataclasses.replace(
+            made, reference=None if not dense else lambda named: pytest.fail("written out")
+        )
     put(made, monkeypatch)
     assert check.verdict(case, made, sizes, np.asarray(got), "cpu").reason is None
     wrong = np.array(got)
@@ -559,7 +662,9 @@ def test_nonzeros_that_are_not_of_the_pattern_or_not_finite_prove_nothing(said):
 
     def wrong(named):
         right = made.nonzeros(named)
-        return right._replace(derivative=right.derivative[:, :, 1:] if said == "another shape" else right.derivative * np.nan)
+        return right._replace(
+            derivative=right.derivative[:, :, 1:] if said == "another shape" else right.derivative * np.nan
+        )
 
     with pytest.raises(Refusal, match="shape" if said == "another shape" else "not finite"):
         of_chain(dataclasses.replace(made, nonzeros=wrong), pattern_of_chain())
@@ -578,7 +683,9 @@ def test_a_sum_that_cancels_is_judged_by_its_terms(mode, how, reference, monkeyp
     made = dataclasses.replace(made, reference=closed if reference == "closed form" else None)
     record = outcome(made, monkeypatch, mode=mode, dtype="float32")
     assert record.reason is None, record.text
-    wrong = dataclasses.replace(made, function=lambda x: jax.nn.softmax(x) + 1e-2 * (x - jax.lax.stop_gradient(x)))
+    wrong = dataclasses.replace(
+        made, function=lambda x: jax.nn.softmax(x) + 1e-2 * (x - jax.lax.stop_gradient(x))
+    )
     assert outcome(wrong, monkeypatch, mode=mode, dtype="float32").reason == "wrong_answer"
 
 
@@ -595,7 +702,16 @@ def test_where_the_batch_is_one_number_what_is_reduced_is_the_sum_over_outputs(r
     made = Workload(one, {"x": normal(3)}, wrt="x", reduce=how, whole=lambda x: jnp.sum(jax.vmap(one)(x)))
     made = dataclasses.replace(made, reference=closed if reference == "closed form" else None)
     put(made, monkeypatch)
-    case = Case("poisson", target="gradient", points=6, wrt="x", mode="jacrev", batch="whole", dtype="float64", api="jit")
+    case = Case(
+        "poisson",
+        target="gradient",
+        points=6,
+        wrt="x",
+        mode="jacrev",
+        batch="whole",
+        dtype="float64",
+        api="jit",
+    )
     with jax.enable_x64(True):
         sizes, (J, x) = derivative_shape(case, made), jacobian(case, made)
         summed = jnp.sum(J, axis=1, keepdims=True)

@@ -33,7 +33,9 @@ def examine(monkeypatch):
 
     def examined(made, **fields):
         offer(made, monkeypatch)
-        case = workload.complete(Case("mine", **{"api": "jit", "points": 3, "wrt": made.wrt or None} | fields))
+        case = workload.complete(
+            Case("mine", **{"api": "jit", "points": 3, "wrt": made.wrt or None} | fields)
+        )
         built = workload.build(case)
         with jax.enable_x64(case.dtype == "float64"):
             program = layout.lay_out(case, built, jax.devices()[: case.devices])
@@ -51,7 +53,9 @@ def record_of(made, monkeypatch, **fields):
 
 
 def gradient(n):
-    return Workload(lambda x: jnp.sum(jnp.sin(x) * jnp.asarray(np.resize(WEIGHTS, n), x.dtype)), {"x": normal(n)}, wrt="x")
+    return Workload(
+        lambda x: jnp.sum(jnp.sin(x) * jnp.asarray(np.resize(WEIGHTS, n), x.dtype)), {"x": normal(n)}, wrt="x"
+    )
 
 
 def wide(n):
@@ -77,7 +81,11 @@ def test_a_thousandth_is_found_at_every_size(made, n, share, examine, monkeypatc
 
 def test_an_output_a_hundred_thousandth_as_large_as_the_others_hides_nothing(examine):
     scale = np.array([1.0, 1e-5, 1e-8])
-    made = Workload(lambda x: jnp.stack([jnp.sum(jnp.sin(x)), jnp.sum(x**2), x[0] * x[3]]) * scale, {"x": normal(5)}, wrt="x")
+    made = Workload(
+        lambda x: jnp.stack([jnp.sum(jnp.sin(x)), jnp.sum(x**2), x[0] * x[3]]) * scale,
+        {"x": normal(5)},
+        wrt="x",
+    )
     case, built, sizes, got = examine(made)
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     for row in (1, 2):
@@ -119,7 +127,9 @@ def test_bfloat16_is_ok_only_where_a_fifth_would_be_found(factor, examine):
     for n in (1, 2, 3, 8, 200):
         made = Workload(lambda x: jnp.sin(x) * x, {"x": uniform(n, low=0.2)}, wrt="x")
         case, built, sizes, got = examine(made, dtype="bfloat16")
-        right, wrong = (check.verdict(case, built, sizes, result, "cpu").reason for result in (got, got * factor))
+        right, wrong = (
+            check.verdict(case, built, sizes, result, "cpu").reason for result in (got, got * factor)
+        )
         assert right in (None, "no_digits") and wrong in ("wrong_answer", "no_digits")
 
 
@@ -142,9 +152,17 @@ def triangle(x):
 
 
 @pytest.mark.parametrize("function", [picks, triangle])
-def test_functions_that_index_with_64_bit_integers_are_checked_in_every_case_of_a_process(function, monkeypatch):
+def test_functions_that_index_with_64_bit_integers_are_checked_in_every_case_of_a_process(
+    function, monkeypatch
+):
     made = Workload(function, {"x": normal(4)}, wrt="x")
-    for fields in ({"api": "pmap"}, {"jit": False}, {"mode": "jacrev"}, {"api": "shard_map", "devices": 2, "points": 4}, {}):
+    for fields in (
+        {"api": "pmap"},
+        {"jit": False},
+        {"mode": "jacrev"},
+        {"api": "shard_map", "devices": 2, "points": 4},
+        {},
+    ):
         record = record_of(made, monkeypatch, **fields)
         assert record.status == "ok", (fields, record.text)
 
@@ -172,7 +190,9 @@ def test_functions_that_are_others_in_float64_are_not_called_wrong(name, dtype, 
     function, statuses = DIFFERENT[name]
     if (name, dtype) == ("a carry of a fixed dtype", "float64"):
         pytest.skip("the function has no meaning there")
-    record = record_of(Workload(function, {"x": uniform(4, low=0.5)}, wrt="x"), monkeypatch, mode="jacfwd", dtype=dtype)
+    record = record_of(
+        Workload(function, {"x": uniform(4, low=0.5)}, wrt="x"), monkeypatch, mode="jacfwd", dtype=dtype
+    )
     assert record.status in statuses, record.text
     assert record.reason in (None, "no_digits")
 
@@ -194,7 +214,12 @@ def test_kinks_are_no_errors_wherever_the_points_lie(mode, monkeypatch):
     def points(generator, rows):
         return np.tile(grid, (len(rows), 1))
 
-    for function in (lambda x: jax.nn.relu(x), lambda x: jnp.abs(x), lambda x: jnp.maximum(x, x[::-1]), lambda x: jnp.sort(x)):
+    for function in (
+        lambda x: jax.nn.relu(x),
+        lambda x: jnp.abs(x),
+        lambda x: jnp.maximum(x, x[::-1]),
+        lambda x: jnp.sort(x),
+    ):
         made = Workload(function, {"x": workload.InputSpec((9,), points)}, wrt="x")
         record = record_of(made, monkeypatch, mode=mode)
         assert record.status == "ok", record.text
@@ -202,7 +227,9 @@ def test_kinks_are_no_errors_wherever_the_points_lie(mode, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_saturated_outputs_are_judged_by_what_their_value_leaves(mode, monkeypatch):
-    made = Workload(lambda x: jnp.tanh(jnp.array([0.1, 1.0, 3.0, 5.0, 7.0, 9.0]) * x), {"x": uniform(6, low=0.9)}, wrt="x")
+    made = Workload(
+        lambda x: jnp.tanh(jnp.array([0.1, 1.0, 3.0, 5.0, 7.0, 9.0]) * x), {"x": uniform(6, low=0.9)}, wrt="x"
+    )
     record = record_of(made, monkeypatch, mode=mode, points=20)
     assert record.status == "ok", record.text
 
@@ -219,7 +246,12 @@ def test_what_was_compared_is_on_record(monkeypatch, examine):
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "vector", "norm", "gram", "points"])
 def test_samples_find_what_is_wrong_with_a_reduction(reduce, monkeypatch, examine):
     monkeypatch.setattr(questions, "BUDGET_SECONDS", 0.0)
-    made = Workload(lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * w[0] + w[1] * x[1:], {"x": normal(4)}, {"w": normal(3)}, wrt="w+x")
+    made = Workload(
+        lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * w[0] + w[1] * x[1:],
+        {"x": normal(4)},
+        {"w": normal(3)},
+        wrt="w+x",
+    )
     made = made if reduce != "points" else Workload(made.function, made.points, made.shared, wrt="w")
     case, built, sizes, got = examine(made, reduce=reduce, points=6)
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
@@ -246,7 +278,11 @@ def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
     monkeypatch.setattr(layout, "lay_out", program)
     monkeypatch.setattr("scaling.core.compile_case.program", program, raising=False)
     record = record_of(gradient(8), monkeypatch)
-    assert (record.reason, record.seconds) == ("wrong_answer", []) and "later call" in record.text and len(calls) == 2
+    assert (
+        (record.reason, record.seconds) == ("wrong_answer", [])
+        and "later call" in record.text
+        and len(calls) == 2
+    )
 
 
 def test_the_caches_of_jax_hold_nothing_of_the_other_dtype_after_a_reference():

@@ -31,7 +31,8 @@ def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("quota", "paid"), [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)]
+    ("quota", "paid"),
+    [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)],
 )
 def test_a_container_has_no_more_cores_than_its_quota_pays_for(monkeypatch, quota, paid):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
@@ -120,7 +121,9 @@ def test_an_owner_that_holds_a_core_already_is_not_kept_waiting_by_one_that_want
     said = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(cores.claimed(1, "one", node="a"))
-        large = threading.Thread(target=lambda: cores.claimed(len(CORES), "two", said.append).__enter__(), daemon=True)
+        large = threading.Thread(
+            target=lambda: cores.claimed(len(CORES), "two", said.append).__enter__(), daemon=True
+        )
         large.start()
         while not said:
             time.sleep(0.05)
@@ -154,11 +157,20 @@ def test_a_core_that_another_study_holds_for_a_while_is_waited_for_rather_than_o
 @pytest.mark.parametrize("processes", [1, 2])
 def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
     before, two = os.sched_getaffinity(0), CORES[:2]
-    job = {"platform": "cpu", "bind": True, "cores": two, "shape": {"devices": 2, "processes": processes, "nodes": 1}}
+    job = {
+        "platform": "cpu",
+        "bind": True,
+        "cores": two,
+        "shape": {"devices": 2, "processes": processes, "nodes": 1},
+    }
     try:
         for rank in range(processes):
             with worker._cores(job, rank, lambda *_, **__: None) as bound:
-                assert os.sched_getaffinity(0) == set(bound) == set(two if processes == 1 else two[rank : rank + 1])
+                assert (
+                    os.sched_getaffinity(0)
+                    == set(bound)
+                    == set(two if processes == 1 else two[rank : rank + 1])
+                )
             os.sched_setaffinity(0, before)
     finally:
         os.sched_setaffinity(0, before)

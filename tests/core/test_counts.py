@@ -101,10 +101,14 @@ def test_operations_are_those_of_a_hand_count(name):
 
 @pytest.mark.parametrize("name", ["log2", "tanh", "arcsin", "arctanh", "interp", "polyval"])
 @pytest.mark.parametrize("derivative", [False, True])
-def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_and_multiplies_no_matrices(name, derivative):
+def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_and_multiplies_no_matrices(
+    name, derivative
+):
     """From JAX 0.11 on, `log2` and 1 - x**2 are primitives; from 0.12 on, a polynomial and a search in an array as well."""
     more = {"interp": (jnp.arange(4.0), jnp.arange(4.0)), "polyval": (x3,)}.get(name, ())
-    function = {"polyval": lambda x, _: jnp.polyval(jnp.array([1.0, 2.0, 3.0, 4.0]), x)}.get(name, getattr(jnp, name))
+    function = {"polyval": lambda x, _: jnp.polyval(jnp.array([1.0, 2.0, 3.0, 4.0]), x)}.get(
+        name, getattr(jnp, name)
+    )
     if derivative:
         function = jax.grad(lambda x, *more, of=function: jnp.sum(of(x, *more)))
     found = operations(function, x35, *more)
@@ -137,7 +141,9 @@ def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
         lambda x: lax.while_loop(lambda x: jnp.sum(x) > 0, lambda x: x - 1, x),
         lambda x: lax.fori_loop(0, jnp.int32(x[0]), lambda i, x: x * 2, x),
         lambda x: lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + jnp.int64(c[1][0]), c[1]), (0, x)),
-        lambda x: lax.scan(lambda c, _: (lax.while_loop(lambda c: c[0] < 1, lambda c: c * 2, c), None), x, None, length=3)[0],
+        lambda x: lax.scan(
+            lambda c, _: (lax.while_loop(lambda c: c[0] < 1, lambda c: c * 2, c), None), x, None, length=3
+        )[0],
         lambda x: lax.while_loop(lambda c: c[0] < 9.0, lambda c: (c[0] + 1.5, c[1] * 2), (0.0, x)),
         lambda x: jnp.abs(x + 1j),
         lambda x: jnp.linalg.svd(x[:, None])[1],
@@ -165,9 +171,13 @@ ROWS = {"workload": "rbf", "formulation": "rowwise", "sizes": {"m": 12}, "points
 
 def test_a_jacobian_of_a_linear_layer_takes_the_products_of_its_seeds():
     p, o = 6, 4
-    forward = N * (p * o) * (2 * p * o + o)  # each seed (p, o): x_i times it, the o numbers added up; x_i @ W itself is dead
+    forward = (
+        N * (p * o) * (2 * p * o + o)
+    )  # each seed (p, o): x_i times it, the o numbers added up; x_i @ W itself is dead
     assert work(**LAYER, mode="jacfwd") == OperationCounts(forward, 0)
-    assert work(**LAYER, mode="jacrev") == OperationCounts(N * o * (2 * p * o + p * o), 0)  # each row: an outer product, added up
+    assert work(**LAYER, mode="jacrev") == OperationCounts(
+        N * o * (2 * p * o + p * o), 0
+    )  # each row: an outer product, added up
     for chunk in (5, 8):  # of 24 seeds, with a remainder and without
         assert work(**LAYER, mode="jacfwd", chunk=chunk) == OperationCounts(forward, 0)
 
@@ -199,7 +209,9 @@ def test_operations_are_those_of_one_device(problem, mode, api):
 def test_without_loops_traffic_is_what_the_compiler_says(problem, mode, api):
     made = program(**problem, mode=mode, api=api, devices=2)
     compiled = made.function.lower(*made.arguments.values()).compile()
-    said = compiled.cost_analysis()["bytes accessed"]  # counts a parameter of a fusion once more for each broadcast of it
+    said = compiled.cost_analysis()[
+        "bytes accessed"
+    ]  # counts a parameter of a fusion once more for each broadcast of it
     found = hlo_cost.traffic(compiled.as_text())
     assert 0.9 * said <= found.hbm_bytes <= said
     assert type(found.hbm_bytes) is type(found.collective_bytes) is int
@@ -227,7 +239,9 @@ def test_a_jacobian_in_chunks_moves_its_result_and_its_seeds_whatever_the_chunk(
 
 def test_a_scan_moves_in_proportion_to_its_trips():
     ten, twenty, forty = (
-        traffic(lambda x, n=n: lax.scan(lambda c, _: (jnp.cumsum(c) * 2, None), x, None, length=n)[0], array(20))[0].hbm_bytes
+        traffic(
+            lambda x, n=n: lax.scan(lambda c, _: (jnp.cumsum(c) * 2, None), x, None, length=n)[0], array(20)
+        )[0].hbm_bytes
         for n in (10, 20, 40)
     )
     assert forty - twenty == 2 * (twenty - ten) > 0

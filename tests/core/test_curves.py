@@ -23,9 +23,13 @@ def test_the_interval_of_a_speedup_lies_within_what_the_samples_of_both_allow():
     base, fast = [13.0, 10.0, 16.0, 12.0, 14.0, 11.0, 15.0], [6.5, 8.0, 5.0, 7.0, 6.0, 7.5, 5.5]
     plain = record(1, [2 * seconds for seconds in base], api="jit")
     point = next(
-        curve for curve in curves.scaling_curves([record(1, base), record(2, fast), plain]) if len(curve.points) == 2
+        curve
+        for curve in curves.scaling_curves([record(1, base), record(2, fast), plain])
+        if len(curve.points) == 2
     ).points[1]
-    assert point.speedup == 13 / 6.5 and 10 / 8 < point.speedup_low < 1.9 and 2.1 < point.speedup_high < 16 / 5
+    assert (
+        point.speedup == 13 / 6.5 and 10 / 8 < point.speedup_low < 1.9 and 2.1 < point.speedup_high < 16 / 5
+    )
     assert (point.efficiency_low, point.efficiency_high) == (point.speedup_low / 2, point.speedup_high / 2)
     assert (point.against_jit, point.against_jit_low) == (2 * 13 / 6.5, pytest.approx(2 * point.speedup_low))
     assert (point.low, point.high) == (5.0, 8.0)
@@ -37,11 +41,19 @@ def test_too_few_samples_give_a_speedup_without_an_interval():
 
 
 def test_a_series_that_does_not_begin_at_one_device_stands_against_the_fewest_devices_that_were_measured():
-    found = curves.scaling_curves([record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")])
+    found = curves.scaling_curves(
+        [record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")]
+    )
     of = {curve.case.api: curve for curve in found}
     points = of["shard_map"].points
-    assert [(p.devices, p.speedup, p.ideal, p.efficiency) for p in points] == [(2, 1, 1, 1), (4, 2, 2, 1), (8, 2, 4, 0.5)]
-    assert {p.baseline_devices for p in points} == {2} and of["shard_map"].relative == " relative to 2 devices"
+    assert [(p.devices, p.speedup, p.ideal, p.efficiency) for p in points] == [
+        (2, 1, 1, 1),
+        (4, 2, 2, 1),
+        (8, 2, 4, 0.5),
+    ]
+    assert {p.baseline_devices for p in points} == {2} and of[
+        "shard_map"
+    ].relative == " relative to 2 devices"
     assert of["pmap"].points[0].baseline_devices == 1 and of["pmap"].relative == ""
 
 
@@ -52,7 +64,11 @@ def test_a_weak_series_from_two_devices_scales_its_speedup_by_the_work_relative_
 
 
 def test_speedup_also_stands_against_the_best_plain_jit_program_on_one_device():
-    plain = [record(1, 6.0, api="jit", mode="jacrev"), record(1, 9.0, api="jit"), record(1, 0.1, api="jit", mode="analytic")]
+    plain = [
+        record(1, 6.0, api="jit", mode="jacrev"),
+        record(1, 9.0, api="jit"),
+        record(1, 0.1, api="jit", mode="analytic"),
+    ]
     elsewhere = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
     found = curves.scaling_curves([record(1, 8.0), record(2, 4.0), *plain, *elsewhere])
     curve = next(c for c in found if len(c.points) == 2)
@@ -64,7 +80,9 @@ def test_a_curve_never_mixes_environments():
     assert [(c.environment, [p.devices for p in c.points]) for c in found] == [("one", [1]), ("two", [2])]
 
 
-@pytest.mark.parametrize("field", [{"mode": "jacrev"}, {"api": "pmap"}, {"split": "seeds"}, {"points": 24}, {"dtype": "float64"}])
+@pytest.mark.parametrize(
+    "field", [{"mode": "jacrev"}, {"api": "pmap"}, {"split": "seeds"}, {"points": 24}, {"dtype": "float64"}]
+)
 def test_a_curve_holds_what_differs_in_devices_alone(field):
     assert [len(c.points) for c in curves.scaling_curves([record(1, 8.0), record(2, 4.0, **field)])] == [1, 1]
 
@@ -87,7 +105,11 @@ def test_replicates_are_processes_and_a_failure_before_a_success_counts_nothing(
 def test_a_ratio_is_paired_where_both_took_turns_in_the_same_processes():
     drift = (1.0, 1.4, 0.8, 1.2)
     modes = {"jacfwd": 2.0, "jacrev": 3.0}
-    apart = [record(seconds=s * d, mode=mode, replicate=i) for i, d in enumerate(drift) for mode, s in modes.items()]
+    apart = [
+        record(seconds=s * d, mode=mode, replicate=i)
+        for i, d in enumerate(drift)
+        for mode, s in modes.items()
+    ]
     paired = [dataclasses.replace(each, block=f"block {each.replicate}") for each in apart]
     loose, tight = only(curves.fastest_methods(apart)), only(curves.fastest_methods(paired))
     assert loose.ratio == pytest.approx(1.5) and not loose.sure
@@ -110,10 +132,19 @@ def test_weak_curves_are_made_only_where_the_study_asks_for_them():
 @pytest.mark.parametrize(
     "work, word",
     [
-        (((1e6, 1e3), (1.005e6, 1e3), (1.02e6, 1e3)), "flops per device are 1e+06 on 1 and 1.02e+06 on 4 devices"),
-        (((1e6, 1e3), (1e6, 1e3), (1e6, 1.5e3)), "compulsory_bytes per device are 1000 on 1 and 1500 on 4 devices"),
+        (
+            ((1e6, 1e3), (1.005e6, 1e3), (1.02e6, 1e3)),
+            "flops per device are 1e+06 on 1 and 1.02e+06 on 4 devices",
+        ),
+        (
+            ((1e6, 1e3), (1e6, 1e3), (1e6, 1.5e3)),
+            "compulsory_bytes per device are 1000 on 1 and 1500 on 4 devices",
+        ),
         (((1e6, 1e3), (None, 1e3), (1e6, 1e3)), "flops per device were not counted on 2 devices"),
-        (((1e6, 1e3), (1e6, None), (1e6, None)), "compulsory_bytes per device were not counted on 2, 4 devices"),
+        (
+            ((1e6, 1e3), (1e6, None), (1e6, None)),
+            "compulsory_bytes per device were not counted on 2, 4 devices",
+        ),
     ],
 )
 def test_work_that_is_not_shown_to_be_constant_is_refused_the_word_weak(work, word):
@@ -132,7 +163,9 @@ def test_weak_scaling_is_judged_by_compulsory_bytes_and_not_by_what_the_optimise
 def test_an_old_record_has_its_compulsory_bytes_from_its_arguments_and_its_result_and_says_so():
     old = ((1e6, None),) * 3
     assert curves.scaling_curves(weak(old, argument_bytes=400, output_bytes=600), ("weak",))
-    uneven = [dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(old)]
+    uneven = [
+        dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(old)
+    ]
     words = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
     assert words in only(curves.weak_refusals(uneven))
 
@@ -171,20 +204,30 @@ def test_a_time_under_that_of_an_empty_call_makes_no_mode_the_fastest():
 
 def test_the_fastest_way_is_not_sure_where_they_overlap_or_where_samples_are_few():
     wide = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
-    assert not only(curves.fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])).sure
-    assert not only(curves.fastest_methods([record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")])).sure
+    assert not only(
+        curves.fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
+    ).sure
+    assert not only(
+        curves.fastest_methods(
+            [record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")]
+        )
+    ).sure
 
 
 def test_the_runner_up_is_another_mode_and_not_another_api():
     found = only(
-        curves.fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")])
+        curves.fastest_methods(
+            [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
+        )
     )
     assert found.second.case.batch == "whole"
     alone = only(curves.fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
     assert alone.second is None and alone.ratio is None and not alone.sure
 
 
-@pytest.mark.parametrize("field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}])
+@pytest.mark.parametrize(
+    "field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}]
+)
 def test_only_the_same_problem_in_the_same_place_competes(field):
     assert len(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
 
@@ -194,15 +237,24 @@ def test_the_value_alone_is_no_derivative_mode():
 
 
 def test_sizes_that_move_together_count_as_one():
-    rows = [record(sizes={"m": n, "d": 1}, points=n, mode=mode) for n in (4, 8, 16) for mode in ("jacfwd", "jacrev")]
+    rows = [
+        record(sizes={"m": n, "d": 1}, points=n, mode=mode)
+        for n in (4, 8, 16)
+        for mode in ("jacfwd", "jacrev")
+    ]
     panel = only(curves.size_sweeps(rows))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16] and len(panel.lines) == 2
+    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16] and len(
+        panel.lines
+    ) == 2
 
 
 def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_apart():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    assert [(p.swept, p.held) for p in curves.size_sweeps(rows)] == [("p", "points=12 o=2"), ("p", "points=12 o=5")]
+    assert [(p.swept, p.held) for p in curves.size_sweeps(rows)] == [
+        ("p", "points=12 o=2"),
+        ("p", "points=12 o=5"),
+    ]
 
 
 def test_one_size_is_no_panel():
@@ -212,9 +264,7 @@ def test_one_size_is_no_panel():
 
 
 def test_reading_a_study_never_imports_jax():
-    code = (
-        "import sys, scaling.analysis.curves, scaling.report.figures, scaling.report.write_report; sys.exit('jax' in sys.modules)"
-    )
+    code = "import sys, scaling.analysis.curves, scaling.report.figures, scaling.report.write_report; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -237,7 +287,10 @@ def test_a_way_is_told_from_every_other_by_its_name(fields, name):
 
 def test_a_sum_of_the_jacobian_is_another_problem_than_all_of_it():
     of = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
-    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.scaling_curves(of)] == [(None, 1.0), ("gram", None)]
+    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.scaling_curves(of)] == [
+        (None, 1.0),
+        ("gram", None),
+    ]
     assert [row.first.case.reduce for row in curves.fastest_methods(of)] == [None, "gram", "gram"]
     assert curves.family_key(of[0].case) != curves.family_key(of[1].case)
     assert curves.family_name(of[1].case) == "linear jacobian by W reduce=gram"

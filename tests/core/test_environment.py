@@ -38,7 +38,8 @@ def test_scrub_leaves_no_more_of_an_absolute_path_than_its_last_part(text, left)
 
 
 @pytest.mark.parametrize(
-    "text", ["/opt/lib:/home/ada/lib", "at:/home/ada/x", "file:///home/ada/x.py", "~/x:/home/ada/", "\t/home/ada/x"]
+    "text",
+    ["/opt/lib:/home/ada/lib", "at:/home/ada/x", "file:///home/ada/x.py", "~/x:/home/ada/", "\t/home/ada/x"],
 )
 def test_scrub_finds_a_path_whatever_stands_before_it(text):
     assert "home" not in environment.scrub(text)
@@ -47,7 +48,10 @@ def test_scrub_finds_a_path_whatever_stands_before_it(text):
 @pytest.mark.parametrize("name", ["SOME_API_KEY", "HF_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "some_api_key"])
 def test_scrub_removes_the_value_of_a_secret_and_says_which(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t/v4lue+x")
-    assert environment.scrub("refused: s3cr3t/v4lue+x, twice: s3cr3t/v4lue+x") == f"refused: <{name}>, twice: <{name}>"
+    assert (
+        environment.scrub("refused: s3cr3t/v4lue+x, twice: s3cr3t/v4lue+x")
+        == f"refused: <{name}>, twice: <{name}>"
+    )
 
 
 def test_scrub_leaves_short_words_that_happen_to_be_a_secret(monkeypatch):
@@ -74,7 +78,9 @@ def test_the_digest_changes_with_what_makes_times_incomparable():
         (environment.importlib.metadata, "version", lambda name: "0.99"),
     ],
 )
-def test_the_digest_changes_with_the_code_the_versions_and_the_processor(monkeypatch, owner, attribute, value):
+def test_the_digest_changes_with_the_code_the_versions_and_the_processor(
+    monkeypatch, owner, attribute, value
+):
     monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)  # asks anew
     before = describe()["digest"]
     monkeypatch.setattr(owner, attribute, value)
@@ -85,7 +91,9 @@ def test_the_digest_changes_with_the_code_the_versions_and_the_processor(monkeyp
 def test_the_digest_changes_with_the_version_of_each_package_that_computes(monkeypatch, package):
     monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)
     before, installed = describe(), environment.importlib.metadata.version
-    monkeypatch.setattr(environment.importlib.metadata, "version", lambda name: "0.99" if name == package else installed(name))
+    monkeypatch.setattr(
+        environment.importlib.metadata, "version", lambda name: "0.99" if name == package else installed(name)
+    )
     assert describe()["digest"] != before["digest"] and describe()["setting"] != before["setting"]
 
 
@@ -114,7 +122,11 @@ def test_the_digest_stays_whatever_the_load_the_host_the_kernel_the_governor_and
     "performance+schedutil"), ({3: "powersave"}, "powersave"), ({0: "powersave"}, None), ({}, None)],
 )  # fmt: skip
 def test_the_governor_is_that_of_the_bound_cores(monkeypatch, told, governor):
-    monkeypatch.setattr(environment, "contents", lambda path: next((told[core] for core in told if f"cpu{core}/" in path), None))
+    monkeypatch.setattr(
+        environment,
+        "contents",
+        lambda path: next((told[core] for core in told if f"cpu{core}/" in path), None),
+    )
     assert environment.governor([1, 3]) == governor
 
 
@@ -147,7 +159,9 @@ COUNTS = """
 
 
 @needs_two_cores
-def test_a_worker_with_one_device_sees_one_core_and_with_two_two(scaling_command, write_study, write_workload, tmp_path):
+def test_a_worker_with_one_device_sees_one_core_and_with_two_two(
+    scaling_command, write_study, write_workload, tmp_path
+):
     write_workload(body=COUNTS.replace("\n    ", "\n") + "return jnp.sin(x)[:2] * x[2]")
     words = write_study("{workload: mine, points: 6, devices: [1, 2]}")
     assert scaling_command([*words, "results=bound"]).returncode == 0
@@ -155,8 +169,14 @@ def test_a_worker_with_one_device_sees_one_core_and_with_two_two(scaling_command
     assert {record.case.devices: len(record.environment["cores"]) for record in records} == {1: 1, 2: 2}
     assert all(record.honest and record.environment["bound"] for record in records)
 
-    assert scaling_command([*words, "results=unbound", "bind=false"]).returncode == (0 if len(CORES) == 1 else 1)
+    assert scaling_command([*words, "results=unbound", "bind=false"]).returncode == (
+        0 if len(CORES) == 1 else 1
+    )
     unbound = load(tmp_path / "unbound").records
-    assert [record.case.devices for record in unbound if record.status == "failed" and "cores, 1 devices" in record.text] == [1]
+    assert [
+        record.case.devices
+        for record in unbound
+        if record.status == "failed" and "cores, 1 devices" in record.text
+    ] == [1]
     assert not any(record.honest or record.environment["bound"] for record in unbound)
     assert {r.environment["digest"] for r in records}.isdisjoint(r.environment["digest"] for r in unbound)

@@ -53,15 +53,21 @@ def add(module, table, block, monkeypatch):
 def test_a_mode_is_one_value(layout, monkeypatch):
     name = add(modes, "MODES", 0, monkeypatch)
     right = dataclasses.replace(modes.MODES[name], linear_map=modes.jacfwd)
-    case = workload.complete(Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout))
-    record = run(case)  # of a linear function a central difference is exact but for the rounding of its values
+    case = workload.complete(
+        Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
+    )
+    record = run(
+        case
+    )  # of a linear function a central difference is exact but for the rounding of its values
     assert (record.status, record.reason) in (("ok", None), ("failed", "wrong_answer")), record.text
     assert record.error < 1e-6
     monkeypatch.setitem(modes.MODES, name, right)
     assert run(case).status == "ok"
 
 
-@pytest.mark.parametrize(("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str)
+@pytest.mark.parametrize(
+    ("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str
+)
 def test_a_reduction_is_one_value(mode, layout, monkeypatch):
     if mode == "analytic" and layout.get("split") in ("seeds", "both"):
         layout = layout | {"split": "points", "mesh": None}

@@ -152,7 +152,9 @@ def await_line(process, pattern):
 
 
 @pytest.mark.default
-def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_cases_are_ok(mine, scaling_command, tmp_path):
+def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_cases_are_ok(
+    mine, scaling_command, tmp_path
+):
     failing = ("crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "wrong_unreferenced")
     words = mine("plain", "unreferenced", *failing)
     done = scaling_command([*words, "case_seconds=6"], env={"SOME_API_KEY": "do-not-tell-this"})
@@ -169,13 +171,24 @@ def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_case
     assert f"signal {signal.SIGSEGV.value}" in told["crash"]
     assert "6 s (case_seconds)" in told["sleep"]
     assert "ValueError: no good: data.bin and <SOME_API_KEY>" in told["raise"]
-    assert records["wrong"].error == pytest.approx(1e-3, rel=0.2) and records["wrong"].error > 10 * records["wrong"].tolerance
+    assert (
+        records["wrong"].error == pytest.approx(1e-3, rel=0.2)
+        and records["wrong"].error > 10 * records["wrong"].tolerance
+    )
     assert re.search(r"point \d is wrong", told["wrong_once"]) and len(set(told.values())) > 7
-    assert all(not record.seconds for record in records.values() if record.status == "failed"), "no time of a wrong answer"
+    assert all(not record.seconds for record in records.values() if record.status == "failed"), (
+        "no time of a wrong answer"
+    )
     for path in tmp_path.rglob("*"):
-        if path.is_file() and "my_conf" not in path.parts and path.suffix in (".jsonl", ".json", ".html", ".md", ".csv"):
+        if (
+            path.is_file()
+            and "my_conf" not in path.parts
+            and path.suffix in (".jsonl", ".json", ".html", ".md", ".csv")
+        ):
             text = path.read_text()
-            assert "do-not-tell-this" not in text and "/home/ada" not in text and str(tmp_path) not in text, path
+            assert "do-not-tell-this" not in text and "/home/ada" not in text and str(tmp_path) not in text, (
+                path
+            )
     assert "do-not-tell-this" not in done.stdout + done.stderr
     assert gone(tmp_path) == []
 
@@ -187,10 +200,14 @@ def little_memory():
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("variant", ["hungry", "aborting"])
-def test_what_takes_all_memory_has_failed_of_it_and_bigger_neighbours_are_skipped(variant, mine, scaling_command, tmp_path):
+def test_what_takes_all_memory_has_failed_of_it_and_bigger_neighbours_are_skipped(
+    variant, mine, scaling_command, tmp_path
+):
     """A case that asks for ever more, and one that dies of it in native code: each is the key that no larger one could pass."""
     words = mine("plain", variant, points="[6, 12]")
-    seed = next(seed for seed in range(50) if order_of(seed, 4).index(1) < order_of(seed, 4).index(3))  # the smaller first
+    seed = next(
+        seed for seed in range(50) if order_of(seed, 4).index(1) < order_of(seed, 4).index(3)
+    )  # the smaller first
     done = scaling_command([*words, f"order_seed={seed}"], preexec_fn=little_memory)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     records = {(r.case.variant, r.case.points): r for r in load(folder(tmp_path)).records}
@@ -249,14 +266,24 @@ def test_what_failed_runs_again_and_what_is_good_does_not(mine, scaling_command,
 
 
 def finished(text):
-    return {re.sub(r"^\[\d+/\d+\] ok +|  \S+ \S+$", "", line) for line in text.splitlines() if re.match(r"\[\d+/\d+\] ok", line)}
+    return {
+        re.sub(r"^\[\d+/\d+\] ok +|  \S+ \S+$", "", line)
+        for line in text.splitlines()
+        if re.match(r"\[\d+/\d+\] ok", line)
+    }
 
 
 def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scaling_command, tmp_path):
     words = mine("plain", "slow", data_seed="[0, 1]", dtype="[float32, float64]")
     moments = random.Random(20261121)
     kept = set()
-    for kill, line in ((os.kill, None), (os.killpg, "to run"), (os.kill, r"\[1/"), (os.killpg, r"\[2/"), (os.kill, r"\[1/")):
+    for kill, line in (
+        (os.kill, None),
+        (os.killpg, "to run"),
+        (os.kill, r"\[1/"),
+        (os.killpg, r"\[2/"),
+        (os.kill, r"\[1/"),
+    ):
         process = start_command(words)
         said = []
         if line is not None:
@@ -271,7 +298,9 @@ def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scal
         loaded = load(folder(tmp_path))
         there = {record.key for record in loaded.records if record.good}
         assert kept <= there
-        assert len(finished("".join(said))) <= len(there - kept), "a record that was called finished is not there"
+        assert len(finished("".join(said))) <= len(there - kept), (
+            "a record that was called finished is not there"
+        )
         kept = there
     completed = scaling_command(words)
     assert completed.returncode == 0, completed.stderr
@@ -283,7 +312,9 @@ def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scal
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the launcher", "its process group"])
-def test_a_worker_does_not_outlive_its_launcher_however_long_its_case_takes(kill, mine, start_command, tmp_path):
+def test_a_worker_does_not_outlive_its_launcher_however_long_its_case_takes(
+    kill, mine, start_command, tmp_path
+):
     process = start_command(mine("sleep"))
     await_line(process, "to run")
     deadline = time.monotonic() + 30
@@ -300,7 +331,9 @@ def test_a_worker_does_not_outlive_its_launcher_however_long_its_case_takes(kill
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_ctrl_c_keeps_every_finished_record_says_how_to_go_on_and_leaves_no_worker(sent, mine, start_command, tmp_path):
+def test_ctrl_c_keeps_every_finished_record_says_how_to_go_on_and_leaves_no_worker(
+    sent, mine, start_command, tmp_path
+):
     process = start_command([*mine("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
     deadline = time.monotonic() + 60
@@ -333,7 +366,9 @@ def test_ctrl_c_twice_leaves_at_once_without_a_traceback_or_a_worker(mine, start
 
 
 @pytest.mark.default
-def test_a_second_run_in_one_folder_waits_for_the_first_and_finds_its_work_done(mine, start_command, scaling_command, tmp_path):
+def test_a_second_run_in_one_folder_waits_for_the_first_and_finds_its_work_done(
+    mine, start_command, scaling_command, tmp_path
+):
     words = mine("plain", "slow")
     first = start_command(words)
     await_line(first, "to run")
@@ -363,7 +398,9 @@ def test_a_damaged_record_is_named_on_the_screen_and_its_case_runs_again(mine, s
 
 
 @pytest.mark.parametrize("bytes_there", [100, 4000])
-def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(bytes_there, mine, scaling_command, tmp_path):
+def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(
+    bytes_there, mine, scaling_command, tmp_path
+):
     """No file may grow beyond so many bytes: too few for the study's list, or for the third record."""
     words = mine("plain", data_seed="[0, 1, 2, 3]")
 
@@ -381,7 +418,10 @@ def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(b
     assert bool(records) == (bytes_there > 100)
     assert gone(tmp_path) == []
     after = scaling_command(words)
-    assert after.returncode == 0 and f"{4 - len(records)} cases to run, {len(records)} done before" in after.stdout
+    assert (
+        after.returncode == 0
+        and f"{4 - len(records)} cases to run, {len(records)} done before" in after.stdout
+    )
 
 
 def test_a_command_that_is_the_first_process_of_a_container_runs_like_any_other(mine, tmp_path):

@@ -121,7 +121,9 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, resource.RLIM_INFINITY))
 
 
-def test_each_hostile_module_of_a_study_is_a_row_the_good_ones_are_ok_and_no_process_is_left(scaling_command, tmp_path):
+def test_each_hostile_module_of_a_study_is_a_row_the_good_ones_are_ok_and_no_process_is_left(
+    scaling_command, tmp_path
+):
     assert len(FAILS) + len(CONTAINED) >= 20
     for name, (head, body, *_) in {**FAILS, **CONTAINED, **GOOD}.items():
         write_module(tmp_path, name, head, body)
@@ -142,13 +144,20 @@ def test_each_hostile_module_of_a_study_is_a_row_the_good_ones_are_ok_and_no_pro
         assert name in record.text and told in record.text and not record.seconds, (name, record.text)
 
 
-def test_a_variant_that_dies_while_it_is_examined_costs_its_own_cases_and_no_others(scaling_command, tmp_path):
+def test_a_variant_that_dies_while_it_is_examined_costs_its_own_cases_and_no_others(
+    scaling_command, tmp_path
+):
     write_module(tmp_path, "mine", body="if case.variant == 'plain': os._exit(7)")
-    words = run_words(tmp_path, "{workload: mine, points: 6, api: jit, variant: [plain, other], mode: [jacfwd, jacrev]}")
+    words = run_words(
+        tmp_path, "{workload: mine, points: 6, api: jit, variant: [plain, other], mode: [jacfwd, jacrev]}"
+    )
     assert scaling_command([*words, "dry_run=true"]).returncode == 1
     assert not (tmp_path / "results").exists()
     assert scaling_command(words).returncode == 1
-    ended = {(record.case.variant, record.case.mode): (record.status, record.reason) for record in records(tmp_path)}
+    ended = {
+        (record.case.variant, record.case.mode): (record.status, record.reason)
+        for record in records(tmp_path)
+    }
     failed, ok = ("failed", "killed"), ("ok", None)
     assert ended == {
         ("plain", "jacfwd"): failed, ("plain", "jacrev"): failed, ("other", "jacfwd"): ok, ("other", "jacrev"): ok,
@@ -158,7 +167,9 @@ def test_a_variant_that_dies_while_it_is_examined_costs_its_own_cases_and_no_oth
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_module_that_hangs_while_it_is_examined_does_not_outlive_its_launcher(ending, start_command, tmp_path, monkeypatch):
+def test_a_module_that_hangs_while_it_is_examined_does_not_outlive_its_launcher(
+    ending, start_command, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOSTILE", str(tmp_path))
     head = "subprocess.Popen(['sleep', '1000'], start_new_session=True)\nopen('begun', 'w').close()\ntime.sleep(1000)"
     write_module(tmp_path, "mine", head)
@@ -190,13 +201,19 @@ RAISES = "SECRET = os.environ['MY_API_TOKEN']\nos.environ.clear()\n"
         (RAISES + "if RUNNING: sys.exit(f'no {SECRET}')", ""),
     ],
 )
-def test_a_secret_in_the_text_of_an_exception_reaches_neither_the_screen_nor_the_disk(head, body, scaling_command, tmp_path):
+def test_a_secret_in_the_text_of_an_exception_reaches_neither_the_screen_nor_the_disk(
+    head, body, scaling_command, tmp_path
+):
     write_module(tmp_path, "mine", head, body)
     words = run_words(tmp_path, "{workload: mine, points: 6, api: jit}")
     done = scaling_command(words, env={"MY_API_TOKEN": SECRET})
     assert done.returncode in (1, 2)
     told = [done.stdout, done.stderr]
-    told += [path.read_text() for path in tmp_path.rglob("*") if path.suffix in (".json", ".jsonl", ".html", ".md", ".csv")]
+    told += [
+        path.read_text()
+        for path in tmp_path.rglob("*")
+        if path.suffix in (".json", ".jsonl", ".html", ".md", ".csv")
+    ]
     assert "<MY_API_TOKEN>" in "".join(told)
     assert not [text for text in told if "s3cret" in text or "&amp; more" in text]
 
@@ -240,7 +257,9 @@ def test_max_cases_counts_what_the_lists_of_a_study_sweep(swept, overrides, coun
 def test_the_command_line_allows_more_cases(scaling_command):
     words = ["run", "study=smoke", "points=[6,12]", "dry_run=true"]
     refused = scaling_command([*words, "max_cases=2"])
-    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and "max_cases=2" in refused.stderr
+    assert (
+        refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and "max_cases=2" in refused.stderr
+    )
     assert scaling_command([*words, "max_cases=2000"]).returncode == 0
     assert "max_cases must be" in scaling_command([*words, "max_cases=0"]).stderr
 
@@ -261,6 +280,8 @@ def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tm
     from scaling.core.child_process import ChildProcess
 
     script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
-    with contextlib.closing(ChildProcess(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})) as process:
+    with contextlib.closing(
+        ChildProcess(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
+    ) as process:
         assert process.receive(30) == {"event": "exit", "status": 5}
     assert alive(f"HOSTILE={tmp_path}") == []

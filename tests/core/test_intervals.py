@@ -28,7 +28,9 @@ def test_the_rank_is_exact_for_every_small_number_of_samples(confidence):
         assert _rank(count, confidence) == exact_rank(count, confidence), count
 
 
-@pytest.mark.parametrize("count", [1, 2, 1000, 1023, 1024, 1029, 1030, 1075, 2000, 4096, 9_999, 10_000, 50_001, 100_000])
+@pytest.mark.parametrize(
+    "count", [1, 2, 1000, 1023, 1024, 1029, 1030, 1075, 2000, 4096, 9_999, 10_000, 50_001, 100_000]
+)
 @pytest.mark.parametrize("confidence", LEVELS)
 def test_the_rank_is_that_of_scipy_up_to_a_hundred_thousand_samples(count, confidence):
     k = _rank(count, confidence)

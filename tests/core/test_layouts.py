@@ -33,14 +33,25 @@ ONCE = Sampling(least=1, most=1, warm_up=0.0)
 HERE = {"digest": "test", "platform": "cpu"}
 PROBLEMS = {  # of sizes that share out over next to nothing
     "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
-    "rbf in three dimensions": {"workload": "rbf", "points": 5, "variant": "squared", "sizes": {"d": 3, "m": 11}},
+    "rbf in three dimensions": {
+        "workload": "rbf",
+        "points": 5,
+        "variant": "squared",
+        "sizes": {"d": 3, "m": 11},
+    },
     "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 13}},
     "linear by W": {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 7}},
     "linear by both": {"workload": "linear", "points": 3, "sizes": {"p": 2, "o": 5}, "wrt": "W+X"},
     "linear at once": {"workload": "linear", "points": 3, "sizes": {"p": 3, "o": 5}, "batch": "whole"},
     "residual by both": {"workload": "residual", "points": 9, "wrt": "m+d"},
     "residual scalar": {"workload": "residual", "points": 10, "wrt": "d+m", "variant": "scalar"},
-    "residual's Hessian": {"workload": "residual", "points": 3, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
+    "residual's Hessian": {
+        "workload": "residual",
+        "points": 3,
+        "wrt": "d+m",
+        "variant": "scalar",
+        "target": "hessian",
+    },
     "poisson": {"workload": "poisson", "points": 11},
     "poisson at once": {"workload": "poisson", "points": 11, "batch": "whole"},
     "stencil": {"workload": "stencil", "points": 3, "sizes": {"side": 5}},
@@ -94,7 +105,14 @@ def test_explicit_and_automatic_axes_of_a_mesh_give_the_same(fields, axis_type, 
 def test_a_gradient_over_data_is_the_same_on_explicit_and_automatic_axes(axis_type, monkeypatch):
     made = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
     monkeypatch.setattr(layout, "Mesh", made)
-    fields = {"workload": "linear", "points": 8, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "wrt": "W"}
+    fields = {
+        "workload": "linear",
+        "points": 8,
+        "sizes": {"p": 3, "o": 7},
+        "split": "data",
+        "devices": 4,
+        "wrt": "W",
+    }
     right(fields | {"mode": "jacrev"}, sends=True)
 
 
@@ -105,13 +123,18 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
     if problem in AT_ONCE and mesh != "1x8":
         case = workload.complete(Case(**fields))
         assert (
-            applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))[0]
+            applicability.why_inapplicable(
+                case, workload.build(case), shape.derivative_shape(case, workload.build(case))
+            )[0]
             == "not_defined"
         )
         return
     for mode, api in zip(modes_of(problem), ("shard_map", "pmap"), strict=True):
         record = right(fields | {"mode": mode, "api": api})
-        points, seeds = record.case.points, shape.derivative_shape(record.case, workload.build(record.case)).seeds
+        points, seeds = (
+            record.case.points,
+            shape.derivative_shape(record.case, workload.build(record.case)).seeds,
+        )
         over_points, over_seeds = record.case.axes
         computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
         assert record.padding == pytest.approx(1 - points * seeds / computed)
@@ -120,15 +143,21 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
 @pytest.mark.parametrize("reduce", [name for name in REDUCTIONS if name != "points"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
 @pytest.mark.parametrize(
-    "problem", ["linear by both", "linear at once", "residual by both", "rbf in three dimensions", "arrowhead"]
+    "problem",
+    ["linear by both", "linear at once", "residual by both", "rbf in three dimensions", "arrowhead"],
 )
 def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
     fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
     case = workload.complete(Case(**fields))
-    if applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case))):
+    if applicability.why_inapplicable(
+        case, workload.build(case), shape.derivative_shape(case, workload.build(case))
+    ):
         return
     right(fields | {"api": "jit", "chunk": 3, "block": 2})
-    right(fields | {"split": "both", "mesh": "2x2" if problem not in AT_ONCE else "1x4", "devices": 4, "chunk": 2})
+    right(
+        fields
+        | {"split": "both", "mesh": "2x2" if problem not in AT_ONCE else "1x4", "devices": 4, "chunk": 2}
+    )
 
 
 def test_what_cannot_be_reduced_says_why():
@@ -172,7 +201,9 @@ def test_a_jacobian_of_the_host_is_computed_whole_each_time():
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
     built = workload.build(case)
-    ready = run_case._compile_and_check(case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda part: None)
+    ready = run_case._compile_and_check(
+        case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda part: None
+    )
     first = ready.call().copy()
     ready.call()[:] = np.nan
     assert np.array_equal(ready.call(), first) and first.shape == shape.result_shape(
@@ -182,7 +213,8 @@ def test_a_jacobian_of_the_host_is_computed_whole_each_time():
 
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize(
-    ("problem", "mode"), [("residual by both", "jacrev"), ("residual's Hessian", "fwd_over_rev"), ("residual by both", "mixed")]
+    ("problem", "mode"),
+    [("residual by both", "jacrev"), ("residual's Hessian", "fwd_over_rev"), ("residual by both", "mixed")],
 )
 def test_what_reverse_mode_keeps_does_not_change_its_result(problem, mode, remat):
     right(PROBLEMS[problem] | {"mode": mode, "remat": remat, "api": "jit"})
@@ -197,7 +229,8 @@ def test_a_policy_has_no_meaning_forward_and_is_the_same_case():
 @pytest.mark.parametrize(("split", "mesh", "devices"), [("points", None, 3), ("both", "2x2", 4)])
 def test_some_inputs_forward_and_the_others_in_reverse_are_one_jacobian(forward, split, mesh, devices):
     record = right(
-        PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward, "split": split, "mesh": mesh, "devices": devices}
+        PROBLEMS["residual by both"]
+        | {"mode": "mixed", "forward": forward, "split": split, "mesh": mesh, "devices": devices}
     )
     assert record.passes == (21 + 21 if forward == "d" else 1 + 21)
 
@@ -212,8 +245,17 @@ def test_inputs_that_cannot_be_taken_forward_are_refused(forward):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "grad_of_sum", "value"])
-def test_the_gradient_of_a_loss_is_reduced_over_devices_once_and_by_as_many_bytes_as_it_has(mode, api, overlap):
-    fields = {"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "overlap": overlap}
+def test_the_gradient_of_a_loss_is_reduced_over_devices_once_and_by_as_many_bytes_as_it_has(
+    mode, api, overlap
+):
+    fields = {
+        "workload": "linear",
+        "points": 12,
+        "sizes": {"p": 3, "o": 7},
+        "split": "data",
+        "devices": 4,
+        "overlap": overlap,
+    }
     record = right(fields | {"mode": mode, "api": api}, sends=True)
     assert record.collective_bytes == 8 * (1 if mode == "value" else 21)
     assert {kind for kind, count in record.collectives.items() if count} == {"all-reduce"}
@@ -225,7 +267,10 @@ def test_the_gradient_of_a_loss_alone_sends_nothing_and_is_right_in_blocks_and_c
         {"mode": "jacfwd", "chunk": 4, "block": 5},
         {"mode": "jacrev", "batch": "whole"},
     ):
-        right({"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "reduce": "points", "api": "jit"} | fields)
+        right(
+            {"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "reduce": "points", "api": "jit"}
+            | fields
+        )
     right(
         {
             "workload": "rbf",
@@ -240,19 +285,42 @@ def test_the_gradient_of_a_loss_alone_sends_nothing_and_is_right_in_blocks_and_c
     )
     right({"workload": "poisson", "points": 8, "mode": "value", "split": "data", "devices": 4}, sends=True)
     for api in ("shard_map", "pmap"):
-        right({"workload": "linear", "points": 4, "sizes": {"p": 3, "o": 2}, "split": "data", "mode": "jacrev", "api": api})
+        right(
+            {
+                "workload": "linear",
+                "points": 4,
+                "sizes": {"p": 3, "o": 2},
+                "split": "data",
+                "mode": "jacrev",
+                "api": api,
+            }
+        )
 
 
 def test_every_copy_of_a_gradient_is_checked(monkeypatch):
     """Were one device not to hear of the others, its copy would be wrong."""
     psum = jax.lax.psum
-    deaf = lambda tree, axis: jax.tree.map(lambda x: jax.numpy.where(jax.lax.axis_index(axis) == 2, x, psum(x, axis)), tree)  # noqa: E731
+
+    def deaf(tree, axis):
+        return jax.tree.map(lambda x: jax.numpy.where(jax.lax.axis_index(axis) == 2, x, psum(x, axis)), tree)
+
     monkeypatch.setattr(jax.lax, "psum", deaf)
-    record = run({"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "split": "data", "devices": 4, "mode": "jacrev"})
+    record = run(
+        {
+            "workload": "linear",
+            "points": 12,
+            "sizes": {"p": 3, "o": 7},
+            "split": "data",
+            "devices": 4,
+            "mode": "jacrev",
+        }
+    )
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 
 
-@pytest.mark.parametrize("problem", ["rbf", "linear by W", "residual by both", "poisson at once", "arrowhead"])
+@pytest.mark.parametrize(
+    "problem", ["rbf", "linear by W", "residual by both", "poisson at once", "arrowhead"]
+)
 def test_blocks_that_fit_are_found_by_compiling_and_kept_in_the_record(problem):
     fields = PROBLEMS[problem] | {"mode": "jacfwd" if "poisson" in problem else "jacrev", "api": "jit"}
     fields |= {"points": 40} if problem != "arrowhead" else {"sizes": {"n": 60}}
@@ -271,11 +339,17 @@ def test_blocks_that_fit_are_found_by_compiling_and_kept_in_the_record(problem):
 
 def test_what_fits_at_once_is_not_cut():
     record = right(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO})
-    assert record.blocks["block"] is None and record.blocks["chunk"] is None and len(record.blocks["probes"]) == 1
+    assert (
+        record.blocks["block"] is None
+        and record.blocks["chunk"] is None
+        and len(record.blocks["probes"]) == 1
+    )
 
 
 def test_blocks_that_are_known_are_tried_first():
-    case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6}))
+    case = workload.complete(
+        Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6})
+    )
     known = {"block": 3, "chunk": None, "storage": "device"}
     place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     tried = run_case.prepare_case(Record(case, "failed", HERE), place, ONCE, known)
@@ -284,7 +358,9 @@ def test_blocks_that_are_known_are_tried_first():
 
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
-    monkeypatch.setattr(run_case.compile_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed"))
+    monkeypatch.setattr(
+        run_case.compile_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed")
+    )
     process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-6)
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
     assert (record.status, record.reason) == ("skipped", "too_large")
@@ -316,7 +392,9 @@ def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_within_the_limit(
 
     What the process has held beside its program depends on when the kernel and the allocator take pages back, and so on the load.
     """
-    done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, env=os.environ, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE], capture_output=True, text=True, env=os.environ, check=False
+    )
     status, passes, right, needed, most = done.stdout.split()
     assert (status, passes, right) == ("ok", "2000", "True"), done.stderr
     assert int(needed) <= 1e9
@@ -325,7 +403,9 @@ def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_within_the_limit(
 
 def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():
     case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
-    reason, words = applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))
+    reason, words = applicability.why_inapplicable(
+        case, workload.build(case), shape.derivative_shape(case, workload.build(case))
+    )
     assert reason == "indivisible" and "mesh=1x4" in words
     with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
         workload.complete(dataclasses.replace(case, split="both", mesh="3x1"))
@@ -333,12 +413,26 @@ def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():
 
 @pytest.mark.parametrize(
     ("split", "mesh", "devices", "api"),
-    [("points", None, 1, "jit"), ("points", None, 3, "pmap"), ("seeds", None, 4, "shard_map"), ("both", "2x4", 8, "shard_map")],
+    [
+        ("points", None, 1, "jit"),
+        ("points", None, 3, "pmap"),
+        ("seeds", None, 4, "shard_map"),
+        ("both", "2x4", 8, "shard_map"),
+    ],
 )
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "mixed", "finite_difference"])
 @pytest.mark.parametrize("problem", ["stencil", "arrowhead"])
-def test_coloured_seeds_give_every_nonzero_wherever_the_colours_are_cut(problem, mode, split, mesh, devices, api):
-    fields = PROBLEMS[problem] | {"mode": mode, "seeds": "colored", "split": split, "mesh": mesh, "devices": devices, "api": api}
+def test_coloured_seeds_give_every_nonzero_wherever_the_colours_are_cut(
+    problem, mode, split, mesh, devices, api
+):
+    fields = PROBLEMS[problem] | {
+        "mode": mode,
+        "seeds": "colored",
+        "split": split,
+        "mesh": mesh,
+        "devices": devices,
+        "api": api,
+    }
     record = run(fields)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and not any(record.collectives.values())
@@ -348,7 +442,8 @@ def test_coloured_seeds_give_every_nonzero_wherever_the_colours_are_cut(problem,
 
 
 @pytest.mark.parametrize(
-    "more", [{"chunk": 2}, {"block": 2}, {"storage": "host", "block": 2}, {"chunk": AUTO, "memory_limit": 6000}]
+    "more",
+    [{"chunk": 2}, {"block": 2}, {"storage": "host", "block": 2}, {"chunk": AUTO, "memory_limit": 6000}],
 )
 @pytest.mark.parametrize(("problem", "mode"), [("stencil", "jacfwd"), ("arrowhead", "mixed")])
 def test_colours_are_taken_in_chunks_and_blocks_like_other_seeds(problem, mode, more):
@@ -362,7 +457,9 @@ def test_an_arrowhead_takes_a_handful_of_seeds_where_columns_or_rows_alone_take_
 
 
 def test_hessians_are_coloured_too():
-    record = right(PROBLEMS["residual's Hessian"] | {"mode": "fwd_over_rev", "seeds": "colored", "api": "jit"})
+    record = right(
+        PROBLEMS["residual's Hessian"] | {"mode": "fwd_over_rev", "seeds": "colored", "api": "jit"}
+    )
     assert record.nonzeros == 22 * 22  # nothing is left out where everything depends on everything
 
 
@@ -375,7 +472,9 @@ def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
     def lacking(*words):
         found = whole(*words)
         kept = np.arange(found.pattern.rows.size) != 7
-        pattern = dataclasses.replace(found.pattern, rows=found.pattern.rows[kept], cols=found.pattern.cols[kept])
+        pattern = dataclasses.replace(
+            found.pattern, rows=found.pattern.rows[kept], cols=found.pattern.cols[kept]
+        )
         return dataclasses.replace(found, pattern=pattern, by_row=found.by_row[kept])
 
     monkeypatch.setattr(sparsity, "find_coloring", lacking)
@@ -393,7 +492,9 @@ def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
 )
 def test_what_cannot_be_coloured_says_why(fields):
     case = workload.complete(Case(**fields | {"seeds": "colored", "points": 4}))
-    reason, words = applicability.why_inapplicable(case, workload.build(case), shape.derivative_shape(case, workload.build(case)))
+    reason, words = applicability.why_inapplicable(
+        case, workload.build(case), shape.derivative_shape(case, workload.build(case))
+    )
     assert reason == "not_defined" and words
 
 
@@ -401,11 +502,20 @@ def test_what_cannot_be_coloured_says_why(fields):
 @pytest.mark.parametrize("reduce", [None, "outputs", "inputs", "norm", "gram"])
 @pytest.mark.parametrize("split", [{"devices": 1}, {"devices": 2, "split": "seeds"}])
 def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce, split):
-    fields = {"workload": "linear", "points": 4, "sizes": {"p": 4, "o": 6}, "api": "shard_map", "storage": "host", "block": 2}
+    fields = {
+        "workload": "linear",
+        "points": 4,
+        "sizes": {"p": 4, "o": 6},
+        "api": "shard_map",
+        "storage": "host",
+        "block": 2,
+    }
     case = workload.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
-    one = compile_case.compile_case(case, built, jax.devices()[: case.devices], compile_case.CompileSettings(), sizes)
+    one = compile_case.compile_case(
+        case, built, jax.devices()[: case.devices], compile_case.CompileSettings(), sizes
+    )
     ask, _ = compile_case.make_runner(one)
     assert host_offload.result_bytes(case, built, sizes) == ask().nbytes
 
@@ -414,7 +524,13 @@ def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce,
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_record_says_the_compulsory_bytes_of_a_device(more, devices):
     """The inputs read once and the result written once, however often a program runs for it."""
-    fields = {"workload": "rbf", "variant": "squared", "points": 12, "sizes": {"d": 3, "m": 11}, "api": "shard_map"}
+    fields = {
+        "workload": "rbf",
+        "variant": "squared",
+        "points": 12,
+        "sizes": {"d": 3, "m": 11},
+        "api": "shard_map",
+    }
     record = run(fields | {"devices": devices} | more)
     numbers = 12 * 3 // devices + 11 * 3 + 12 * 3 // devices  # the points, what they share, and the gradients
     assert record.status == "ok" and record.compulsory_bytes == numbers * (4 if more.get("dtype") else 8)

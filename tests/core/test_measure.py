@@ -45,7 +45,9 @@ def test_a_wild_call_stops_at_a_cap_and_says_which(monkeypatch):
 @pytest.mark.parametrize("most", [7, 8, 60])
 def test_no_number_of_samples_is_taken_in_fewer_turns_than_asked_for(monkeypatch, most):
     for seconds in ([1e-4], [1e-4, 3e-4]):
-        samples = sampled(Clock(monkeypatch, seconds).call, Sampling(least=7, most=most, seconds=0.01, warm_up=0.0))
+        samples = sampled(
+            Clock(monkeypatch, seconds).call, Sampling(least=7, most=most, seconds=0.01, warm_up=0.0)
+        )
         assert len(samples.turns) >= 3 and all(samples.turns) and len(samples.seconds) <= most
 
 
@@ -53,7 +55,9 @@ def test_no_number_of_samples_is_taken_in_fewer_turns_than_asked_for(monkeypatch
 def test_a_call_below_fifty_floors_is_made_so_often_in_a_sample_that_the_sample_is_not(monkeypatch, floor):
     samples = sampled(Clock(monkeypatch, [1e-4]).call, floor_seconds=floor)
     least = max(1, round(50 * floor / 1e-4))
-    assert least <= samples.calls_per_sample < 2 * least, "a power of two, so that two that are compared have the same"
+    assert least <= samples.calls_per_sample < 2 * least, (
+        "a power of two, so that two that are compared have the same"
+    )
     assert samples.seconds == pytest.approx([1e-4] * len(samples.seconds)), "a time is that of one call"
 
 
@@ -86,7 +90,9 @@ def test_every_turn_but_the_first_begins_with_a_call_that_does_not_count(monkeyp
 
 def test_processes_meet_before_the_first_sample_of_a_turn_and_after_every_sample(monkeypatch):
     met = []
-    samples = sampled(Clock(monkeypatch, [0.01]).call, gather=lambda values: met.append(len(values)) or [values])
+    samples = sampled(
+        Clock(monkeypatch, [0.01]).call, gather=lambda values: met.append(len(values)) or [values]
+    )
     turns = "".join(map(str, met)).partition("2")
     assert met.count(2) == len(samples.seconds)
     assert turns[0].endswith("1") and met.count(1) >= len(samples.turns) + 2, (
@@ -96,6 +102,8 @@ def test_processes_meet_before_the_first_sample_of_a_turn_and_after_every_sample
 
 def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
     turn = itertools.count()
-    samples = sampled(Clock(monkeypatch, [0.01]).call, disturbed=lambda: lambda: ["foreign_load"] if next(turn) == 1 else [])
+    samples = sampled(
+        Clock(monkeypatch, [0.01]).call, disturbed=lambda: lambda: ["foreign_load"] if next(turn) == 1 else []
+    )
     assert samples.marked == {"foreign_load": [1]}
     assert len(samples.seconds) == sum(samples.turns)

@@ -72,7 +72,9 @@ def of_tree(params, x):
 
 
 def scalar(function):
-    return lambda **named: jnp.sum(jnp.concatenate([a.reshape(-1) for a in jax.tree.leaves(function(**named))]) ** 2)
+    return lambda **named: jnp.sum(
+        jnp.concatenate([a.reshape(-1) for a in jax.tree.leaves(function(**named))]) ** 2
+    )
 
 
 def by_hand(function, inputs, argument):
@@ -80,9 +82,12 @@ def by_hand(function, inputs, argument):
 
     def derivative(**named):
         axes = tuple(0 if name in inputs else None for name in named)
-        one = lambda *args: jax.jacrev(lambda z: function(**dict(zip(named, args, strict=True)) | {argument: z}))(  # noqa: E731
-            dict(zip(named, args, strict=True))[argument]
-        )
+
+        def one(*args):
+            return jax.jacrev(lambda z: function(**dict(zip(named, args, strict=True)) | {argument: z}))(
+                dict(zip(named, args, strict=True))[argument]
+            )
+
         return jax.vmap(one, axes)(*named.values())
 
     return derivative
@@ -136,7 +141,9 @@ def why_not(**fields):
 def result(**fields):
     """A derivative, (points, outputs, inputs), as the program of a case gives it."""
     case, built = completed(**fields)
-    one = compile_case.compile_case(case, built, jax.devices()[: case.devices], compile_case.CompileSettings())
+    one = compile_case.compile_case(
+        case, built, jax.devices()[: case.devices], compile_case.CompileSettings()
+    )
     ask, collect = compile_case.make_runner(one)
     return np.array(collect(ask()))
 
@@ -200,7 +207,9 @@ def test_every_reduction_of_a_pytree_is_that_of_its_leaves(twins, reduce, mode):
         if reduce == "points":
             return
         tree = result(workload="of_tree", **fields, wrt="params")
-        np.testing.assert_allclose(tree, result(workload="plain", **fields | {"mode": "jacrev"}, wrt="w+b+s+t"), rtol=1e-12)
+        np.testing.assert_allclose(
+            tree, result(workload="plain", **fields | {"mode": "jacrev"}, wrt="w+b+s+t"), rtol=1e-12
+        )
     elif fits(fields, "w+b+s+t"):
         same(fields)
     else:
@@ -221,7 +230,9 @@ def test_a_hessian_by_a_pytree_is_that_by_its_leaves(twins, mode, target):
 @pytest.mark.parametrize("mode", [*FIRST, "analytic", "value"])
 def test_the_derivative_by_a_pytree_is_checked_and_right(twins, mode):
     reduce = {"reduce": "outputs"} if mode == "grad_of_sum" else {}
-    made = record(workload="of_tree", wrt=None if mode == "value" else "params", mode=mode, api="jit", **reduce)
+    made = record(
+        workload="of_tree", wrt=None if mode == "value" else "params", mode=mode, api="jit", **reduce
+    )
     assert made.status == "ok", made.text
     assert made.error <= made.tolerance
     assert made.case.wrt == (None if mode == "value" else "params")
@@ -247,7 +258,9 @@ def test_without_wrt_a_sum_over_points_is_by_every_shared_input_and_the_rest_by_
 
 def test_leaves_that_are_integers_are_no_part_of_a_derivative_by_their_pytree(define):
     params = {"w": fixed(1, 3), "count": poisson(3.0)}
-    define("counted", Workload(lambda params: jnp.sum(params["w"] ** 2) * params["count"], {"params": params}))
+    define(
+        "counted", Workload(lambda params: jnp.sum(params["w"] ** 2) * params["count"], {"params": params})
+    )
     case, built = completed(workload="counted", mode="jacrev")
     assert case.wrt == "params" and built.names == ("params.w",)
     assert record(workload="counted", mode="jacrev", api="jit").status == "ok"
@@ -274,7 +287,9 @@ def test_a_reference_takes_pytrees_and_is_what_a_result_is_compared_with(define)
         return of
 
     for factor, status in ((1.0, "ok"), (1.1, "failed")):
-        define(status, Workload(function, {"x": X}, {"params": params}, "params", reference=reference(factor)))
+        define(
+            status, Workload(function, {"x": X}, {"params": params}, "params", reference=reference(factor))
+        )
         made = record(workload=status, mode="jacrev", api="jit")
         assert made.status == status and (made.reason or "wrong_answer") == "wrong_answer", made.text
 
@@ -283,20 +298,30 @@ def test_a_hessian_written_by_hand_may_be_the_pytree_that_jax_returns(define):
     f = scalar(of_tree)
     second = lambda _: pytest.fail("not compared here")  # noqa: E731
     hessian = lambda params, x: jax.vmap(lambda z: jax.hessian(lambda p: f(params=p, x=z))(params))(x)  # noqa: E731
-    define("second", Workload(f, {"x": X}, {"params": PARAMS}, "params", whole_modes={"analytic": hessian}, second=second))
+    define(
+        "second",
+        Workload(f, {"x": X}, {"params": PARAMS}, "params", whole_modes={"analytic": hessian}, second=second),
+    )
     tree = result(workload="second", mode="analytic", target="hessian", api="jit")
     assert tree.shape == (4, 25, 25)
-    np.testing.assert_allclose(tree, result(workload="second", mode="fwd_over_rev", target="hessian", api="jit"), rtol=1e-10)
+    np.testing.assert_allclose(
+        tree, result(workload="second", mode="fwd_over_rev", target="hessian", api="jit"), rtol=1e-10
+    )
 
 
 def test_a_gradient_of_a_sum_over_points_written_by_hand_may_be_a_pytree(define):
     total = lambda params, x: jnp.sum(jax.vmap(lambda z: scalar(of_tree)(params=params, x=z))(x))  # noqa: E731
     by_hand = {"vmap_grad": lambda params, x: jax.grad(total)(params, x)}
-    define("loss", Workload(scalar(of_tree), {"x": X}, {"params": PARAMS}, "params", "points", whole_modes=by_hand))
+    define(
+        "loss",
+        Workload(scalar(of_tree), {"x": X}, {"params": PARAMS}, "params", "points", whole_modes=by_hand),
+    )
     for layout in ("jit", "points", "data"):
         tree = result(workload="loss", mode="vmap_grad", **LAYOUTS[layout])
         assert tree.shape == (2 if layout == "data" else 1, 1, 25)
-        np.testing.assert_allclose(tree, result(workload="loss", mode="jacrev", **LAYOUTS[layout]), rtol=1e-12)
+        np.testing.assert_allclose(
+            tree, result(workload="loss", mode="jacrev", **LAYOUTS[layout]), rtol=1e-12
+        )
 
 
 OUTPUTS = {
@@ -319,7 +344,9 @@ def test_a_function_may_return_a_pytree_whose_leaves_follow_each_other(define, n
         if mode == "value" and layout == "both":  # it has no seeds to cut
             continue
         fields = LAYOUTS[layout] | {"mode": mode}
-        np.testing.assert_array_equal(result(workload="tupled", **fields), result(workload="joined", **fields))
+        np.testing.assert_array_equal(
+            result(workload="tupled", **fields), result(workload="joined", **fields)
+        )
     whole = {"mode": "value", "batch": "whole", "api": "jit"}
     np.testing.assert_array_equal(result(workload="tupled", **whole), result(workload="joined", **whole))
     assert record(workload="tupled", mode="jacrev", api="jit").status == "ok"
@@ -342,40 +369,76 @@ def a_workload(**fields):
 
 
 LINES = {
-    "an array": ({"points": {"x": np.zeros((2, 3))}}, r"input 'x' of 'mine' is a NumPy array of shape \(2, 3\)"),
-    "an array of JAX": ({"shared": {"c": jnp.ones(2)}}, r"input 'c' of 'mine' is an array of shape \(2,\).*: write a Draw"),
-    "a number": ({"shared": {"c": 3.5}}, r"input 'c' of 'mine' is the number 3.5: write a Draw, such as normal\(3\)"),
+    "an array": (
+        {"points": {"x": np.zeros((2, 3))}},
+        r"input 'x' of 'mine' is a NumPy array of shape \(2, 3\)",
+    ),
+    "an array of JAX": (
+        {"shared": {"c": jnp.ones(2)}},
+        r"input 'c' of 'mine' is an array of shape \(2,\).*: write a Draw",
+    ),
+    "a number": (
+        {"shared": {"c": 3.5}},
+        r"input 'c' of 'mine' is the number 3.5: write a Draw, such as normal\(3\)",
+    ),
     "a truth value": ({"shared": {"c": True}}, "input 'c' of 'mine' is True"),
     "None": ({"points": {"x": None}}, "input 'x' of 'mine' is None"),
     "a text": ({"points": {"x": "normal"}}, "input 'x' of 'mine' is the text 'normal'"),
-    "a function": ({"points": {"x": normal}}, r"is the function normal: write a Draw.*; call it with the shape"),
+    "a function": (
+        {"points": {"x": normal}},
+        r"is the function normal: write a Draw.*; call it with the shape",
+    ),
     "a shape": ({"points": {"x": (3, 4)}}, "input 'x.0' of 'mine' is the number 3"),
     "an empty dict": ({"shared": {"params": {}}}, "input 'params' of 'mine' is an empty dict"),
-    "a leaf that is an array": ({"shared": {"p": {"a": [X, np.ones(2)]}}}, "input 'p.a.1' of 'mine' is a NumPy array"),
+    "a leaf that is an array": (
+        {"shared": {"p": {"a": [X, np.ones(2)]}}},
+        "input 'p.a.1' of 'mine' is a NumPy array",
+    ),
     "an unregistered dataclass": (
         {"shared": {"p": dataclasses.make_dataclass("Loose", ["w"])(X)}},
         "input 'p' of 'mine' is an instance of Loose.*register_dataclass",
     ),
-    "no mapping": ({"points": X}, "points of 'mine' must be a mapping from input names.*not an instance of Draw"),
+    "no mapping": (
+        {"points": X},
+        "points of 'mine' must be a mapping from input names.*not an instance of Draw",
+    ),
     "a list": ({"points": [X]}, "points of 'mine' must be a mapping"),
     "no shared inputs": ({"shared": None}, "shared of 'mine' must be a mapping.*not None"),
     "a name that is no keyword": ({"points": {"a b": X}}, "input 'a b' of 'mine' must have a name such as"),
     "a name that is a number": ({"points": {1: X}}, "input 1 of 'mine' must have a name"),
     "a joined name": ({"shared": {"p": {"a+b": X}}}, r"input 'p.a\+b' of 'mine' has '\+' in its name"),
-    "a path twice": ({"shared": {"p": {"a": {"b": X}, "a.b": X}}}, "two leaves of input 'p' of 'mine'.*'p.a.b'"),
+    "a path twice": (
+        {"shared": {"p": {"a": {"b": X}, "a.b": X}}},
+        "two leaves of input 'p' of 'mine'.*'p.a.b'",
+    ),
     "per point and shared": ({"points": {"p": {"a": X}}, "shared": {"p": X}}, "both per point and shared: p"),
     "no function": ({"function": 3}, "function of 'mine' must be a function, not the number 3"),
-    "a reference that is none": ({"reference": np.zeros(2)}, "reference of 'mine' must be a function, not a NumPy array"),
+    "a reference that is none": (
+        {"reference": np.zeros(2)},
+        "reference of 'mine' must be a function, not a NumPy array",
+    ),
     "no mode": ({"whole_modes": {"analytical": len}}, "unknown mode in whole_modes of 'mine' 'analytical'"),
     "modes that are none": ({"whole_modes": len}, "whole_modes of 'mine' must be a mapping"),
     "wrt as a tuple": ({"wrt": ("x",)}, "wrt of 'mine' must be names joined by"),
     "wrt twice": ({"shared": {"p": {"a": X}}, "wrt": "p.a+p"}, "names an input twice"),
     "wrt of no leaf": ({"shared": {"p": {"a": X}}, "wrt": "p.b"}, "'p.b': choose from x, p, p.a"),
-    "an integer output": ({"function": lambda x: {"y": x, "n": jnp.arange(2)}}, "returns numbers of dtype int.*output 'n'"),
+    "an integer output": (
+        {"function": lambda x: {"y": x, "n": jnp.arange(2)}},
+        "returns numbers of dtype int.*output 'n'",
+    ),
     "a text as output": ({"function": lambda x: (x, "y")}, "'mine' returns the text 'y' as output '1'"),
-    "a complex output": ({"function": lambda x: (x, x * 1j)}, "returns numbers of dtype complex128 as output '1'"),
-    "no output": ({"function": lambda x: None}, "the function of 'mine' returns None: it must return an array"),
-    "an integer": ({"function": lambda x: jnp.argmax(x)}, "must return an array of real numbers.*not numbers of dtype int"),
+    "a complex output": (
+        {"function": lambda x: (x, x * 1j)},
+        "returns numbers of dtype complex128 as output '1'",
+    ),
+    "no output": (
+        {"function": lambda x: None},
+        "the function of 'mine' returns None: it must return an array",
+    ),
+    "an integer": (
+        {"function": lambda x: jnp.argmax(x)},
+        "must return an array of real numbers.*not numbers of dtype int",
+    ),
 }
 
 
@@ -392,10 +455,15 @@ def test_a_batch_or_a_derivative_of_the_wrong_form_is_refused_by_name(define):
     modes = {"analytic": lambda params, x: [jnp.ones((4, 5)), jnp.ones((4, 7))]}
     whole = lambda params, x: (jnp.sum(x), jnp.ones(4))  # noqa: E731
     define("mine", Workload(of_tree, {"x": X}, {"params": PARAMS}, "params", whole=whole, whole_modes=modes))
-    with pytest.raises(Refusal, match=r"whole of 'mine' returns arrays of shapes \(\), \(4,\): all of them must lead"):
+    with pytest.raises(
+        Refusal, match=r"whole of 'mine' returns arrays of shapes \(\), \(4,\): all of them must lead"
+    ):
         completed(workload="mine", mode="value", batch="whole")
     made = record(workload="mine", mode="analytic", api="jit")
-    assert made.status == "failed" and "analytic of 'mine' returns (4, 5), (4, 7), which are no blocks" in made.text
+    assert (
+        made.status == "failed"
+        and "analytic of 'mine' returns (4, 5), (4, 7), which are no blocks" in made.text
+    )
 
 
 def test_a_shape_is_given_as_sizes_or_as_one_tuple():
@@ -412,14 +480,23 @@ SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zer
 @pytest.mark.parametrize("sizes", SIZES, ids=repr)
 @pytest.mark.parametrize("name", ["normal", "uniform", "Draw"])
 def test_a_size_that_is_none_is_refused_when_it_is_written(name, sizes):
-    of = {"normal": normal, "uniform": uniform, "Draw": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows)}[name]
-    with pytest.raises(Refusal, match=rf"the sizes of {name}\(...\) must be integers, zero or more, not ") as refusal:
+    of = {
+        "normal": normal,
+        "uniform": uniform,
+        "Draw": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows),
+    }[name]
+    with pytest.raises(
+        Refusal, match=rf"the sizes of {name}\(...\) must be integers, zero or more, not "
+    ) as refusal:
         of(*sizes)
     assert "\n" not in str(refusal.value)
 
 
 BAD_NUMBERS = {
-    "low above high": (lambda: uniform(3, low=2.0), "low of uniform.* must be less than high, not low=2.0 and high=1.0"),
+    "low above high": (
+        lambda: uniform(3, low=2.0),
+        "low of uniform.* must be less than high, not low=2.0 and high=1.0",
+    ),
     "a text": (lambda: uniform(3, high="two"), "high of uniform.* must be a finite number, not 'two'"),
     "infinite": (lambda: normal(3, mean=math.inf), "mean of normal.* must be a finite number, not inf"),
     "not a number": (lambda: normal(3, deviation=None), "deviation of normal.* must be a finite number"),
@@ -467,11 +544,21 @@ def workload(case):
     k = case.sizes["k"]
     return Workload(model, points={"x": normal(k)}, shared={"params": {"w": normal((k + 1, k)), "b": SHIFT}}, wrt="params")
 """
-ONE = ("study=function", "workload=arm7", "api=jit", "devices=1", "points=4", "sampling.least=3", "sampling.most=3")
+ONE = (
+    "study=function",
+    "workload=arm7",
+    "api=jit",
+    "devices=1",
+    "points=4",
+    "sampling.least=3",
+    "sampling.most=3",
+)
 
 
 @pytest.mark.process
-def test_the_command_differentiates_by_a_pytree_and_refuses_what_is_none_in_one_line(scaling_command, tmp_path):
+def test_the_command_differentiates_by_a_pytree_and_refuses_what_is_none_in_one_line(
+    scaling_command, tmp_path
+):
     (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", "normal(k + 1)"))
     done = scaling_command(["run", *ONE, "mode=[jacfwd,jacrev]", "wrt=[null,params.w+x]"])
     assert done.returncode == 0, done.stderr
@@ -527,7 +614,9 @@ def huge(define):
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anything_is_allocated(huge, name, monkeypatch):
+def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anything_is_allocated(
+    huge, name, monkeypatch
+):
     monkeypatch.setattr(run_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed"))
     monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-6)
     fields = {"workload": "huge", "dtype": "float32"} | HUGE[name]
@@ -545,7 +634,9 @@ def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anyt
 def test_steps_are_the_same_whether_listed_or_counted():
     for points, block, seeds, chunk in itertools.product((1, 5, 6), (1, 2, 5), (1, 4, 7), (1, 3, 4)):
         block, chunk = min(block, points), min(chunk, seeds)
-        steps = host_offload.OffloadSteps(host_offload.BlockStarts(points, block), host_offload.BlockStarts(seeds, chunk))
+        steps = host_offload.OffloadSteps(
+            host_offload.BlockStarts(points, block), host_offload.BlockStarts(seeds, chunk)
+        )
         listed = [
             (max(0, min(p, points - block)), max(0, min(s, seeds - chunk)))
             for p in range(0, points, block)
@@ -597,6 +688,8 @@ def test_a_plan_of_cases_beyond_counting_plans_the_others(scaling_command, tmp_p
     assert done.returncode == 0, done.stderr + done.stdout
     for made in plans(tmp_path):
         small = made.case.sizes["n"] == 3
-        assert (made.status, made.reason) == (("planned", None) if small else ("skipped", "too_large")), made.text
+        assert (made.status, made.reason) == (("planned", None) if small else ("skipped", "too_large")), (
+            made.text
+        )
         assert small or re.search("needs .* a device has|Unable to allocate", made.text), made.text
     assert len(plans(tmp_path)) == 8

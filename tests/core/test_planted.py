@@ -16,7 +16,10 @@ pytestmark = pytest.mark.thin(25, "contract")
 SAMPLE = [case for case in cases.HARD if case.points * case.sizes["n"] <= 2**16][::3]
 RIGHT = list(right.RIGHT)[::8]
 LATER = "wrong after the first call only"
-WHOLE = [*attempts.whole_attempts()[::9], *[each for each in attempts.whole_attempts() if each.kind == LATER][:1]]
+WHOLE = [
+    *attempts.whole_attempts()[::9],
+    *[each for each in attempts.whole_attempts() if each.kind == LATER][:1],
+]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +28,9 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", TABLES)
 
 
-@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: f"{case.variant} {case.sizes['n']} {case.dtype} {case.mode}")
+@pytest.mark.parametrize(
+    "case", SAMPLE, ids=lambda case: f"{case.variant} {case.sizes['n']} {case.dtype} {case.mode}"
+)
 def test_an_error_planted_in_a_result_is_caught(case):
     outcome, asked = trial.run(trial.complete(case))
     assert outcome.status in ("ok", trial.NO_DIGITS), outcome
@@ -43,7 +48,9 @@ def test_an_error_planted_in_an_attempt_is_caught(whole):
 def test_a_right_derivative_is_not_refused(name):
     for case in right.cases(name):
         outcome = trial.run_right(case)[1]
-        assert outcome.status == "ok" or (outcome.status == trial.NO_DIGITS and not right.RIGHT[name].digits), outcome
+        assert outcome.status == "ok" or (
+            outcome.status == trial.NO_DIGITS and not right.RIGHT[name].digits
+        ), outcome
 
 
 def test_a_plant_that_its_dtype_cannot_resolve_is_not_planted():

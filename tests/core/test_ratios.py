@@ -99,7 +99,9 @@ def test_within_the_margin_nothing_is_ever_different():
 NOISES = {
     "normal": lambda generator, shape: generator.normal(size=shape),
     "heavy-tailed": lambda generator, shape: generator.standard_t(3, size=shape) / math.sqrt(3),
-    "now and then far off": lambda generator, shape: generator.normal(size=shape) / 2 + 4 * (generator.random(shape) < 0.1),
+    "now and then far off": lambda generator, shape: (
+        generator.normal(size=shape) / 2 + 4 * (generator.random(shape) < 0.1)
+    ),
 }
 
 
@@ -109,7 +111,9 @@ def simulated(generator, noise, replicates, spread, together=0.0, slower=0, case
     scale = 0.03 * 10 ** generator.uniform(-0.5, 0.5, (cases, 1)) if spread else 0.03
     logs = scale * (math.sqrt(1 - together) * one(cases) + math.sqrt(together) * one(1))
     logs[:slower] += math.log(1.1)
-    return [ratios.student_ratio(processes(np.exp(row), "b"), processes([1.0] * replicates, "b")) for row in logs]
+    return [
+        ratios.student_ratio(processes(np.exp(row), "b"), processes([1.0] * replicates, "b")) for row in logs
+    ]
 
 
 def p_values(found, margin=0.0):
@@ -119,11 +123,18 @@ def p_values(found, margin=0.0):
 @pytest.mark.parametrize("together", [0.0, 0.5])
 @pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("noise", NOISES)
-def test_borrowed_variances_call_no_more_than_five_in_a_hundred_equal_cases_different(noise, spread, together):
+def test_borrowed_variances_call_no_more_than_five_in_a_hundred_equal_cases_different(
+    noise, spread, together
+):
     generator = np.random.default_rng(2)
     worlds = [simulated(generator, noise, 3 + i % 3, spread, together) for i in range(12)]
-    own, drawn = [p_values(found) for found in worlds], [p_values(ratios.moderate_variances(found)) for found in worlds]
-    assert np.mean(np.array(drawn) < 0.05) <= max(0.06, np.mean(np.array(own) < 0.05) + 0.02)  # all have their luck in common
+    own, drawn = (
+        [p_values(found) for found in worlds],
+        [p_values(ratios.moderate_variances(found)) for found in worlds],
+    )
+    assert np.mean(np.array(drawn) < 0.05) <= max(
+        0.06, np.mean(np.array(own) < 0.05) + 0.02
+    )  # all have their luck in common
     assert np.mean([(stats.false_discovery_control(p) < 0.05).mean() for p in drawn]) <= 0.05
 
 
@@ -134,11 +145,16 @@ def test_cases_that_share_all_their_luck_know_no_more_than_one(spread):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("replicates, spread, least", [(3, False, 0.3), (3, True, 0.2), (5, False, 0.1), (5, True, 0.05)])
+@pytest.mark.parametrize(
+    "replicates, spread, least", [(3, False, 0.3), (3, True, 0.2), (5, False, 0.1), (5, True, 0.05)]
+)
 def test_borrowed_variances_find_more_with_few_replicates(noise, replicates, spread, least):
     generator, worlds = np.random.default_rng(5), range(6)
     found = [simulated(generator, noise, replicates, spread, slower=200) for _ in worlds]
-    own, drawn = (np.mean([p_values(draw(each), 0.01) < 0.01 for each in found]) for draw in (list, ratios.moderate_variances))
+    own, drawn = (
+        np.mean([p_values(draw(each), 0.01) < 0.01 for each in found])
+        for draw in (list, ratios.moderate_variances)
+    )
     assert drawn >= own + least
 
 
@@ -147,7 +163,11 @@ def test_nothing_is_borrowed_from_few_cases_nor_by_what_cannot_be_decided():
     assert ratios.moderate_variances(found) == found
     single = ratios.student_ratio([process([1.0] * 9)], [process([2.0] * 9)])
     drawn = ratios.moderate_variances([single, *found, *found])
-    assert drawn[0] == single and drawn[1].freedom > found[0].freedom and drawn[1].value == pytest.approx(found[0].value)
+    assert (
+        drawn[0] == single
+        and drawn[1].freedom > found[0].freedom
+        and drawn[1].value == pytest.approx(found[0].value)
+    )
 
 
 def test_the_inverse_of_the_trigamma_function_is_its_inverse():

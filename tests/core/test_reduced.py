@@ -35,17 +35,25 @@ def by_hand(how, J, x):
     if how in ("inputs", "vector"):
         weight = np.ones_like(x) if how == "inputs" else x
         return np.array(
-            [[[sum(j[o, a] * w[a] for a in range(inputs))] for o in range(outputs)] for j, w in zip(J, weight, strict=True)]
+            [
+                [[sum(j[o, a] * w[a] for a in range(inputs))] for o in range(outputs)]
+                for j, w in zip(J, weight, strict=True)
+            ]
         )
     if how == "norm":
         return np.array([[[sum(j[o, a] ** 2 for o, a in entries)]] for j in J])
-    pairs = [[[sum(j[o, a] * j[o, b] for o in range(outputs)) for b in range(inputs)] for a in range(inputs)] for j in J]
+    pairs = [
+        [[sum(j[o, a] * j[o, b] for o in range(outputs)) for b in range(inputs)] for a in range(inputs)]
+        for j in J
+    ]
     return np.array(pairs)
 
 
 def jacobians(generator, kind="full"):
     """Random ones: of all sizes, with zeros, with a column of zeros, or whose sums cancel; and the points' own inputs."""
-    J = generator.standard_normal((POINTS, OUTPUTS, INPUTS)) * 10.0 ** generator.uniform(-3, 3, (POINTS, 1, INPUTS))
+    J = generator.standard_normal((POINTS, OUTPUTS, INPUTS)) * 10.0 ** generator.uniform(
+        -3, 3, (POINTS, 1, INPUTS)
+    )
     if kind == "sparse":
         J *= generator.random(J.shape) < 0.3
     if kind == "a column of zeros":
@@ -78,7 +86,11 @@ def test_entries_that_are_rounded_move_no_result_by_more_than_its_size_allows(ho
             floor = generator.choice([0.0, 50.0], POINTS)
             least = np.maximum(np.abs(J), floor[:, None, None])
             axes = 2 if how is None else (1, 2)
-            s = least if how in ("outputs", "inputs", "vector", "points") else least.max(axis=axes, keepdims=True)
+            s = (
+                least
+                if how in ("outputs", "inputs", "vector", "points")
+                else least.max(axis=axes, keepdims=True)
+            )
             off = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
             aligned = entry * s * np.where(J < 0, -1.0, 1.0)  # every rounding in the direction that hurts
             want, size = reduce_jacobians(how, Jacobians(J), rounding, floor, x)
@@ -91,7 +103,9 @@ def test_entries_that_are_rounded_move_no_result_by_more_than_its_size_allows(ho
 def test_a_sum_in_float32_term_by_term_stays_within_the_table(how):
     generator = np.random.default_rng(3)
     outputs, inputs = 300, 5 if how == "gram" else 700
-    J = np.abs(generator.standard_normal((2, outputs, inputs))).astype(np.float32)  # positive: the worst for a running sum
+    J = np.abs(generator.standard_normal((2, outputs, inputs))).astype(
+        np.float32
+    )  # positive: the worst for a running sum
     x = np.abs(generator.standard_normal((2, inputs))).astype(np.float32)
     running = lambda terms: np.cumsum(terms, axis=-1, dtype=np.float32)[..., -1]  # noqa: E731
     got = {

@@ -40,7 +40,9 @@ def results(tmp_path, *more):
     return tmp_path.joinpath("results", "mine", *more)
 
 
-def test_each_replicate_is_a_fresh_process_and_more_of_them_can_be_added_later(mine, scaling_command, tmp_path):
+def test_each_replicate_is_a_fresh_process_and_more_of_them_can_be_added_later(
+    mine, scaling_command, tmp_path
+):
     words = mine()
     assert scaling_command(words).returncode == 0
     done = scaling_command([*words, "replicates=3"])
@@ -50,7 +52,9 @@ def test_each_replicate_is_a_fresh_process_and_more_of_them_can_be_added_later(m
     assert sorted(r.replicate for r in records) == [0, 0, 1, 1, 2, 2]
     assert len(list(results(tmp_path).glob("*.jsonl"))) == 3, "a process writes a file of its own"
     blocks = {r.block for r in records}
-    assert len(blocks) == 3 and all(len({r.key for r in records if r.block == block}) == 2 for block in blocks)
+    assert len(blocks) == 3 and all(
+        len({r.key for r in records if r.block == block}) == 2 for block in blocks
+    )
     assert "0 cases to run, 6 done before" in scaling_command([*words, "replicates=3"]).stdout
 
 
@@ -76,7 +80,10 @@ def test_an_error_of_one_process_while_sampling_ends_the_case_at_once(mine, scal
 
 
 def test_a_persons_own_compilation_cache_hides_nothing(mine, scaling_command, tmp_path):
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     (tmp_path / "cache").mkdir()
     assert scaling_command(mine(mode="jacfwd"), env=cache).returncode == 0
     assert list((tmp_path / "cache").iterdir()) == []
@@ -102,7 +109,9 @@ def test_fresh_compilations_are_nested_above_the_samples(mine, scaling_command, 
 
 
 @pytest.mark.quiet
-def test_a_warm_compilation_cache_saves_most_of_compiling_and_nothing_of_the_time(mine, scaling_command, tmp_path):
+def test_a_warm_compilation_cache_saves_most_of_compiling_and_nothing_of_the_time(
+    mine, scaling_command, tmp_path
+):
     assert scaling_command(mine(mode="jacfwd", cache="[null, cold, warm]")).returncode == 0
     of = {r.case.cache: r for r in load(results(tmp_path)).records}
     assert {r.status for r in of.values()} == {"ok"} and set(of) == {None, "cold", "warm"}
@@ -123,7 +132,10 @@ def test_a_revision_is_measured_in_turns_with_what_is_here(mine, scaling_command
     [beside] = results(tmp_path).glob("versus-commit-*")
     ours, theirs = load(results(tmp_path)).records, load(beside).records
     assert {(r.key, r.replicate, r.block) for r in ours} == {(r.key, r.replicate, r.block) for r in theirs}
-    digests = {r.environment["workload_digest"] for r in ours}, {r.environment["workload_digest"] for r in theirs}
+    digests = (
+        {r.environment["workload_digest"] for r in ours},
+        {r.environment["workload_digest"] for r in theirs},
+    )
     assert len(digests[0]) == len(digests[1]) == 1 and digests[0] != digests[1]
     again = scaling_command([*words, "replicates=2"])
     assert "0 cases to run, 2 done before" in again.stdout
@@ -139,7 +151,9 @@ def test_two_sides_are_compared_over_five_pairs_unless_another_number_is_given(m
         assert f"\n{pairs} to run" in scaling_command([*words, *more]).stdout
 
 
-def test_a_module_in_a_folder_that_is_on_the_path_comes_from_the_revision_too(mine, scaling_command, tmp_path):
+def test_a_module_in_a_folder_that_is_on_the_path_comes_from_the_revision_too(
+    mine, scaling_command, tmp_path
+):
     words = [*mine(mode="jacfwd"), "versus=commit:HEAD", "replicates=1"]
     (tmp_path / "src").mkdir()
     module = (tmp_path / "mine.py").rename(tmp_path / "src" / "mine.py")
@@ -153,7 +167,9 @@ def test_a_module_in_a_folder_that_is_on_the_path_comes_from_the_revision_too(mi
     assert here.environment["workload_digest"] != there.environment["workload_digest"]
 
 
-def test_flags_that_the_other_side_does_not_know_are_refused_before_anything_is_made(mine, scaling_command, tmp_path):
+def test_flags_that_the_other_side_does_not_know_are_refused_before_anything_is_made(
+    mine, scaling_command, tmp_path
+):
     done = scaling_command([*mine(mode="jacfwd"), "versus=xla:--xla_no_such_flag=1"])
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "cannot run a worker" in done.stderr and not results(tmp_path).exists()

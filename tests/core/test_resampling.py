@@ -27,7 +27,10 @@ def processes(generator, levels, samples=15, noise=0.02, block=None, jobs=()):
     """A process for each level (a logarithm), its samples scattered around it; `jobs` names the job of each."""
     scatter = noise * generator.normal(size=(len(levels), samples))
     named = [*jobs, *[None] * len(levels)]
-    return [process(np.exp(level + row), i, block, named[i]) for i, (level, row) in enumerate(zip(levels, scatter, strict=True))]
+    return [
+        process(np.exp(level + row), i, block, named[i])
+        for i, (level, row) in enumerate(zip(levels, scatter, strict=True))
+    ]
 
 
 def held(draw, estimate=resampling.bootstrap_ratio, runs=RUNS, seed=1):
@@ -42,7 +45,9 @@ def held(draw, estimate=resampling.bootstrap_ratio, runs=RUNS, seed=1):
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
 @pytest.mark.parametrize("between, noise", [(0.03, 0.01), (0.005, 0.05)])
-def test_of_several_processes_the_interval_holds_the_ratio_of_all_that_there_might_have_been(count, between, noise):
+def test_of_several_processes_the_interval_holds_the_ratio_of_all_that_there_might_have_been(
+    count, between, noise
+):
     one = lambda g: processes(g, between * g.normal(size=count), noise=noise)  # noqa: E731
     often, half = held(lambda g: (one(g), one(g)))
     plain, _ = held(lambda g: (one(g), one(g)), percentiles)
@@ -62,7 +67,9 @@ def percentiles(top, bottom):
 
 def test_of_two_processes_a_side_the_interval_is_as_wide_as_students():
     top, bottom = [1.1, 1.3], [1.0, 1.05]
-    found = resampling.bootstrap_ratio(*([process([m] * 9, i) for i, m in enumerate(side)] for side in (top, bottom)))
+    found = resampling.bootstrap_ratio(
+        *([process([m] * 9, i) for i, m in enumerate(side)] for side in (top, bottom))
+    )
     wanted = stats.ttest_ind(np.log(top), np.log(bottom), equal_var=False).confidence_interval()
     assert np.log([found.low, found.high]) == pytest.approx([wanted.low, wanted.high])
 
@@ -71,11 +78,17 @@ def test_of_two_processes_a_side_the_interval_is_as_wide_as_students():
 def test_processes_that_took_turns_are_compared_pair_by_pair(count):
     def draw(generator, blocks=("b", "b")):
         drift = 0.1 * generator.normal(size=count)
-        return [processes(generator, drift + 0.01 * generator.normal(size=count), noise=0.005, block=block) for block in blocks]
+        return [
+            processes(generator, drift + 0.01 * generator.normal(size=count), noise=0.005, block=block)
+            for block in blocks
+        ]
 
     often, half = held(draw)
     assert often >= 0.92
-    assert half < 0.5 * held(lambda g: draw(g, ("a", "b")))[1] and half < 0.5 * held(lambda g: draw(g, (None, None)))[1]
+    assert (
+        half < 0.5 * held(lambda g: draw(g, ("a", "b")))[1]
+        and half < 0.5 * held(lambda g: draw(g, (None, None)))[1]
+    )
 
 
 @pytest.mark.parametrize("samples", [6, 9, 15, 40])
@@ -99,11 +112,16 @@ def resembling(generator, samples, likeness):
     return [process(np.exp(0.02 * series))]
 
 
-@pytest.mark.parametrize("likeness, samples, least", [(0.3, 15, 0.9), (0.5, 30, 0.9), (0.7, 30, 0.87), (0.7, 100, 0.9)])
+@pytest.mark.parametrize(
+    "likeness, samples, least", [(0.3, 15, 0.9), (0.5, 30, 0.9), (0.7, 30, 0.87), (0.7, 100, 0.9)]
+)
 def test_samples_that_resemble_those_before_them_tell_less(likeness, samples, least):
     """A limit: ten samples each much like the one before are too few to see that; then the interval is too short."""
     often, half = held(lambda g: (resembling(g, samples, likeness), resembling(g, samples, likeness)))
-    assert often >= least and half > held(lambda g: (resembling(g, samples, 0.0), resembling(g, samples, 0.0)))[1]
+    assert (
+        often >= least
+        and half > held(lambda g: (resembling(g, samples, 0.0), resembling(g, samples, 0.0)))[1]
+    )
 
 
 @pytest.mark.parametrize("jobs, each", [(2, 3), (3, 3), (5, 2)])
@@ -111,7 +129,9 @@ def test_of_several_jobs_the_interval_is_one_between_jobs(jobs, each):
     def draw(generator, named=True):
         sides = []
         for name in ("top", "bottom"):
-            levels = np.repeat(0.03 * generator.normal(size=jobs), each) + 0.005 * generator.normal(size=jobs * each)
+            levels = np.repeat(0.03 * generator.normal(size=jobs), each) + 0.005 * generator.normal(
+                size=jobs * each
+            )
             names = [f"{name} {i // each}" for i in range(jobs * each)] if named else ()
             sides.append(processes(generator, levels, noise=0.005, jobs=names))
         return sides
@@ -137,7 +157,12 @@ def test_a_process_on_one_side_is_known_by_its_samples_and_several_on_the_other_
 def test_fresh_compilations_of_one_process_are_its_members():
     loose = process([1.0, 1.001] * 5 + [1.2, 1.201] * 5, further=(10,))
     tight = process([1.0, 1.001] * 5 + [1.0, 1.002] * 5, further=(10,))
-    assert resampling.bootstrap_ratio([loose], [tight]).high > 1.5 > 1.01 > resampling.bootstrap_ratio([tight], [tight]).high
+    assert (
+        resampling.bootstrap_ratio([loose], [tight]).high
+        > 1.5
+        > 1.01
+        > resampling.bootstrap_ratio([tight], [tight]).high
+    )
 
 
 def test_too_few_samples_have_no_interval():

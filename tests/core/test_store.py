@@ -30,13 +30,28 @@ JUNK = {
 
 
 def write(path, *lines):
-    path.write_bytes(b"".join(line if isinstance(line, bytes) else to_line(line).encode() + b"\n" for line in lines))
+    path.write_bytes(
+        b"".join(line if isinstance(line, bytes) else to_line(line).encode() + b"\n" for line in lines)
+    )
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path, make_record):
     records = [
-        make_record(devices=2, stop_reason="width", collectives={"all-reduce": 0}, passes=15, flops=1e6, started_at="2026-11-21"),
-        make_record("failed", reason="wrong_answer", text="point 3 is wrong \u2028 µ \x1b[31m\n\r\t", error=0.3, attempt=2),
+        make_record(
+            devices=2,
+            stop_reason="width",
+            collectives={"all-reduce": 0},
+            passes=15,
+            flops=1e6,
+            started_at="2026-11-21",
+        ),
+        make_record(
+            "failed",
+            reason="wrong_answer",
+            text="point 3 is wrong \u2028 µ \x1b[31m\n\r\t",
+            error=0.3,
+            attempt=2,
+        ),
         make_record("skipped", reason="no_digits", text='quotes " and \\', replicate=3),
     ]
     writer = store.Writer(tmp_path)
@@ -54,9 +69,17 @@ def test_a_record_is_one_line_of_strict_json_with_its_key(make_record):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_json_cannot_hold_is_never_written_as_such(make_record, bad):
-    line = to_line(make_record("failed", reason="not_finite", error=bad, flops=bad, environment={"deep": [{"load": bad}]}))
+    line = to_line(
+        make_record(
+            "failed", reason="not_finite", error=bad, flops=bad, environment={"deep": [{"load": bad}]}
+        )
+    )
     fields = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} was written"))
-    assert fields["error"] is None and fields["flops"] is None and fields["environment"]["deep"] == [{"load": None}]
+    assert (
+        fields["error"] is None
+        and fields["flops"] is None
+        and fields["environment"]["deep"] == [{"load": None}]
+    )
 
 
 @pytest.mark.parametrize("junk", JUNK)
@@ -130,7 +153,9 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
 )  # fmt: skip
 def test_a_line_that_is_almost_a_record_is_damaged(tmp_path, make_record, changed):
     good = make_record(points=9)
-    write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good)
+    write(
+        tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good
+    )
     records, damaged, _ = store.load(tmp_path)
     assert records == [good] and len(damaged) == 1
 
@@ -143,7 +168,11 @@ def test_a_field_of_any_wrong_type_never_stops_a_folder_from_being_read(tmp_path
     """Damaged or not: what is loaded can be asked for its identity, compared and sorted."""
     good = make_record(points=9, started_at="2026-11-21", environment={"cores": [0]})
     for status in ("ok", "failed"):
-        fields = json.loads(to_line(make_record(status, reason="error" if status == "failed" else None, started_at="2026-11-21")))
+        fields = json.loads(
+            to_line(
+                make_record(status, reason="error" if status == "failed" else None, started_at="2026-11-21")
+            )
+        )
         for value in WRONG_TYPES:
             write(tmp_path / "a.jsonl", json.dumps(fields | {field: value}).encode() + b"\n", good)
             records, damaged, _ = store.load(tmp_path)
@@ -233,7 +262,9 @@ def test_a_file_that_is_replaced_is_replaced_whole_or_not_at_all(tmp_path, monke
     assert store.read_json(path) == {"b": [2]}
     with pytest.raises(TypeError):
         store.write_json(path, {"c": object()})
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space"):
         store.write_json(path, {"d": 4})
     assert store.read_json(path) == {"b": [2]}
@@ -336,7 +367,11 @@ ABSURD = {
 def test_a_record_with_an_absurd_value_is_passed_over_with_a_line_that_names_it(name, tmp_path, make_record):
     good = make_record(points=9)
     for value in ABSURD[name]:
-        write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | {name: value}).encode() + b"\n", good)
+        write(
+            tmp_path / "a.jsonl",
+            json.dumps(json.loads(to_line(make_record())) | {name: value}).encode() + b"\n",
+            good,
+        )
         records, damaged, _ = store.load(tmp_path)
         assert records == [good] and len(damaged) == 1, value
         assert damaged[0].startswith("a.jsonl:1: ") and len(damaged[0]) < 200, value
@@ -361,7 +396,9 @@ def test_a_ceiling_without_what_makes_it_one_is_damaged(tmp_path, make_record):
 
 
 def test_what_no_program_could_read_again_is_never_written(make_record):
-    line = to_line(make_record("failed", reason="error", peak_bytes=10**30, environment={"deep": [10**400, -1e300]}))
+    line = to_line(
+        make_record("failed", reason="error", peak_bytes=10**30, environment={"deep": [10**400, -1e300]})
+    )
     fields = json.loads(line)
     assert fields["peak_bytes"] is None and fields["environment"]["deep"] == [None, None]
     assert from_line(line).peak_bytes is None
@@ -370,6 +407,11 @@ def test_what_no_program_could_read_again_is_never_written(make_record):
 def test_sizes_that_had_other_names_before_stand_apart(tmp_path, make_record):
     from scaling.analysis import findings
 
-    records = [make_record(sizes={name: size}, points=points) for name in "ab" for size in (3, 5) for points in (2, 4)]
+    records = [
+        make_record(sizes={name: size}, points=points)
+        for name in "ab"
+        for size in (3, 5)
+        for points in (2, 4)
+    ]
     write(tmp_path / "a.jsonl", *records)
     assert len(findings.read(tmp_path).timings) == len(records)

@@ -15,7 +15,9 @@ from scaling.core.settings import RunSettings
 from scaling.core.store import Writer, latest, load
 from scaling.core.worker_group import Variant, WorkerDied
 
-UNBOUND = RunSettings(bind=False)  # nothing is measured: cores that a study on this host holds are not waited for
+UNBOUND = RunSettings(
+    bind=False
+)  # nothing is measured: cores that a study on this host holds are not waited for
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
@@ -61,7 +63,14 @@ def run(tmp_path, some, baseline=None, settings=None, heard=None, between=None):
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Variant("other"), tmp_path / "other") if baseline else None
     supervise.run_schedule(
-        made, settings or UNBOUND, tmp_path, 0, (heard if heard is not None else []).append, other, None, between
+        made,
+        settings or UNBOUND,
+        tmp_path,
+        0,
+        (heard if heard is not None else []).append,
+        other,
+        None,
+        between,
     )
 
 
@@ -90,11 +99,17 @@ def test_what_else_is_to_be_done_is_done_when_every_case_that_was_begun_has_ende
     assert held == [(2, 2), (4, 4)]
 
 
-def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recorded_seed(monkeypatch, tmp_path):
+def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recorded_seed(
+    monkeypatch, tmp_path
+):
     logs = []
     for seed in (3, 3, 4):
         stage = Stage(monkeypatch, needs=lambda key, seat: 6)
-        run(tmp_path, items("jacfwd", "jacrev", "vmap_grad", "linearize"), settings=dataclasses.replace(UNBOUND, order_seed=seed))
+        run(
+            tmp_path,
+            items("jacfwd", "jacrev", "vmap_grad", "linearize"),
+            settings=dataclasses.replace(UNBOUND, order_seed=seed),
+        )
         logs.append([key for _, what, key in stage.log if what == "turn"])
     assert logs[0] == logs[1] != logs[2]
     assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
@@ -110,12 +125,18 @@ def test_both_sides_of_a_comparison_stop_together(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["prepare", "turn", "finish"])
-def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_in_a_fresh_process(what, monkeypatch, tmp_path):
+def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_in_a_fresh_process(
+    what, monkeypatch, tmp_path
+):
     some = items("jacfwd", "jacrev", "vmap_grad")
     victim = random.Random(1).choice(some).case.key
 
     def answers(seat, order, count):
-        return WorkerDied("killed", "was killed by signal 11") if order["do"] == what and order["key"] == victim else None
+        return (
+            WorkerDied("killed", "was killed by signal 11")
+            if order["do"] == what and order["key"] == victim
+            else None
+        )
 
     stage = Stage(monkeypatch, answers)
     heard = []
@@ -125,13 +146,18 @@ def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_
     assert (record.key, record.status, record.reason) == (victim, "failed", "killed")
     ended = {key for _, done, key in stage.log if done == "finish"} - {victim}
     assert ended == {item.case.key for item in some} - {victim}
-    assert sorted(event["key"] for event in heard if event["event"] == "end") == sorted(item.case.key for item in some)
+    assert sorted(event["key"] for event in heard if event["event"] == "end") == sorted(
+        item.case.key for item in some
+    )
 
 
 def test_a_death_on_one_side_does_not_keep_the_other_from_its_record(monkeypatch, tmp_path):
     [item] = items("jacfwd")
     stage = Stage(
-        monkeypatch, lambda seat, order, count: WorkerDied("killed", "") if seat == "other" and order["do"] == "turn" else None
+        monkeypatch,
+        lambda seat, order, count: (
+            WorkerDied("killed", "") if seat == "other" and order["do"] == "turn" else None
+        ),
     )
     run(tmp_path, [item], baseline=True)
     assert [r.reason for r in load(tmp_path / "other").records] == ["killed"]
@@ -153,7 +179,9 @@ def test_what_does_not_fit_beside_others_runs_again_by_itself(monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("what", ["prepare", "turn"])
-def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_both(what, monkeypatch, tmp_path):
+def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_both(
+    what, monkeypatch, tmp_path
+):
     some = items("jacfwd", "jacrev")
     shy = some[1].case.key
     blocks = {}
@@ -161,7 +189,11 @@ def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_bot
     def answers(seat, order, count):
         if order["do"] == "prepare":
             blocks[seat, order["key"]] = order["block"]
-        return {"event": "later"} if (seat, order["do"], order["key"], count) == ("other", what, shy, 1) else None
+        return (
+            {"event": "later"}
+            if (seat, order["do"], order["key"], count) == ("other", what, shy, 1)
+            else None
+        )
 
     stage = Stage(monkeypatch, answers)
     run(tmp_path, some, baseline=True)
@@ -172,7 +204,9 @@ def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_bot
     assert stage.seen["this", "prepare", shy] == 2 == stage.seen["other", "prepare", shy]
 
 
-def test_what_died_after_its_record_was_written_is_not_put_on_record_again(monkeypatch, tmp_path, make_record):
+def test_what_died_after_its_record_was_written_is_not_put_on_record_again(
+    monkeypatch, tmp_path, make_record
+):
     [item] = items("jacfwd")
     writer = Writer(tmp_path)
     blocks = []
@@ -181,7 +215,9 @@ def test_what_died_after_its_record_was_written_is_not_put_on_record_again(monke
         if order["do"] == "prepare":
             blocks.append(order["block"])
         if order["do"] == "finish":
-            written = make_record(workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1])
+            written = make_record(
+                workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1]
+            )
             assert written.key == item.case.key
             writer.append(written)
             return WorkerDied("killed", "was killed by signal 9")
@@ -204,7 +240,9 @@ def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monk
 
     monkeypatch.setattr(worker_group, "open_worker_group", seat)
     run(tmp_path, some, baseline=True)
-    assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {(item.case.key, "killed") for item in some}
+    assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {
+        (item.case.key, "killed") for item in some
+    }
     assert load(tmp_path).records == []
     assert all(stage.seen["this", "finish", item.case.key] == 1 for item in some)
 
@@ -234,7 +272,11 @@ def test_bigger_neighbours_of_what_ran_out_of_memory_are_skipped_and_smaller_one
 
     def answers(seat, order, count):
         full = order["key"] == some[0].case.key and order["do"] == "prepare"
-        return {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []} if full else None
+        return (
+            {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
+            if full
+            else None
+        )
 
     stage = Stage(monkeypatch, answers)
     run(tmp_path, some)

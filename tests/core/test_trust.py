@@ -19,7 +19,13 @@ pytestmark = pytest.mark.thin(2, "contract")
 FEW = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
 PROBLEMS = {
     "linear by seeds": {"workload": "linear", "points": 6, "sizes": {"p": 5, "o": 3}, "mode": "jacrev"},
-    "rbf summed": {"workload": "rbf", "points": 7, "sizes": {"m": 9, "d": 2}, "variant": "squared", "mode": "jacfwd"},
+    "rbf summed": {
+        "workload": "rbf",
+        "points": 7,
+        "sizes": {"m": 9, "d": 2},
+        "variant": "squared",
+        "mode": "jacfwd",
+    },
     "residual by both": {"workload": "residual", "points": 4, "wrt": "d+m", "mode": "linearize"},
     "poisson": {"workload": "poisson", "points": 11, "mode": "jacrev"},
 }
@@ -79,7 +85,9 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
-        monkeypatch.setattr(run_case, "make_waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5))
+        monkeypatch.setattr(
+            run_case, "make_waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5)
+        )
     process_cache.clear()
     process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
     record = run(case_of("poisson"))
@@ -90,7 +98,9 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
 def test_when_a_call_returns_its_outputs_are_there():
     """Without waiting they are not: the device is still at work."""
     x = jnp.ones((500, 500))
-    compiled = jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 500, x), x + 1]).lower(x).compile()
+    compiled = (
+        jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 500, x), x + 1]).lower(x).compile()
+    )
     wait = run_case.make_waiter(compiled(x))
     assert not all(leaf.is_ready() for leaf in compiled(x))
     assert all(leaf.is_ready() for leaf in wait(compiled(x)))
@@ -114,8 +124,14 @@ def test_every_input_that_matters_is_an_argument_of_the_compiled_program(name):
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
     traced = program.function.trace(*program.arguments.values())
-    _, used = jax.interpreters.partial_eval.dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars))
-    due = sum(x.size * x.dtype.itemsize for x, counts in zip(program.arguments.values(), used, strict=True) if counts)
+    _, used = jax.interpreters.partial_eval.dce_jaxpr(
+        traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars)
+    )
+    due = sum(
+        x.size * x.dtype.itemsize
+        for x, counts in zip(program.arguments.values(), used, strict=True)
+        if counts
+    )
     assert traced.lower().compile().memory_analysis().argument_size_in_bytes == due > 0
 
 
@@ -152,7 +168,9 @@ def test_every_output_is_waited_for(name):
     assert Output.waited == count
 
 
-def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_before_anything_is_allocated(monkeypatch):
+def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_before_anything_is_allocated(
+    monkeypatch,
+):
     from scaling.core import memory
 
     monkeypatch.setattr(memory, "available", lambda: 100)

@@ -30,9 +30,13 @@ MEASURED = {"scaling.options.host_monitor", "scaling.options.program.program_sta
 
 def loaded_by(**fields):
     """Return the modules of options and peers that a case loads in a process of its own, without those of every case."""
-    done = subprocess.run([sys.executable, "-c", RUN, json.dumps(fields)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(fields)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    others = {name for name in json.loads(done.stdout) if name.startswith(("scaling.options.", "scaling.peers."))}
+    others = {
+        name for name in json.loads(done.stdout) if name.startswith(("scaling.options.", "scaling.peers."))
+    }
     return {name for name in others - MEASURED if not name.startswith("scaling.options.program")}
 
 

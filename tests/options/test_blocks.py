@@ -44,7 +44,9 @@ def test_memory_that_grows_as_blocks_shrink_hides_nothing_that_fits():
 
 
 def test_where_neither_fits_one_point_is_taken_by_some_of_its_seeds():
-    assert found(lambda points, seeds, host: 1000 * (points - 1) + 100 * (seeds - 1) + 1, 500).blocks == Blocks(1, 5)
+    assert found(
+        lambda points, seeds, host: 1000 * (points - 1) + 100 * (seeds - 1) + 1, 500
+    ).blocks == Blocks(1, 5)
 
 
 def test_the_host_is_asked_only_where_the_device_cannot_and_the_case_lets_it():

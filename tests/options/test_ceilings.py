@@ -36,12 +36,17 @@ def cases(platform="cpu", **study):
 def small(case):
     """The same ceiling of fewer numbers, two points a device where one is not the point of it."""
     each = 1 if case.target in ("all_reduce", "collective", "call") else 2
-    return dataclasses.replace(case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=each * case.devices)
+    return dataclasses.replace(
+        case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=each * case.devices
+    )
 
 
 def run(case):
     return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[: case.devices], "cpu", ONCE
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}),
+        jax.devices()[: case.devices],
+        "cpu",
+        ONCE,
     )
 
 
@@ -51,8 +56,16 @@ def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases(
         here = {(target, *rest) for target, where, *rest in found if where == devices}
         products = {("matmul", dtype, precision) for dtype in DTYPES for precision in PRECISIONS}
         of_numbers = ["transcendental", "arithmetic", "division", "reduction"]
-        plain = ["copy", "transpose", "call", *of_numbers, *(["all_reduce", "collective"] if devices > 1 else [])]
-        others = {(target, "float32", "highest") for target in plain} | {(target, "float64", "highest") for target in of_numbers}
+        plain = [
+            "copy",
+            "transpose",
+            "call",
+            *of_numbers,
+            *(["all_reduce", "collective"] if devices > 1 else []),
+        ]
+        others = {(target, "float32", "highest") for target in plain} | {
+            (target, "float64", "highest") for target in of_numbers
+        }
         assert here == products | others
 
 
@@ -72,7 +85,9 @@ def test_an_empty_call_is_measured_through_every_api_that_the_cases_of_jax_use()
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("devices", [1, 2, 3, 7])
-def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_many_there_are(platform, devices):
+def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_many_there_are(
+    platform, devices
+):
     some = cases(platform, devices=devices)
     for case in some:
         assert workload.complete(case) == case, "nothing is left to the workload"
@@ -119,7 +134,9 @@ def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_i
         assert machine_peaks.peak_work(case) == counted[case.target]
     if case.dtype != "bfloat16":  # which a CPU converts on the way
         beside = 64 if case.target == "reduction" else 0  # where its sums begin, and a copy of those few
-        assert 0 <= record.hbm_bytes - record.argument_bytes - record.output_bytes <= beside, "one pass over its numbers"
+        assert 0 <= record.hbm_bytes - record.argument_bytes - record.output_bytes <= beside, (
+            "one pass over its numbers"
+        )
 
 
 WRONG = {  # what each may not leave out
@@ -136,7 +153,9 @@ WRONG = {  # what each may not leave out
 
 @pytest.mark.parametrize("target", WRONG)
 def test_a_ceiling_that_does_less_is_a_wrong_answer(target, monkeypatch):
-    case = small(next(case for case in cases(devices=2, dtype="float32", precision="highest") if case.target == target))
+    case = small(
+        next(case for case in cases(devices=2, dtype="float32", precision="highest") if case.target == target)
+    )
     built = workload.build(case)
     instead = {"whole_modes": {"value": WRONG[target]}} if built.whole_modes else {"function": WRONG[target]}
     monkeypatch.setattr(ceiling, "workload", lambda _: dataclasses.replace(built, **instead))

@@ -98,7 +98,9 @@ def test_a_gpu_tells_its_clocks_power_and_temperature_with_their_units(install):
 def test_a_gpu_is_throttled_by_power_and_heat_not_by_idleness_or_a_chosen_clock(install, reasons, words):
     install(Nvml(reasons))
     assert host_monitor.read_host("gpu", None)["gpus"][1]["throttle"] == words
-    assert ("throttled" in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))) == bool(words)
+    assert ("throttled" in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))) == bool(
+        words
+    )
     assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("cpu", None))
 
 
@@ -144,7 +146,9 @@ def test_what_a_library_does_not_know_is_none_and_the_rest_stays(install, withou
     assert {name for name in whole if whole[name] != part[name]} <= {field, "sm_mhz"}
 
 
-@pytest.mark.parametrize("library", [None, object(), Nvml(without=["nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"])])
+@pytest.mark.parametrize(
+    "library", [None, object(), Nvml(without=["nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"])]
+)
 def test_without_a_library_there_is_no_gpu_no_driver_and_no_exception(install, library):
     install(library)
     assert host_monitor.read_host("gpu", None)["gpus"] == []
@@ -182,7 +186,9 @@ def test_conditions_are_plain_values_and_on_a_cpu_of_the_bound_cores_alone(insta
      ({"cpuinfo": "processor\t: 1\nFeatures\t: fp asimd\n"}, [None, None]), ({}, [None, None])],
 )  # fmt: skip
 def test_the_clock_of_each_bound_core_is_told_or_none(monkeypatch, files, mhz):
-    monkeypatch.setattr(environment, "contents", lambda path: next((files[end] for end in files if path.endswith(end)), None))
+    monkeypatch.setattr(
+        environment, "contents", lambda path: next((files[end] for end in files if path.endswith(end)), None)
+    )
     assert host_monitor.read_host("cpu", [1, 3])["core_mhz"] == mhz
 
 
@@ -210,7 +216,9 @@ def test_a_core_that_is_ours_or_idle_is_not_disturbed_however_its_idle_time_is_r
 def test_idle_time_that_each_core_rounds_for_itself_hardly_ever_looks_like_a_foreign_load(monkeypatch):
     draw, cores, marked = random.Random(7), 16, 0
     for _ in range(1000):
-        phases = [draw.random() for _ in range(cores)]  # of a quantum, by which the idle time so far was rounded down
+        phases = [
+            draw.random() for _ in range(cores)
+        ]  # of a quantum, by which the idle time so far was rounded down
         quanta = sum(math.floor(phase + 2.5) for phase in phases)
         marked += bool(turn(monkeypatch, cores, wall=0.05, own=0.025 * cores, idle=0.01 * quanta))
     assert marked <= 20
@@ -247,7 +255,9 @@ def test_a_processor_that_grew_too_hot_is_throttled(monkeypatch):
 def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
     real = environment.contents
     for stat in (None, "", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"):
-        monkeypatch.setattr(environment, "contents", lambda path, stat=stat: stat if path == "/proc/stat" else real(path))
+        monkeypatch.setattr(
+            environment, "contents", lambda path, stat=stat: stat if path == "/proc/stat" else real(path)
+        )
         started = host_monitor.start_meter("cpu", [CORE])
         time.sleep(0.05)
         assert (started.watched, host_monitor.find_disturbances(started)) == (0, [])

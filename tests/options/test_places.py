@@ -31,9 +31,9 @@ def test_places_beyond_two_to_the_31_are_told_apart():
         common_pattern.validated_pattern(rows, cols, 100_000, 90_000),
         common_pattern.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
     )
-    assert common_pattern.common_entries(theirs, ours).lacking.tolist() == [0] and common_pattern.common_entries(
-        theirs, ours
-    ).at.tolist() == [1]
+    assert common_pattern.common_entries(theirs, ours).lacking.tolist() == [
+        0
+    ] and common_pattern.common_entries(theirs, ours).at.tolist() == [1]
 
 
 def test_a_pattern_written_out_holds_its_entries_and_zeros():

@@ -31,7 +31,9 @@ def nothing_kept():
 def drawn(generator, kind):
     """A random pattern of one kind as a boolean matrix, at least one entry in it and never square."""
     rows = int(generator.integers(1, 15))
-    there = generator.random((rows, rows + int(generator.integers(1, 9)))) < generator.choice([0.05, 0.15, 0.4])
+    there = generator.random((rows, rows + int(generator.integers(1, 9)))) < generator.choice(
+        [0.05, 0.15, 0.4]
+    )
     there = there if generator.random() < 0.5 else there.T
     rows, cols = there.shape
     if kind in ("full rows", "both"):
@@ -78,7 +80,9 @@ def read_off(found, J):
 @pytest.mark.parametrize("how", sparsity.HOW)
 def test_every_entry_of_every_matrix_is_read_off_its_compressed_columns_and_rows(how, kind):
     generator = np.random.default_rng(1)
-    for _ in range(300 if how == "both" else 50):  # columns or rows alone ask asdex, which compiles for each number of entries
+    for _ in range(
+        300 if how == "both" else 50
+    ):  # columns or rows alone ask asdex, which compiles for each number of entries
         there = drawn(generator, kind)
         found = colored(pattern_of(there), how)
         J = there * generator.integers(1, 10**6, there.shape)
@@ -113,7 +117,9 @@ def test_any_division_of_the_entries_between_columns_and_rows_can_be_coloured(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_together_need_no_more_colours_than_the_better_of_columns_and_rows_and_none_less_than_must_be(kind):
+def test_both_together_need_no_more_colours_than_the_better_of_columns_and_rows_and_none_less_than_must_be(
+    kind,
+):
     generator = np.random.default_rng(4)
     for _ in range(50):
         there = drawn(generator, kind)
@@ -158,10 +164,14 @@ def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
     for _ in range(60):
         there = drawn(generator, kind)
         found = colored(pattern_of(there), sparsity.HOW[int(generator.integers(3))])
-        lines = {name: getattr(found, name) for name in ("columns", "rows") if getattr(found, name) is not None}
+        lines = {
+            name: getattr(found, name) for name in ("columns", "rows") if getattr(found, name) is not None
+        }
         name = list(lines)[int(generator.integers(len(lines)))]
         changed = lines[name].copy()
-        changed[generator.integers(len(changed))] = generator.integers(-1, getattr(found, name.removesuffix("s") + "_count"))
+        changed[generator.integers(len(changed))] = generator.integers(
+            -1, getattr(found, name.removesuffix("s") + "_count")
+        )
         found = dataclasses.replace(found, **{name: changed})
         J = there * generator.integers(1, 10**6, there.shape)
         line = {"columns": found.pattern.cols, "rows": found.pattern.rows}[name]
@@ -171,14 +181,21 @@ def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
         if right:
             sparsity.validate_coloring(found)
         else:
-            with pytest.raises(ValueError, match=r"entry \(\d+, \d+\) cannot be read off its (column|row)'s colour"):
+            with pytest.raises(
+                ValueError, match=r"entry \(\d+, \d+\) cannot be read off its (column|row)'s colour"
+            ):
                 sparsity.validate_coloring(found)
     assert seen == {True, False}
 
 
 def test_a_valid_colouring_has_as_many_colours_as_it_says_and_a_side_for_every_entry():
     found = colored(pattern_of(np.eye(3, 5, dtype=bool)), "columns")
-    for wrong in ({"column_count": 0}, {"by_row": ~found.by_row}, {"columns": None, "column_count": 0}, {"row_count": 1}):
+    for wrong in (
+        {"column_count": 0},
+        {"by_row": ~found.by_row},
+        {"columns": None, "column_count": 0},
+        {"row_count": 1},
+    ):
         with pytest.raises(ValueError):
             sparsity.validate_coloring(dataclasses.replace(found, **wrong))
 
@@ -213,7 +230,9 @@ def test_a_pattern_runs_over_all_inputs_in_order_flat_and_over_the_outputs_flat(
 
 
 def test_an_entry_that_happens_to_be_zero_belongs_to_the_pattern():
-    found = sparsity.find_coloring("zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), shapes((4,)), "rows").pattern
+    found = sparsity.find_coloring(
+        "zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), shapes((4,)), "rows"
+    ).pattern
     assert list(zip(found.rows, found.cols, strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3)]
 
 
@@ -241,7 +260,11 @@ def test_a_function_is_looked_at_once_and_a_pattern_coloured_once():
     looked = len(calls)
     assert sparsity.find_coloring("key", function, shapes((5,)), "columns") is first
     again = sparsity.find_coloring("key", function, shapes((5,)), "rows")
-    assert again.pattern is first.pattern and again.detect_seconds == first.detect_seconds > 0 and again.rows is not None
+    assert (
+        again.pattern is first.pattern
+        and again.detect_seconds == first.detect_seconds > 0
+        and again.rows is not None
+    )
     assert len(calls) == looked
     other = sparsity.find_coloring("another key", function, shapes((7,)), "columns")
     assert len(calls) > looked and other.pattern.inputs == 7
@@ -293,7 +316,9 @@ CASES = [
 @pytest.mark.parametrize(("name", "sizes", "formulation"), CASES, ids=str)
 def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, sizes, formulation, dtype):
     case = Case(name, sizes=sizes, formulation=formulation, points=5, dtype=dtype)
-    built, dense = (workload.build(dataclasses.replace(case, seeds=seeds)) for seeds in ("colored", "identity"))
+    built, dense = (
+        workload.build(dataclasses.replace(case, seeds=seeds)) for seeds in ("colored", "identity")
+    )
     exact = inputs.exact_inputs(case, built, 0, 5)
     ((given, x),) = exact.items()
     entries, whole = built.nonzeros(exact), built.reference(exact)
@@ -306,7 +331,10 @@ def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, s
 
     @jax.jit
     def forms(x):
-        by_hand = [[of.whole_modes[mode](**{given: x}) for mode in ("analytic", "analytic_vmap")] for of in (built, dense)]
+        by_hand = [
+            [of.whole_modes[mode](**{given: x}) for mode in ("analytic", "analytic_vmap")]
+            for of in (built, dense)
+        ]
         return jax.vmap(built.function)(x), jax.vmap(jax.jacfwd(built.function))(x), *by_hand
 
     value, derivative, as_entries, written_out = forms(jnp.asarray(x, dtype))
@@ -317,7 +345,9 @@ def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, s
         near(got, entries.derivative)
     rows, cols = built.pattern()
     np.testing.assert_array_equal(whole.derivative[:, rows, cols], entries.derivative[:, 0])
-    assert np.count_nonzero(whole.derivative) == 5 * len(rows) == entries.derivative.size and whole.derivative.shape == (5, n, n)
+    assert np.count_nonzero(whole.derivative) == 5 * len(
+        rows
+    ) == entries.derivative.size and whole.derivative.shape == (5, n, n)
     assert np.all(np.diff(rows.astype(int) * n + cols) > 0) and rows.dtype == cols.dtype == np.int32
 
 
@@ -337,6 +367,8 @@ def test_grids_on_which_neighbours_are_the_same_cell_and_arrows_without_a_shaft_
 
 
 def test_a_colouring_says_what_it_read_off_which():
-    found = sparsity.find_coloring("arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, shapes((12,)), "both")
+    found = sparsity.find_coloring(
+        "arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, shapes((12,)), "both"
+    )
     assert isinstance(found, Coloring) and (found.column_count, found.row_count) == (2, 1)
     assert found.by_row.any() and not found.by_row.all() and found.by_row.shape == found.pattern.rows.shape

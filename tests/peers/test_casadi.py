@@ -69,7 +69,9 @@ def cases(problems, devices=(1, 2), **fields):
 
 
 def run(case, sampling=ONCE):
-    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling)
+    return run_case.run_case(
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling
+    )
 
 
 @pytest.mark.parametrize("case", cases(PROBLEMS | TWICE))
@@ -80,7 +82,10 @@ def test_what_is_offered_is_right_at_every_point(case):
     assert record.compile_seconds > 0
 
 
-COMPILED = {name: PROBLEMS[name] for name in ("rbf", "rbf in three dimensions", "linear by both", "residual scalar", "poisson")}
+COMPILED = {
+    name: PROBLEMS[name]
+    for name in ("rbf", "rbf in three dimensions", "linear by both", "residual scalar", "poisson")
+}
 QUICK_TO_COMPILE = [c for c in cases(COMPILED, devices=(2,), jit=True) if c.values[0].mode not in HESSIAN]
 
 
@@ -93,7 +98,16 @@ def test_what_is_compiled_is_right_too(case):
 
 def test_every_mode_and_batch_is_offered_somewhere():
     offered = {(p.values[0].mode, p.values[0].batch) for p in cases(PROBLEMS | TWICE)}
-    modes = {"value", "jacfwd", "jacrev", "grad_of_sum", "fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd"}
+    modes = {
+        "value",
+        "jacfwd",
+        "jacrev",
+        "grad_of_sum",
+        "fwd_over_rev",
+        "rev_over_fwd",
+        "rev_over_rev",
+        "fwd_over_fwd",
+    }
     assert {mode for mode, _ in offered} == modes
     assert {("jacfwd", "whole"), ("jacrev", "whole"), ("value", "whole")} <= offered
 
@@ -108,7 +122,11 @@ def test_every_mode_and_batch_is_offered_somewhere():
         ({"workload": "rbf", "points": 3, "sizes": {"m": 1_000_000}}, "too large"),
         ({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "mode": "jacrev"}, "sweeps"),
         ({"workload": "rbf", "points": 20_000, "sizes": {"m": 10_000}}, "copy of the shared"),
-        pytest.param({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True}, "to compile", marks=compiles),
+        pytest.param(
+            {"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True},
+            "to compile",
+            marks=compiles,
+        ),
         ({"workload": "linear", "points": 3, "batch": "whole", "devices": 2}, "one core"),
         ({"workload": "scaling.workloads.ceiling", "points": 3}, "written for"),
     ],
@@ -141,7 +159,9 @@ def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
     def instructions(**fields):
         case = completed(**fields)
         built = workload.build(case)
-        graph, passes = peer._graph(case, built, shape.derivative_shape(case, built), inputs.input_arrays(case, built))
+        graph, passes = peer._graph(
+            case, built, shape.derivative_shape(case, built), inputs.input_arrays(case, built)
+        )
         return graph.n_instructions(), passes
 
     by_shift = {mode: instructions(workload="residual", points=2, mode=mode) for mode in ("jacfwd", "jacrev")}

@@ -186,13 +186,17 @@ def refusal(case):
 
 
 def run(case):
-    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
+    )
 
 
 @pytest.mark.parametrize("system", julia.SYSTEMS)
 def test_without_julia_every_system_is_skipped_with_the_way_to_install_it(system, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    reason, words = refusal(completed(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0]))
+    reason, words = refusal(
+        completed(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
+    )
     assert reason == "not_installed"
     assert words.startswith("julia is not installed; see https://julialang.org/install, then: ")
     assert "\n" not in words and not re.search(r"\s/", words)
@@ -207,7 +211,9 @@ def test_an_unknown_system_is_refused_with_those_that_there_are():
 def test_versions_are_those_of_julia_and_of_its_environment(stand_in, tmp_path):
     stand_in()
     for system, own in LOADED.items():
-        assert interface.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys({*SHARED, *own}, "1.2.3")
+        assert interface.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys(
+            {*SHARED, *own}, "1.2.3"
+        )
 
 
 @pytest.mark.parametrize("absent", [*SYSTEMS_OWN, *SHARED])
@@ -228,17 +234,28 @@ def test_an_absent_package_takes_away_only_the_systems_that_load_it(absent, stan
         ({"Manifest.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0", "Manifest-v1.12.toml": "1.2.0"}, "1.1.0"),
         ({"Manifest.toml": "1.0.0", "Manifest-v1.12.toml": "1.2.0", "Manifest-v1.1.toml": "0.1.0"}, "1.0.0"),
         ({"Manifest-v1.10.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0"}, "1.1.0"),
-        ({"JuliaManifest-v1.11.toml": "1.3.0", "Manifest-v1.11.toml": "1.1.0", "JuliaManifest.toml": "1.4.0"}, "1.3.0"),
+        (
+            {
+                "JuliaManifest-v1.11.toml": "1.3.0",
+                "Manifest-v1.11.toml": "1.1.0",
+                "JuliaManifest.toml": "1.4.0",
+            },
+            "1.3.0",
+        ),
         ({"JuliaManifest.toml": "1.4.0", "Manifest.toml": "1.0.0"}, "1.4.0"),
         ({"Manifest-v1.12.toml": "1.2.0"}, None),
     ],
 )
-def test_of_several_manifests_the_one_of_the_running_julia_counts(manifests, taken, stand_in, tmp_path, monkeypatch):
+def test_of_several_manifests_the_one_of_the_running_julia_counts(
+    manifests, taken, stand_in, tmp_path, monkeypatch
+):
     stand_in()
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
     for name, version in manifests.items():
         instantiate(tmp_path / "other", name=name, version=version)
-    assert interface.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys([*SHARED, "ForwardDiff"], taken)
+    assert interface.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys(
+        [*SHARED, "ForwardDiff"], taken
+    )
 
 
 def test_a_manifest_of_the_first_format_and_a_damaged_one_are_read_for_what_they_say(stand_in, tmp_path):
@@ -258,7 +275,9 @@ def test_a_package_that_is_not_in_the_environment_is_named(stand_in, tmp_path, m
     assert refusal(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("jacfwd", "float64"), ("jacfwd", "float32"), ("value", "float64")])
+@pytest.mark.parametrize(
+    ("mode", "dtype"), [("jacfwd", "float64"), ("jacfwd", "float32"), ("value", "float64")]
+)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_the_numbers_that_are_handed_over_come_back_in_order(problem, mode, dtype, stand_in):
     log = stand_in()
@@ -267,7 +286,11 @@ def test_the_numbers_that_are_handed_over_come_back_in_order(problem, mode, dtyp
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
-    assert record.seconds == pytest.approx([2e-6] * 3) and record.calls_per_sample == 10 and record.stop_reason == "most"
+    assert (
+        record.seconds == pytest.approx([2e-6] * 3)
+        and record.calls_per_sample == 10
+        and record.stop_reason == "most"
+    )
     assert record.compile_seconds == 0.25
     asked = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     assert [line["do"] for line in asked][:3] == ["prepare", "call", "result"]
@@ -279,14 +302,26 @@ def test_the_process_is_told_its_system_threads_and_environment(stand_in, tmp_pa
     run(completed(workload="poisson", points=4, engine="julia/Enzyme", mode="jacrev", devices=2))
     words = json.loads(log.read_text().splitlines()[0])
     depot = tmp_path / "depot" / "environments" / "ad-scaling"
-    assert words == ["--startup-file=no", f"--project={depot}", "--threads=2", str(HERE / "measure.jl"), "Enzyme"]
+    assert words == [
+        "--startup-file=no",
+        f"--project={depot}",
+        "--threads=2",
+        str(HERE / "measure.jl"),
+        "Enzyme",
+    ]
 
 
 @pytest.mark.parametrize(
     ("trouble", "words"),
     [
-        ({"prepare": "die"}, "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing"),
-        ({"call": "die"}, "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing"),
+        (
+            {"prepare": "die"},
+            "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing",
+        ),
+        (
+            {"call": "die"},
+            "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing",
+        ),
         ({"prepare": "error"}, "RuntimeError: Julia: MethodError: no method matching +(::Nothing)"),
         ({"sample": "error"}, "RuntimeError: Julia: MethodError: no method matching +(::Nothing)"),
     ],
@@ -334,7 +369,9 @@ def _started_with(path):
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if process.name.isdigit() and f"PATH={path}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            if process.name.isdigit() and f"PATH={path}".encode() in (process / "environ").read_bytes().split(
+                b"\0"
+            ):
                 found.append(process)
     return found
 
@@ -387,7 +424,9 @@ def test_the_script_and_its_environment_name_the_same_packages():
     assert set(loaded) - {"LinearAlgebra"} == set(SHARED)
     assert set(julia.SYSTEMS) == set(LOADED)
     assert set(loaded) | set(re.findall(r":(\w+)", differentiate)) == set(_packages())
-    assert set(tomllib.loads((HERE / "Project.toml").read_text())["compat"]) == set(_packages()) - {"LinearAlgebra"} | {"julia"}
+    assert set(tomllib.loads((HERE / "Project.toml").read_text())["compat"]) == set(_packages()) - {
+        "LinearAlgebra"
+    } | {"julia"}
 
 
 def test_every_formulation_and_mode_is_a_word_of_the_script():
@@ -417,7 +456,13 @@ def test_the_systems_themselves_are_right(problem, system):
 @pytest.mark.parametrize("formulation", julia.FORMULATIONS["poisson"])
 def test_the_formulations_of_the_thread_are_right(formulation, jit):
     case = completed(
-        workload="poisson", points=20, batch="whole", mode="jacrev", engine="julia/ReverseDiff", formulation=formulation, jit=jit
+        workload="poisson",
+        points=20,
+        batch="whole",
+        mode="jacrev",
+        engine="julia/ReverseDiff",
+        formulation=formulation,
+        jit=jit,
     )
     record = run(case)
     assert record.status == "ok", record.text

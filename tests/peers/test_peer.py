@@ -77,7 +77,10 @@ def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compare
     assert len({r.setting for r in records}) == 1
     assert len({r.environment["digest"] for r in records}) == 2
     told = records[-1].environment["engine"]
-    assert told["pytest"] == pytest.__version__ and set(told) == {"pytest", "other"}  # and a hash of its source
+    assert told["pytest"] == pytest.__version__ and set(told) == {
+        "pytest",
+        "other",
+    }  # and a hash of its source
 
 
 BROKEN = {  # what `prepare` does, the reason, some words of the text
@@ -133,7 +136,11 @@ def test_a_peer_that_is_gone_for_a_while_leaves_its_record(write_peer, run):
 
 def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_path):
     write_peer(head="OFFERED = os.path.exists('compiler')")
-    text = (tmp_path / "other.py").read_text().replace('return None if case.workload == "rbf"', "return None if OFFERED")
+    text = (
+        (tmp_path / "other.py")
+        .read_text()
+        .replace('return None if case.workload == "rbf"', "return None if OFFERED")
+    )
     (tmp_path / "other.py").write_text(text)
     assert [r.reason for r in run()[0][2:]] == ["not_offered"] * 2
     (tmp_path / "compiler").touch()
@@ -154,14 +161,22 @@ def test_what_nothing_is_said_of_is_written_alike_in_jax_and_in_the_formulas():
 def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
     write_peer()
     records, _ = run(more=", devices: [1, 2], api: [jit]")
-    assert {(r.case.devices, r.status) for r in records if r.case.engine == "other"} == {(1, "ok"), (2, "skipped")}
-    assert {r.text for r in records if r.case.engine == "other" and r.status == "skipped"} == {"other uses one core"}
+    assert {(r.case.devices, r.status) for r in records if r.case.engine == "other"} == {
+        (1, "ok"),
+        (2, "skipped"),
+    }
+    assert {r.text for r in records if r.case.engine == "other" and r.status == "skipped"} == {
+        "other uses one core"
+    }
 
 
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ("trch", "unknown engine 'trch': choose from jax, .*did you mean 'torch'.*import path of a peer of your own"),
+        (
+            "trch",
+            "unknown engine 'trch': choose from jax, .*did you mean 'torch'.*import path of a peer of your own",
+        ),
         ("torch/fast", "unknown engine 'torch/fast': choose from torch"),
         ("julia/Forward", "unknown engine 'julia/Forward': choose from .*did you mean 'julia/ForwardDiff'"),
         ("json", "engine 'json' has no function unfit; see docs/adding_a_peer.md"),
@@ -176,11 +191,15 @@ def test_an_engine_that_is_none_is_refused_in_one_line(engine, words):
 
 def test_a_setting_differs_from_the_digest_by_the_versions_of_the_engine_alone():
     plain, one, other = (
-        environment.describe("cpu", "cpu", {}, None, [0], engine) for engine in (None, {"torch": "2.13.0"}, {"torch": "2.14.0"})
+        environment.describe("cpu", "cpu", {}, None, [0], engine)
+        for engine in (None, {"torch": "2.13.0"}, {"torch": "2.14.0"})
     )
     assert plain["digest"] == plain["setting"] == one["setting"] == other["setting"]
     assert len({plain["digest"], one["digest"], other["digest"]}) == 3
 
 
 def test_a_default_engine_does_not_change_a_key():
-    assert from_dict(to_dict(Case("rbf")) | {"engine": "jax", "chunk": None, "formulation": None}).key == Case("rbf").key
+    assert (
+        from_dict(to_dict(Case("rbf")) | {"engine": "jax", "chunk": None, "formulation": None}).key
+        == Case("rbf").key
+    )

@@ -27,7 +27,11 @@ jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
 NEEDS = {"numpy": "numpy", "autograd": "autograd", "enzyme": "enzyme_ad"}
-DTYPES = {"numpy": ("float64", "float32"), "autograd": ("float64", "float32"), "enzyme": ("float64", "float32", "bfloat16")}
+DTYPES = {
+    "numpy": ("float64", "float32"),
+    "autograd": ("float64", "float32"),
+    "enzyme": ("float64", "float32", "bfloat16"),
+}
 RBF = {"workload": "rbf", "points": 7, "sizes": {"m": 5}}
 CUBE = {"workload": "rbf", "variant": "squared", "points": 5, "sizes": {"m": 11, "d": 3}}
 LINEAR = {"workload": "linear", "points": 7, "sizes": {"p": 3, "o": 2}}
@@ -75,7 +79,9 @@ def offered(engine, problem, modes):
 
 def run(case):
     pytest.importorskip(NEEDS[case.engine], reason="scripts/peers installs it")
-    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
+    )
 
 
 def is_right(record):
@@ -118,7 +124,11 @@ def test_autograd_gives_every_hessian_in_every_nesting(name, target):
 def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkeypatch, mode):
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
-    is_right(run(workload.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))))
+    is_right(
+        run(
+            workload.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))
+        )
+    )
 
 
 def test_enzyme_says_that_it_cannot_sort_instead_of_ending_the_process(tmp_path, monkeypatch):
@@ -140,13 +150,17 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(engine, mode, name, 
     seeds, seed = _seeds.seeds, enzyme._seed
     monkeypatch.setattr(_seeds, "seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
     monkeypatch.setattr(enzyme, "_seed", lambda *words: 1.001 * seed(*words))
-    record = run(workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"})))
+    record = run(
+        workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"}))
+    )
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
 
 
 @pytest.mark.parametrize("engine", ["numpy", "autograd"])
-def test_a_function_written_in_jax_is_not_offered_by_what_has_no_jax(engine, write_workload, tmp_path, monkeypatch):
+def test_a_function_written_in_jax_is_not_offered_by_what_has_no_jax(
+    engine, write_workload, tmp_path, monkeypatch
+):
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
     words = f"{engine} is given the functions rbf, linear, residual, poisson; it cannot take one that is written in JAX"
@@ -163,7 +177,10 @@ def test_modes_that_it_does_not_have_are_not_offered(engine, mode, words):
 
 
 def test_a_hessian_by_hand_is_not_offered():
-    assert why_not(**SCALAR, engine="numpy", mode="analytic", target="hvp") == "numpy offers no analytic of target=hvp"
+    assert (
+        why_not(**SCALAR, engine="numpy", mode="analytic", target="hvp")
+        == "numpy offers no analytic of target=hvp"
+    )
 
 
 @pytest.mark.parametrize("engine", ["numpy", "autograd"])
@@ -171,9 +188,14 @@ def test_bfloat16_is_not_offered_by_what_has_none(engine):
     assert why_not(**RBF, engine=engine, mode="value", dtype="bfloat16") == f"{engine} has no bfloat16"
 
 
-@pytest.mark.parametrize(("engine", "mode"), [("numpy", "finite_difference"), ("autograd", "jacrev"), ("enzyme", "jacrev")])
+@pytest.mark.parametrize(
+    ("engine", "mode"), [("numpy", "finite_difference"), ("autograd", "jacrev"), ("enzyme", "jacrev")]
+)
 def test_seeds_in_chunks_are_not_offered(engine, mode):
-    assert why_not(**RBF, engine=engine, mode=mode, chunk=2) == f"{engine} takes one seed after another; leave chunk out"
+    assert (
+        why_not(**RBF, engine=engine, mode=mode, chunk=2)
+        == f"{engine} takes one seed after another; leave chunk out"
+    )
 
 
 @pytest.mark.parametrize("engine", NEEDS)

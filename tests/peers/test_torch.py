@@ -48,7 +48,11 @@ PROBLEMS = {
 TWICE = {
     f"{name}: {target}": problem | {"target": target}
     for (name, problem), target in itertools.product(
-        {"residual scalar": SCALAR | {"wrt": "m+d"}, "residual scalar by m": SCALAR, "poisson": PROBLEMS["poisson"]}.items(),
+        {
+            "residual scalar": SCALAR | {"wrt": "m+d"},
+            "residual scalar by m": SCALAR,
+            "poisson": PROBLEMS["poisson"],
+        }.items(),
         SECOND,
     )
 }
@@ -79,7 +83,9 @@ def why_not(**fields):
 
 
 def run(case):
-    return run_case.run_case(Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE)
+    return run_case.run_case(
+        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
+    )
 
 
 def is_right(record):
@@ -92,7 +98,11 @@ def is_right(record):
 EAGER = [
     *cases(PROBLEMS, ONCE_MODES, chunks=[None, 2]),
     *cases(TWICE, HESSIAN, chunks=[None, 3]),
-    *cases({name: PROBLEMS[name] for name in ("rbf", "linear by both", "residual by both", "poisson")}, ONCE_MODES, DTYPES[::2]),
+    *cases(
+        {name: PROBLEMS[name] for name in ("rbf", "linear by both", "residual by both", "poisson")},
+        ONCE_MODES,
+        DTYPES[::2],
+    ),
     *cases({"residual scalar: hvp": TWICE["residual scalar: hvp"]}, HESSIAN, DTYPES[::2]),
 ]
 
@@ -107,7 +117,12 @@ def test_every_way_that_is_offered_gives_the_reference_at_every_point(case):
 
 COMPILED = [
     *cases({"rbf": RBF}, ["jacfwd", "jacrev"], ["float32"], [2], jit=True),
-    *cases({"residual scalar: hessian": TWICE["residual scalar: hessian"]}, ["rev_over_fwd"], ["bfloat16"], jit=True),
+    *cases(
+        {"residual scalar: hessian": TWICE["residual scalar: hessian"]},
+        ["rev_over_fwd"],
+        ["bfloat16"],
+        jit=True,
+    ),
     *cases({"poisson": PROBLEMS["poisson"]}, ["grad_of_sum"], jit=True),
 ]
 

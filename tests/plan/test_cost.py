@@ -14,11 +14,15 @@ SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, tu
 
 
 def settings(replicates=1, **sampling):
-    return dataclasses.replace(RunSettings(), sampling=dataclasses.replace(SAMPLING, **sampling), replicates=replicates)
+    return dataclasses.replace(
+        RunSettings(), sampling=dataclasses.replace(SAMPLING, **sampling), replicates=replicates
+    )
 
 
 def case(high, devices=1, **fields):
-    return dataclasses.replace(plan(high / 2, devices), predicted=predicted(high / 2, high=high), **STAGES | fields)
+    return dataclasses.replace(
+        plan(high / 2, devices), predicted=predicted(high / 2, high=high), **STAGES | fields
+    )
 
 
 def test_a_short_case_takes_its_stages_and_sampling_to_its_end():
@@ -31,7 +35,9 @@ def test_a_long_case_is_called_as_often_as_it_must_be():
 
 
 def test_each_compilation_is_sampled_by_itself():
-    assert cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(2 + 0.001 + 3 * (0.8 + 0.05 + 1.0))
+    assert cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(
+        2 + 0.001 + 3 * (0.8 + 0.05 + 1.0)
+    )
 
 
 def test_device_hours_are_those_of_every_device_in_every_replicate():
@@ -40,4 +46,8 @@ def test_device_hours_are_those_of_every_device_in_every_replicate():
     for end, took in zip(("low", "high"), hours, strict=True):
         one, many = (cost.seconds(record, settings(), end) for record in records[:2])
         assert took == pytest.approx(5 * (one + 64 * many) / 3600)
-    assert unknown == 1 and cost.seconds(records[2], settings()) is None and cost.device_hours([], settings()) == (0, 0, 0)
+    assert (
+        unknown == 1
+        and cost.seconds(records[2], settings()) is None
+        and cost.device_hours([], settings()) == (0, 0, 0)
+    )

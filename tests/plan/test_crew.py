@@ -74,17 +74,23 @@ def plan(tmp_path, monkeypatch):
         run.begun = begun
         return told
 
-    run.did = lambda: sorted(line for path in (tmp_path / "log").iterdir() for line in path.read_text().splitlines())
+    run.did = lambda: sorted(
+        line for path in (tmp_path / "log").iterdir() for line in path.read_text().splitlines()
+    )
     return run
 
 
 def _side(folder, name, module, variables):
     assert module == "scaling.plan.compile_worker"
-    return Variant(name, module="stand_in", folder=folder, variables=dict(variables) | {"PYTHONPATH": str(folder)})
+    return Variant(
+        name, module="stand_in", folder=folder, variables=dict(variables) | {"PYTHONPATH": str(folder)}
+    )
 
 
 def alive(log):
-    return [path.name for path in log.iterdir() if path.name.isdigit() and os.path.exists(f"/proc/{path.name}")]
+    return [
+        path.name for path in log.iterdir() if path.name.isdigit() and os.path.exists(f"/proc/{path.name}")
+    ]
 
 
 def case(does="apart", devices=1, **fields):
@@ -92,17 +98,26 @@ def case(does="apart", devices=1, **fields):
 
 
 def statuses(told):
-    return collections.Counter((each.workload.partition(".")[0], found["status"], found.get("reason")) for each, found in told)
+    return collections.Counter(
+        (each.workload.partition(".")[0], found["status"], found.get("reason")) for each, found in told
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_every_case_is_told_once_whatever_the_size_of_the_crew(plan, size):
-    cases = [case(f"own.{k}" if k % 2 else "alike", devices=k + 1) for k in range(6)] + [case("unbuildable"), case("broken")]
+    cases = [case(f"own.{k}" if k % 2 else "alike", devices=k + 1) for k in range(6)] + [
+        case("unbuildable"),
+        case("broken"),
+    ]
     told = plan(cases, size)
     assert sorted(each.key for each, _ in told) == sorted(each.key for each in cases)
     assert set(plan.begun) == set(cases)
     found = dict(told)
-    assert found[case("unbuildable")] == {"status": "skipped", "reason": "not_defined", "text": "it has no meaning"}
+    assert found[case("unbuildable")] == {
+        "status": "skipped",
+        "reason": "not_defined",
+        "text": "it has no meaning",
+    }
     assert found[case("broken")]["text"] == "the compiler refused"
     assert all("event" not in fields and "key" not in fields for fields in found.values())
 
@@ -136,7 +151,11 @@ def test_what_has_no_program_in_common_is_compiled_for_itself(plan):
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_planner_that_dies_fails_one_case_and_the_others_go_on(plan, size):
     told = plan([case("dies", devices=8), *(case("alike", devices=n) for n in (4, 2)), case("own")], size)
-    assert statuses(told) == {("dies", "failed", "killed"): 1, ("alike", "planned", None): 2, ("own", "planned", None): 1}
+    assert statuses(told) == {
+        ("dies", "failed", "killed"): 1,
+        ("alike", "planned", None): 2,
+        ("own", "planned", None): 1,
+    }
     (died,) = [found for _, found in told if found["status"] == "failed"]
     assert "ended with status 1: it fell over" in died["text"]
 

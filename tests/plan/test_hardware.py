@@ -13,7 +13,17 @@ from tests.support.paths import CONF
 
 FILES = sorted((CONF / "hardware").glob("*.yaml"))
 # What needs no source: names, what follows from the shape of a chip or a host, and what is the user's.
-UNSOURCED = {"name", "title", "platform", "device_kind", "per_chip", "per_host", "price", "sources", "ceilings"}
+UNSOURCED = {
+    "name",
+    "title",
+    "platform",
+    "device_kind",
+    "per_chip",
+    "per_host",
+    "price",
+    "sources",
+    "ceilings",
+}
 
 
 def file(path):
@@ -57,7 +67,10 @@ def test_every_file_is_a_machine_with_a_source_for_each_figure(path):
 def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
     fields = file(path)
     found = from_config(fields)
-    assert all(n > 0 and math.isfinite(n) for n in numbers({name: value for name, value in fields.items() if name != "target"}))
+    assert all(
+        n > 0 and math.isfinite(n)
+        for n in numbers({name: value for name, value in fields.items() if name != "target"})
+    )
     counts = found.counts()
     assert counts == sorted(set(counts)) and counts[0] == 1 and counts[-1] == found.most
     if found.slices:
@@ -72,14 +85,20 @@ def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
         found.enough(count)
     for rates in found.rates:
         assert rates.network[-1].devices is None
-        assert all(rates.products[d]["highest"] <= rates.products[d]["default"] for d in DTYPES if rates.products[d]["highest"])
+        assert all(
+            rates.products[d]["highest"] <= rates.products[d]["default"]
+            for d in DTYPES
+            if rates.products[d]["highest"]
+        )
 
 
 def test_hosts_are_full_and_slices_are_those_that_there_are():
     hosts = machine(per_host=8, most=64)
     assert hosts.counts() == [1, 2, 4, 8, 16, 32, 64]
     assert [hosts.shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
-    torus = machine(platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32)
+    torus = machine(
+        platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32
+    )
     assert torus.counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
     assert [torus.shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
 
@@ -88,7 +107,11 @@ def test_hosts_are_full_and_slices_are_those_that_there_are():
     ("fields", "count", "near"),
     [
         ({"per_host": 8, "most": 64}, 20, "take 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
-        ({"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16}, 8, "take 1, 4, 16"),
+        (
+            {"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16},
+            8,
+            "take 1, 4, 16",
+        ),
     ],
 )
 def test_a_number_of_devices_that_cannot_be_had_is_refused_with_its_neighbours(fields, count, near):
@@ -112,12 +135,21 @@ def test_rates_are_those_of_the_largest_number_of_devices_that_is_no_more():
 
 def test_what_is_not_said_of_rates_follows_from_others():
     some = machine(divisions=None, reductions=None, turned=None).rates[0]
-    assert some.divisions == some.transcendental and some.reductions == some.arithmetic and some.turned == some.bandwidth[0][1]
+    assert (
+        some.divisions == some.transcendental
+        and some.reductions == some.arithmetic
+        and some.turned == some.bandwidth[0][1]
+    )
 
 
 def test_a_price_or_a_title_changes_no_prediction_and_a_rate_does():
     assert machine(price=3.5, title="Another", sources={"bandwidth": "here"}).digest == machine().digest
-    for change in ({"bandwidth": 2e9}, {"jitter": 0.5}, {"most": 64}, {"stragglers": {"share": 0.1, "slowdown": 1.5}}):
+    for change in (
+        {"bandwidth": 2e9},
+        {"jitter": 0.5},
+        {"most": 64},
+        {"stragglers": {"share": 0.1, "slowdown": 1.5}},
+    ):
         assert machine(**change).digest != machine().digest
 
 
@@ -183,7 +215,9 @@ NESTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in NESTED.items() for value in values])
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in NESTED.items() for value in values]
+)
 def test_what_is_malformed_inside_a_field_is_refused_too(field, value):
     with pytest.raises(Refusal, match=rf"hardware\.{field}"):
         machine(**{field: value})

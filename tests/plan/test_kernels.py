@@ -42,7 +42,10 @@ def kernels(entry, others="", **more):
 
 def alone(instruction, *parameters, others=""):
     """The kernel of one instruction of these parameters, a and b."""
-    given = "\n".join(f"%{name} = {shape} parameter({k})" for k, (name, shape) in enumerate(zip("ab", parameters, strict=False)))
+    given = "\n".join(
+        f"%{name} = {shape} parameter({k})"
+        for k, (name, shape) in enumerate(zip("ab", parameters, strict=False))
+    )
     (kernel,) = kernels(f"{given}\n%result = {instruction}", others)
     return kernel
 
@@ -147,11 +150,18 @@ def test_an_instruction_does_what_it_says(name):
 
 def test_a_kernel_reads_its_operands_and_writes_its_result_and_what_is_on_the_chip_costs_nothing():
     move = "f32[100]{0%s} negate(%%a)"
-    for result, operand, moved in (("", "", 800), (":S(1)", "", 400), ("", ":S(1)", 400), (":S(1)", ":S(1)", 0)):
+    for result, operand, moved in (
+        ("", "", 800),
+        (":S(1)", "", 400),
+        ("", ":S(1)", 400),
+        (":S(1)", ":S(1)", 0),
+    ):
         assert alone(move % result, f"f32[100]{{0{operand}}}").bytes == moved
     tiled = "f32[100]{0:T(128)S(1)}"
     assert alone("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 512, "a whole tile"
-    assert alone("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, "the host's memory is not on the chip"
+    assert alone("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, (
+        "the host's memory is not on the chip"
+    )
     assert alone("pred[100]{0} compare(%a, %a), direction=EQ", "bf16[100]{0}").bytes == 300
 
 
@@ -220,7 +230,9 @@ def test_what_a_fusion_within_another_slices_or_updates_is_not_all_of_it():
     (kernel,) = kernels(given + "%f = f32[8,4]{1,0} fusion(%a, %b, %c), kind=kOutput, calls=%fused", NESTED)
     assert kernel == Kernel(4 * (8 * 64 + 1 + 64 * 4 + 8 * 4), products=2 * 8 * 4 * 64)
     (kernel,) = kernels(given + "%f = f32[5000,64]{1,0} fusion(%a, %b), kind=kLoop, calls=%kept", NESTED)
-    assert kernel == Kernel(4 * (8 * 64 + 1 + 8 * 64), arithmetic=8 * 64), "eight rows are read, and written where they were"
+    assert kernel == Kernel(4 * (8 * 64 + 1 + 8 * 64), arithmetic=8 * 64), (
+        "eight rows are read, and written where they were"
+    )
 
 
 def messages(entry, **more):
@@ -255,7 +267,9 @@ ASYNCHRONOUS = {
 @pytest.mark.parametrize("kind", ASYNCHRONOUS)
 def test_an_asynchronous_collective_is_one_message(kind):
     start, size = ASYNCHRONOUS[kind], {"all-reduce": 1024, "all-gather": 2048}[kind]
-    found = read(module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)"))
+    found = read(
+        module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)")
+    )
     assert found.messages == (Message(kind, size, 2),)
     assert found.kernels == (Kernel(1024 + size),)
     assert found.collectives[kind] == 1
@@ -284,7 +298,15 @@ def test_what_fills_up_a_tile_is_moved_as_well_and_neither_computed_nor_sent(arr
     assert message.bytes == math.prod(dims) * (2 if array.startswith("bf16") else 4)
 
 
-def loop(test="compare(%k, %end), direction=LT", step="add(%k, %one)", one="1", begin="2", end="12", config="", inside=""):
+def loop(
+    test="compare(%k, %end), direction=LT",
+    step="add(%k, %one)",
+    one="1",
+    begin="2",
+    end="12",
+    config="",
+    inside="",
+):
     """A loop over a counter that negates 64 numbers each time."""
     state = "(s32[], f32[64]{0})"
     return module(
@@ -389,12 +411,18 @@ def with_fusions(text):
 
 
 def test_a_counter_is_found_inside_fusions():
-    fused = {"test": "fusion(%k, %end), kind=kLoop, calls=%small", "step": "fusion(%one, %k), kind=kLoop, calls=%plus"}
+    fused = {
+        "test": "fusion(%k, %end), kind=kLoop, calls=%small",
+        "step": "fusion(%one, %k), kind=kLoop, calls=%plus",
+    }
     assert trips(with_fusions(loop(**fused))) == 10
 
 
 def test_numbers_are_found_inside_fusions_too():
-    inside = {"test": "fusion(%k), kind=kLoop, calls=%smaller", "step": "fusion(%k), kind=kLoop, calls=%three"}
+    inside = {
+        "test": "fusion(%k), kind=kLoop, calls=%smaller",
+        "step": "fusion(%k), kind=kLoop, calls=%three",
+    }
     assert trips(with_fusions(loop(**inside))) == 4
     assert trips(with_fusions(loop(test=inside["test"], step=inside["test"]))) == math.inf
 
@@ -403,7 +431,12 @@ def test_loops_within_loops_multiply():
     inner = loop()
     nested = inner.replace("ENTRY %main (x: f32[])", "%inside (x: f32[64])")
     outer = loop(one="5", inside="%minus = f32[64]{0} call(%numbers), to_apply=%inside")
-    outer = outer.replace("%more", "%more.1").replace("%body", "%body.1").replace("HloModule written\n", "").replace(ADD, "")
+    outer = (
+        outer.replace("%more", "%more.1")
+        .replace("%body", "%body.1")
+        .replace("HloModule written\n", "")
+        .replace(ADD, "")
+    )
     assert trips(nested + outer) == 2 * 10
 
 
@@ -452,7 +485,9 @@ def test_compiled_loops_multiply_and_one_without_end_is_unknown():
     found = compiled(lambda x: lax.fori_loop(0, 5, lambda _, y: inner(y), x), array(32, 32))
     assert total(found, "products") == 15 * 2 * 32**3
     assert total(found, "transcendentals") == 15 * 32**2
-    endless = compiled(lambda x: lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: y * 1.5 + 1, x), array(4096))
+    endless = compiled(
+        lambda x: lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: y * 1.5 + 1, x), array(4096)
+    )
     assert endless.traffic.hbm_bytes is None and any(kernel.times == math.inf for kernel in endless.kernels)
 
 

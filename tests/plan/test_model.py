@@ -77,7 +77,11 @@ def test_the_group_of_a_message_counts_and_not_all_devices():
 
 @pytest.mark.parametrize(
     ("kernel", "bound"),
-    [({"bytes": 10**6, "products": 1}, "memory"), ({"bytes": 8, "transcendentals": 900}, "transcendentals"), ({}, None)],
+    [
+        ({"bytes": 10**6, "products": 1}, "memory"),
+        ({"bytes": 8, "transcendentals": 900}, "transcendentals"),
+        ({}, None),
+    ],
 )
 def test_the_bound_is_what_takes_most(kernel, bound):
     assert estimate([kernel]).bound == bound
@@ -93,10 +97,14 @@ def test_between_two_sizes_that_were_looked_at_the_bandwidth_lies_on_the_line_th
 
 def test_the_rates_are_those_of_so_many_devices_or_of_the_next_smaller_number():
     plain = machine()
-    rates = [dataclasses.replace(plain.rates[0], devices=n, bandwidth=((0.0, BANDWIDTH / n),)) for n in (1, 4)]
+    rates = [
+        dataclasses.replace(plain.rates[0], devices=n, bandwidth=((0.0, BANDWIDTH / n),)) for n in (1, 4)
+    ]
     known = dataclasses.replace(plain, rates=tuple(rates))
     for devices, share in ((1, 1), (3, 1), (4, 4), (9, 4)):
-        assert seconds({"bytes": 4000}, hardware=known, devices=devices) == pytest.approx(share * 4000 / BANDWIDTH, rel=1e-5)
+        assert seconds({"bytes": 4000}, hardware=known, devices=devices) == pytest.approx(
+            share * 4000 / BANDWIDTH, rel=1e-5
+        )
 
 
 def test_an_empty_call_costs_what_its_api_costs():
@@ -140,11 +148,15 @@ def test_waiting_for_the_slowest_agrees_with_a_simulation_of_every_device(device
     slowest = 1 + drawn.waiting / drawn.compute
     rng = np.random.default_rng(1)
     each = rng.lognormal(0, LOUD["jitter"], (10_000, devices))
-    each *= np.where(rng.random(each.shape) < LOUD["stragglers"]["share"], LOUD["stragglers"]["slowdown"], 1.0)
+    each *= np.where(
+        rng.random(each.shape) < LOUD["stragglers"]["share"], LOUD["stragglers"]["slowdown"], 1.0
+    )
     # Not where the stragglers begin: there a quantile jumps.
     some = 1 - (1 - LOUD["stragglers"]["share"]) ** devices
     for quantile in (0.1, 0.6 * (1 - some), 1 - 0.6 * some, 0.98):
-        assert np.quantile(slowest, quantile) == pytest.approx(np.quantile(each.max(axis=1), quantile), rel=0.01)
+        assert np.quantile(slowest, quantile) == pytest.approx(
+            np.quantile(each.max(axis=1), quantile), rel=0.01
+        )
 
 
 def test_more_devices_wait_longer_and_a_million_still_finitely():
@@ -160,7 +172,10 @@ def test_a_rate_that_is_not_known_is_said_and_not_guessed(field):
     told = estimate([{field: 5}], dtype="float64")
     assert told == f"no rate of {field} in float64 is known"
     assert not isinstance(estimate([{"bytes": 5}], dtype="float64"), str), "what is not done needs no rate"
-    assert estimate([{"library": "X64SplitHigh"}], dtype="float64") == "no rate of arithmetic in float64 is known"
+    assert (
+        estimate([{"library": "X64SplitHigh"}], dtype="float64")
+        == "no rate of arithmetic in float64 is known"
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -168,7 +183,9 @@ def test_figures_that_nothing_has_give_words_and_no_number():
     assert "no finite time" in estimate([{"bytes": 8, "times": 1e9}], hardware=machine(kernel_seconds=1e300))
 
 
-@pytest.mark.parametrize("kernel", [{"bytes": 8, "times": math.inf}, {"times": math.inf}, {"products": 8, "times": math.inf}])
+@pytest.mark.parametrize(
+    "kernel", [{"bytes": 8, "times": math.inf}, {"times": math.inf}, {"products": 8, "times": math.inf}]
+)
 @pytest.mark.filterwarnings("error")
 def test_a_loop_of_unknown_trips_is_said_and_not_guessed(kernel):
     assert "how often a loop runs" in estimate([{"bytes": 8}, kernel])
@@ -198,4 +215,7 @@ def test_the_same_work_gives_the_same_numbers_and_every_program_the_same_machine
 
 
 def test_what_a_library_does_is_not_guessed():
-    assert estimate([{"bytes": 8}, {"bytes": 4, "library": "lapack_getrf"}]) == "what lapack_getrf does is not known"
+    assert (
+        estimate([{"bytes": 8}, {"bytes": 4, "library": "lapack_getrf"}])
+        == "what lapack_getrf does is not known"
+    )

@@ -11,7 +11,14 @@ from scaling.plan.network import CollectiveCost, collective
 BYTES = 6e6
 SWITCH, TREE = Level("switch", 8, 2e9, 1e-6), Level("tree", None, 5e8, 1e-4)
 TORUS = Level("torus", 256, 1e9, 1e-6, wraps=4)
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 
 
 def approx(latency, transfer):
@@ -54,7 +61,9 @@ def test_an_axis_of_a_torus_is_a_ring_or_a_line():
     # 4 x 8: both rings: two links each, 2 x (2 + 4) hops; all the chips' bytes go over four links at once.
     assert collective("all-reduce", BYTES, 32, (TORUS,), (4, 8)) == approx(12e-6, 2 * 31 / 32 * BYTES / 4e9)
     # 2 x 8: two is no multiple of four, so that axis is a line with one link and one hop.
-    assert collective("all-reduce", BYTES, 16, (TORUS,), (2, 8)) == approx((2 + 8) * 1e-6, 2 * 15 / 16 * BYTES / 3e9)
+    assert collective("all-reduce", BYTES, 16, (TORUS,), (2, 8)) == approx(
+        (2 + 8) * 1e-6, 2 * 15 / 16 * BYTES / 3e9
+    )
     # 6 is a line of five hops; an axis of one is none.
     assert collective("all-reduce", BYTES, 6, (TORUS,), (1, 6)) == approx(10e-6, 2 * 5 / 6 * BYTES / 1e9)
 
@@ -76,21 +85,30 @@ def test_a_gathering_is_half_of_a_sum(kind, devices, shape):
 
 def test_what_goes_to_one_neighbour_takes_one_step_and_what_goes_to_all_takes_one_for_each():
     assert collective("collective-permute", BYTES, 8, (SWITCH, TREE)) == approx(1e-6, BYTES / 2e9)
-    assert collective("all-to-all", BYTES, 8, (SWITCH, TREE)) == approx(7e-6, 7 / 8 * BYTES / 2e9), "it keeps an eighth"
+    assert collective("all-to-all", BYTES, 8, (SWITCH, TREE)) == approx(7e-6, 7 / 8 * BYTES / 2e9), (
+        "it keeps an eighth"
+    )
     assert collective("collective-broadcast", BYTES, 8, (SWITCH, TREE)) == approx(3e-6, BYTES / 2e9)
-    assert collective("collective-permute", BYTES, 9, (SWITCH, TREE)) == approx(1e-4, BYTES / 5e8), "over the outer level"
+    assert collective("collective-permute", BYTES, 9, (SWITCH, TREE)) == approx(1e-4, BYTES / 5e8), (
+        "over the outer level"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0.0, 8.0, BYTES, 1e12])
 def test_more_devices_never_cost_less(kind, size):
-    costs = [collective(kind, size, n, (Level("switch", None, 2e9, 1e-6),)).seconds for n in (*range(1, 70), 10**3, 10**6)]
+    costs = [
+        collective(kind, size, n, (Level("switch", None, 2e9, 1e-6),)).seconds
+        for n in (*range(1, 70), 10**3, 10**6)
+    ]
     assert all(few <= many for few, many in itertools.pairwise(costs))
     assert costs[0] == 0 < costs[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("levels", "shape"), [((SWITCH, TREE), ()), ((TORUS, TREE), (4, 8)), ((SWITCH,), ())])
+@pytest.mark.parametrize(
+    ("levels", "shape"), [((SWITCH, TREE), ()), ((TORUS, TREE), (4, 8)), ((SWITCH,), ())]
+)
 def test_nothing_to_send_costs_its_latency_alone(kind, levels, shape):
     devices = math.prod(shape) if shape else 8
     found = collective(kind, 0.0, devices, levels, shape)
@@ -99,4 +117,8 @@ def test_nothing_to_send_costs_its_latency_alone(kind, levels, shape):
 
 
 def test_one_device_or_no_network_sends_nothing():
-    assert collective("all-reduce", BYTES, 1, (SWITCH,)) == collective("all-reduce", BYTES, 4, ()) == CollectiveCost(0.0, 0.0)
+    assert (
+        collective("all-reduce", BYTES, 1, (SWITCH,))
+        == collective("all-reduce", BYTES, 4, ())
+        == CollectiveCost(0.0, 0.0)
+    )

@@ -58,18 +58,40 @@ def test_every_case_is_on_record_once_as_planned(planned):
 def test_a_plan_has_all_that_is_read_off_a_program(planned):
     for record in (record for record in planned[-1] if record.status == "planned"):
         told = record.environment
-        assert record.of_plan and told["hardware"]["name"] == "cpu" and told["device_kind"] == "A processor of made up"
-        known = "flops", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "compulsory_bytes"
-        assert all(getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals"))
+        assert (
+            record.of_plan
+            and told["hardware"]["name"] == "cpu"
+            and told["device_kind"] == "A processor of made up"
+        )
+        known = (
+            "flops",
+            "hbm_bytes",
+            "temp_bytes",
+            "argument_bytes",
+            "output_bytes",
+            "peak_bytes",
+            "compulsory_bytes",
+        )
+        assert all(
+            getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals")
+        )
         results = 2 if record.case.storage else 1  # of two steps: one is on its way to the host
         assert record.peak_bytes == record.argument_bytes + record.temp_bytes + results * record.output_bytes
         one_step = record.argument_bytes + record.output_bytes
-        assert record.compulsory_bytes > one_step if record.case.storage else record.compulsory_bytes == one_step
+        assert (
+            record.compulsory_bytes > one_step if record.case.storage else record.compulsory_bytes == one_step
+        )
         assert record.kernels and record.program and record.capacity_bytes and record.seconds == []
-        assert sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels) == record.hbm_bytes
+        assert (
+            sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels)
+            == record.hbm_bytes
+        )
         if not record.case.storage:  # moving results to the host, a block at a time, is not in the model
             predicted = record.predicted
-            assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] and predicted["by"] == "program"
+            assert (
+                0 < predicted["low"] < predicted["seconds"] < predicted["high"]
+                and predicted["by"] == "program"
+            )
             assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
         own = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
         assert all(own), "its own, or those of the case that was compiled"
@@ -81,7 +103,11 @@ def test_what_is_split_over_points_or_seeds_sends_nothing(planned, split):
         found = some([r for r in planned[-1] if r.status == "planned"], split=split, mode=mode)
         assert tuple(sorted(found)) == DEVICES
         for record in found.values():
-            assert record.collective_bytes == 0 and record.messages == [] and not any(record.collectives.values())
+            assert (
+                record.collective_bytes == 0
+                and record.messages == []
+                and not any(record.collectives.values())
+            )
             assert record.predicted["communication"] == 0
         assert found[8].flops == pytest.approx(found[1].flops / 8, rel=0.1)
 
@@ -105,9 +131,15 @@ def test_what_does_not_fit_is_a_row_with_its_figures(planned):
 
 
 def test_steps_of_one_program_are_counted_for_each_case(planned):
-    one, two = (some([r for r in planned[-1] if r.case.storage], storage="host")[devices] for devices in (1, 2))
+    one, two = (
+        some([r for r in planned[-1] if r.case.storage], storage="host")[devices] for devices in (1, 2)
+    )
     assert one.argument_bytes == two.argument_bytes, "a step has four points on each device"
-    assert one.flops == 2 * two.flops and one.program_flops == 2 * two.program_flops and one.hbm_bytes == 2 * two.hbm_bytes
+    assert (
+        one.flops == 2 * two.flops
+        and one.program_flops == 2 * two.program_flops
+        and one.hbm_bytes == 2 * two.hbm_bytes
+    )
     assert one.predicted is None and "not predicted" in one.text
 
 
@@ -124,7 +156,11 @@ def test_what_runs_uncompiled_is_no_plan(planned):
 def test_the_command_answers_in_words(planned):
     said = planned[2]
     assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in said
-    assert "the fastest planned method" in said and "First to run out of memory" in said and "device-hours" in said
+    assert (
+        "the fastest planned method" in said
+        and "First to run out of memory" in said
+        and "device-hours" in said
+    )
 
 
 def test_a_second_run_compiles_nothing(planned, loaded_command):
@@ -133,13 +169,17 @@ def test_a_second_run_compiles_nothing(planned, loaded_command):
     began = time.monotonic()
     done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
     assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
-    assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(plans(folder)) == len(records)
+    assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(
+        plans(folder)
+    ) == len(records)
     assert time.monotonic() - began < 10
 
 
 def test_device_hours_are_those_of_as_many_replicates_as_are_asked_for(planned, loaded_command):
     folder, words, said, _ = planned
-    again = loaded_command.run([str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100).stdout
+    again = loaded_command.run(
+        [str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100
+    ).stdout
     hours = [re.search(r"Measuring all of it (once|3 times) takes ([\d.]+)", text) for text in (said, again)]
     assert [found[1] for found in hours] == ["once", "3 times"]
     assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "as far as the digits go"
@@ -156,11 +196,16 @@ def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_co
     ("here", "refused"),
     [
         ((), "wants a compiler that is not installed: `scripts/plan`.*plan-gpu"),
-        (("jax-cuda13-plugin",), "wants CUDA's assembler, ptxas, which is not installed: `scripts/plan`.*plan-gpu"),
+        (
+            ("jax-cuda13-plugin",),
+            "wants CUDA's assembler, ptxas, which is not installed: `scripts/plan`.*plan-gpu",
+        ),
         (("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), None),
     ],
 )
-def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(monkeypatch, tmp_path, here, refused):
+def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(
+    monkeypatch, tmp_path, here, refused
+):
     def version(name):
         if name not in here:
             raise importlib.metadata.PackageNotFoundError(name)
@@ -210,7 +255,12 @@ def running(process):
 def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, start_command, scaling_command):
     words = write(tmp_path, STUDY.replace("devices: [1, 2, 4, 8]", "devices: [1, 2, 3, 4, 6, 8]"))
     launcher = start_command(words)
-    until(lambda: (tmp_path / "out").exists() and sum(one.status == "planned" for one in load(tmp_path / "out").plans) >= 3)
+    until(
+        lambda: (
+            (tmp_path / "out").exists()
+            and sum(one.status == "planned" for one in load(tmp_path / "out").plans) >= 3
+        )
+    )
     planners = children(launcher.pid)
     assert planners
     os.kill(launcher.pid, signal.SIGKILL)
@@ -221,7 +271,9 @@ def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, sta
     done = scaling_command(words)
     assert done.returncode == 0, done.stderr
     after = plans(tmp_path)
-    assert len({record.key for record in after}) == len(after) == 30, "nothing is lost, and nothing is compiled again"
+    assert len({record.key for record in after}) == len(after) == 30, (
+        "nothing is lost, and nothing is compiled again"
+    )
     assert all(before[record.key] == record for record in after if record.key in before)
 
 
@@ -238,7 +290,9 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
     assert memory.needs(refused) == {"argument_bytes": inside, "output_bytes": out, "temp_bytes": rest}
-    assert memory.needs(compile_worker._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None, "nothing is made up"
+    assert memory.needs(compile_worker._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None, (
+        "nothing is made up"
+    )
 
 
 ELSEWHERE = """\
@@ -256,7 +310,9 @@ grids:
     ("hardware", "compiler", "counts", "most"),
     [("v5p", "libtpu", (1, 64, 8960), 8960), ("h100", "jax-cuda12-plugin", (8, 1024), 8192)],
 )
-def test_programs_are_compiled_for_machines_that_are_not_here(tmp_path, scaling_command, hardware, compiler, counts, most):
+def test_programs_are_compiled_for_machines_that_are_not_here(
+    tmp_path, scaling_command, hardware, compiler, counts, most
+):
     machines.needs(compiler)
     words = write(tmp_path, ELSEWHERE)
     beyond = 1_000_000
@@ -270,16 +326,36 @@ def test_programs_are_compiled_for_machines_that_are_not_here(tmp_path, scaling_
     for record in records:
         check(record, counts, most)
     for workload in ("linear", "poisson"):  # the same for each device at every count
-        alike = [record for record in records if record.case.split == "points" and record.case.workload == workload]
-        assert len({record.program for record in alike}) == len({record.compiled_as or record.key for record in alike}) == 1
-    seconds = {devices: some(records, split="data")[devices].predicted["seconds"] for devices in (counts[-1], beyond)}
+        alike = [
+            record for record in records if record.case.split == "points" and record.case.workload == workload
+        ]
+        assert (
+            len({record.program for record in alike})
+            == len({record.compiled_as or record.key for record in alike})
+            == 1
+        )
+    seconds = {
+        devices: some(records, split="data")[devices].predicted["seconds"] for devices in (counts[-1], beyond)
+    }
     assert seconds[beyond] > seconds[counts[-1]], "a million wait longer for each other"
-    assert f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on" in done.stdout
+    assert (
+        f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on"
+        in done.stdout
+    )
 
 
 def test_a_product_for_which_xla_finds_no_tiles_is_planned_by_cublas(tmp_path, scaling_command):
     machines.needs("jax-cuda12-plugin")
-    words = ["study=linear", "mode=jacrev", "batch=whole", "sizes.p=8", "sizes.o=5", "points=5", "devices=1", "api=jit"]
+    words = [
+        "study=linear",
+        "mode=jacrev",
+        "batch=whole",
+        "sizes.p=8",
+        "sizes.o=5",
+        "points=5",
+        "devices=1",
+        "api=jit",
+    ]
     done = scaling_command(["plan", *words, "where=True", "hardware=h100", "results=out"])
     assert done.returncode == 0, done.stdout
     assert {record.status for record in plans(tmp_path)} == {"planned"}

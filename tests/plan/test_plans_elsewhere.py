@@ -25,7 +25,9 @@ def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
     folders = [tmp_path / name for name in "ab"]
     for folder, devices in zip(folders, (1, 2), strict=True):
         made_up.write(folder, [planned.plan(1e-3, 1), planned.plan(1e-3, devices)], None, ["strong"])
-        store.write_json(folder / "plan-mine.json", {"hardware": {"title": f"A machine, by {folder.name}", "price": 2.0}})
+        store.write_json(
+            folder / "plan-mine.json", {"hardware": {"title": f"A machine, by {folder.name}", "price": 2.0}}
+        )
     for added in (2, 0):
         merged = merge.merge([str(folder) for folder in folders], str(tmp_path / "c"))
         assert merged.records == added and len(store.load(tmp_path / "c").plans) == 2

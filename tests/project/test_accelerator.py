@@ -46,7 +46,9 @@ def bare(tmp_path):
             *words,
         ]
         environment = command_environment({"PYTHONPATH": str(missing)})
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
 
     run.copy = copy
     return run
@@ -62,12 +64,16 @@ def test_the_study_has_every_mode_dtype_precision_and_way_to_call():
         "mode": MODES, "precision": PRECISIONS, "api": APIS, "batch": BATCHES, "split": SPLITS, "jit": (True, False),
     }.items():  # fmt: skip
         assert {getattr(case, field) for case in cases} == {*every}, field
-    assert {(case.workload, case.dtype) for case in cases} == {(name, dtype) for name in WORKLOADS for dtype in DTYPES}
+    assert {(case.workload, case.dtype) for case in cases} == {
+        (name, dtype) for name in WORKLOADS for dtype in DTYPES
+    }
 
 
 def test_where_is_left_to_the_command_line():
     study = json.loads(STUDY.read_text())
-    assert expand_study(study, {"where": "True"}) == expand_study(study, {}), "a grid excludes something of its own"
+    assert expand_study(study, {"where": "True"}) == expand_study(study, {}), (
+        "a grid excludes something of its own"
+    )
 
 
 def test_it_runs_from_its_own_checkout_with_jax_and_numpy_alone_and_goes_on_where_it_was(bare, tmp_path):
@@ -91,11 +97,15 @@ def test_a_wrong_answer_is_told_with_its_error_and_fails_the_check(bare, tmp_pat
     workload.write_text(workload.read_text().replace("lam: c / lam - 1,", "lam: c / lam - 2,"))
     done = bare()
     assert done.returncode == 1
-    assert re.search(r"^failed: poisson .* wrong_answer: .*\(error \S+, tolerance \S+\)$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^failed: poisson .* wrong_answer: .*\(error \S+, tolerance \S+\)$", done.stdout, re.MULTILINE
+    )
     assert done.stdout.splitlines()[-1] == "0 ok, 0 skipped, 1 failed"
 
 
-@pytest.mark.parametrize("word", ["dtype=float23", "devises=1", "dtype", "devices=4096", "where=devices == 4096"])
+@pytest.mark.parametrize(
+    "word", ["dtype=float23", "devises=1", "dtype", "devices=4096", "where=devices == 4096"]
+)
 def test_bad_input_is_refused_in_one_line_before_anything_starts(bare, tmp_path, word):
     done = bare(word)
     assert (done.returncode, done.stdout) == (2, "")

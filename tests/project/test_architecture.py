@@ -31,8 +31,16 @@ ORDERS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}
 
 def imports_of(path: Path) -> set[str]:
     """Return the modules that a file imports anywhere."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return {name for node in nodes for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])}
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return {
+        name
+        for node in nodes
+        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])
+    }
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
@@ -52,8 +60,14 @@ def test_every_folder_has_a_rule_and_core_uses_jax_numpy_and_the_standard_librar
 
 
 def test_what_reads_records_and_submits_jobs_loads_no_jax():
-    modules = [".".join(p.relative_to(PACKAGE).with_suffix("").parts) for f in WITHOUT_JAX for p in (PACKAGE / f).rglob("*.py")]
-    assert "jax" not in modules_after("\n".join(f"import scaling.{name}" for name in modules if "__init__" not in name))
+    modules = [
+        ".".join(p.relative_to(PACKAGE).with_suffix("").parts)
+        for f in WITHOUT_JAX
+        for p in (PACKAGE / f).rglob("*.py")
+    ]
+    assert "jax" not in modules_after(
+        "\n".join(f"import scaling.{name}" for name in modules if "__init__" not in name)
+    )
 
 
 def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):

@@ -20,7 +20,9 @@ def test_the_file_of_a_defect_is_found_by_its_text(tmp_path):
     assert str(plant.find_place(Defect("d", "", "b = 2", "b = 3"), top)) == "scaling/other.py"
 
 
-@pytest.mark.parametrize(("text", "words"), [("c = 1", "stands nowhere"), ("a = 1", "2 times in scaling/one.py")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("c = 1", "stands nowhere"), ("a = 1", "2 times in scaling/one.py")]
+)
 def test_a_text_that_stands_nowhere_or_twice_is_refused(tmp_path, text, words):
     top = package(tmp_path, one="a = 1\na = 1\n")
     with pytest.raises(ValueError, match=words):

@@ -22,7 +22,9 @@ def commands(page):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("page", "command"), [(page, c) for page in ("adding_a_workload", "adding_a_peer") for c in commands(page)], ids=str
+    ("page", "command"),
+    [(page, c) for page in ("adding_a_workload", "adding_a_peer") for c in commands(page)],
+    ids=str,
 )
 def test_what_is_added_as_the_page_says_is_measured_and_right(page, command, scaling_command, tmp_path):
     for block in blocks(page, "python"):

@@ -18,7 +18,10 @@ EXEMPT = {  # folders and modules that are not rewritten yet; nothing may be add
     "core/case.py", "core/check.py", "core/compile_case.py", "core/gather.py", "core/jacobian.py", "core/memory.py",
     "core/reduction_reference.py", "core/run_case.py", "core/shape.py", "core/slices.py", "core/timing.py", "core/workload.py",
 }  # fmt: skip
-SOURCES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+SOURCES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
 def dialect_in(tree: ast.AST) -> list[str]:
@@ -33,8 +36,12 @@ def dialect_in(tree: ast.AST) -> list[str]:
 
 
 def test_no_two_public_classes_share_a_name():
-    classes = (node.name for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert [name for name, count in Counter(name for name in classes if name[0] != "_").items() if count > 1] == []
+    classes = (
+        node.name for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    assert [
+        name for name, count in Counter(name for name in classes if name[0] != "_").items() if count > 1
+    ] == []
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if not {name, name.split("/")[0]} & EXEMPT])
@@ -43,7 +50,9 @@ def test_a_module_is_written_in_plain_terms(name):
 
 
 def test_every_exemption_is_still_needed():
-    needed = {part for name, tree in SOURCES.items() if dialect_in(tree) for part in (name, name.split("/")[0])}
+    needed = {
+        part for name, tree in SOURCES.items() if dialect_in(tree) for part in (name, name.split("/")[0])
+    }
     assert needed >= EXEMPT
 
 

@@ -15,7 +15,11 @@ COMMANDS = [
     for line in text.splitlines()
     if line.startswith("scaling ")
 ]
-SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]  # the same commands, sampled less
+SMALL = [
+    "sampling.seconds=0.02",
+    "sampling.most=7",
+    "sampling.warm_up=0.001",
+]  # the same commands, sampled less
 FEW = ["replicates=2"]  # pairs of processes, where two sides are compared
 PLANNED = ['where=\'workload in ["poisson", "linear"] and mode == "jacrev"\'']  # some of its cases
 
@@ -48,7 +52,9 @@ def tier_of(command):
     return "plan" if "hardware=v5p" in command or "hardware=h100" in command else "process"
 
 
-@pytest.mark.parametrize("command", [pytest.param(each, marks=getattr(pytest.mark, tier_of(each))) for each in COMMANDS])
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=getattr(pytest.mark, tier_of(each))) for each in COMMANDS]
+)
 def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command):
     words = [word.strip("'") for word in command.split()[1:]]
     if words[0] == "plan":

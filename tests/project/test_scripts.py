@@ -24,7 +24,10 @@ def clone(tmp_path):
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/test", "scripts/environment", "pyproject.toml", "constraints.txt"):
         shutil.copy(TOP / name, tmp_path / name)
-    inputs = b"".join((tmp_path / name).read_bytes() for name in ("pyproject.toml", "constraints.txt", "scripts/environment"))
+    inputs = b"".join(
+        (tmp_path / name).read_bytes()
+        for name in ("pyproject.toml", "constraints.txt", "scripts/environment")
+    )
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     (tmp_path / ".venv" / ".made-from").write_text(f"{hashlib.sha256(inputs).hexdigest()}  -\n")
@@ -83,4 +86,6 @@ def test_every_package_has_one_pin_for_each_python_and_jaxlib_that_of_jax(python
     versions = {pin.name: str(pin.specifier) for pin in pins}
     assert len(versions) == len(pins) and {pin.name for pin in lines} == set(versions)
     assert all(version.startswith("==") for version in versions.values())
-    assert versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
+    assert (
+        versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
+    )

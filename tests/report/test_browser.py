@@ -13,7 +13,9 @@ WIDTHS = (390, 820, 1400)
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    folder = made_up.write(tmp_path_factory.mktemp("browser") / "made", made_up.study(2000), name="<u>study</u>")
+    folder = made_up.write(
+        tmp_path_factory.mktemp("browser") / "made", made_up.study(2000), name="<u>study</u>"
+    )
     return write_report.write_report(folder)
 
 
@@ -108,7 +110,10 @@ def test_text_from_records_makes_no_element(page):
 
 def test_a_link_into_what_is_folded_unfolds_it(page):
     page.ask("location.hash = '#laws'")
-    assert page.ask("new Promise(done => setTimeout(() => done(document.getElementById('laws').open), 50))") is True
+    assert (
+        page.ask("new Promise(done => setTimeout(() => done(document.getElementById('laws').open), 50))")
+        is True
+    )
 
 
 def test_on_paper_everything_is_unfolded_and_nothing_scrolls(page, tmp_path):

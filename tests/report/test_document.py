@@ -50,7 +50,11 @@ def test_no_sign_of_latex_is_left_unescaped(text):
 
 def test_signs_that_latex_would_join_or_drop_stay_apart():
     assert (escape_latex("--"), escape_latex("''"), escape_latex("a-b")) == ("-{}-", "'{}'", "a-b")
-    assert (escape_latex("é"), escape_latex("µs"), escape_latex("漢")) == (r"\'{e}", r"\ensuremath{\mu}s", "{[}U+6F22{]}")
+    assert (escape_latex("é"), escape_latex("µs"), escape_latex("漢")) == (
+        r"\'{e}",
+        r"\ensuremath{\mu}s",
+        "{[}U+6F22{]}",
+    )
 
 
 @pytest.mark.parametrize("text", NASTY)

@@ -34,7 +34,9 @@ HEX = re.compile(r"#[0-9a-f]{6}\b")
 def found(tmp_path_factory):
     """Two modes of one workload at three sizes on 1, 2, 4 and 8 devices, with ceilings, as many points and more."""
     draw = np.random.default_rng(0)
-    cases = [made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)]
+    cases = [
+        made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)
+    ]
     cases += [made_up.case_of("linear", "jacfwd", 3, d, weak=True) for d in (1, 2, 4, 8)]
     records = [made_up.record(draw, case, replicate) for case in cases for replicate in range(3)]
     records += [each for devices in (1, 2, 4, 8) for each in made_up.machine(draw, devices)]
@@ -45,10 +47,22 @@ def found(tmp_path_factory):
 def drawn(found):
     """Every figure that may be: those of what there is to choose beside the mode are of another study."""
     draw = np.random.default_rng(0)
-    records = [each for made in (made_up.settings, made_up.meshes) for replicate in range(3) for each in made(draw, 8, replicate)]
+    records = [
+        each
+        for made in (made_up.settings, made_up.meshes)
+        for replicate in range(3)
+        for each in made(draw, 8, replicate)
+    ]
     laid_out = meshes.compare_meshes(curves.pool_processes(records))
-    several = [*figures.draw_figures(found), mesh.draw(laid_out, False), front.draw(pareto.pareto_fronts(records), False)]
-    return {drawing.name: drawing for drawing in sorted(several, key=lambda drawing: figures.NAMES.index(drawing.name))}
+    several = [
+        *figures.draw_figures(found),
+        mesh.draw(laid_out, False),
+        front.draw(pareto.pareto_fronts(records), False),
+    ]
+    return {
+        drawing.name: drawing
+        for drawing in sorted(several, key=lambda drawing: figures.NAMES.index(drawing.name))
+    }
 
 
 def texts(drawing):
@@ -82,13 +96,17 @@ def test_a_panel_takes_its_colours_from_the_page_and_a_file_has_its_own(drawn):
     for drawing in drawn.values():
         assert set(re.findall(r"var\((--x[0-9a-f]{6})\)", texts(drawing))) <= variables
         assert not HEX.findall(texts(drawing))
-        assert "var(" not in drawing.svg and '<rect width="100%" height="100%" fill="#ffffff"/>' in drawing.svg
+        assert (
+            "var(" not in drawing.svg and '<rect width="100%" height="100%" fill="#ffffff"/>' in drawing.svg
+        )
         ET.fromstring(drawing.svg)
 
 
 def luminance(colour):
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -104,20 +122,30 @@ def test_every_line_stands_out_from_its_ground(dark, ground):
 @pytest.mark.contract
 def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
-    records = [record(d, 8.0 / d, points=p, mode=m, **case) for d in (1, 2, 4) for p in (12, 24) for m in ("jacfwd", "jacrev")]
+    records = [
+        record(d, 8.0 / d, points=p, mode=m, **case)
+        for d in (1, 2, 4)
+        for p in (12, 24)
+        for m in ("jacfwd", "jacrev")
+    ]
     drawings = figures.draw_figures(findings.read(made_up.write(tmp_path / "made", records)))
     assert {"scaling-strong", "crossover", "size", "losses"} <= {drawing.name for drawing in drawings}
     for drawing in drawings:
         for svg in (*drawing.panels, drawing.svg):
             assert "<script" not in svg and "<y>" not in svg
-        for written in (" ".join(re.findall(r"<text[^>]*>([^<]*)", svg)) for svg in (drawing.panels[0], drawing.svg)):
+        for written in (
+            " ".join(re.findall(r"<text[^>]*>([^<]*)", svg)) for svg in (drawing.panels[0], drawing.svg)
+        ):
             assert "x&lt;y&gt;&amp;z$" in written and all(word in written for word in case["variant"].split())
 
 
 def test_strong_and_weak_are_never_in_one_figure(drawn, found):
     assert "rbf" in texts(drawn["scaling-strong"]) and "linear" not in texts(drawn["scaling-strong"])
     assert "for each device" in texts(drawn["scaling-weak"]) and "rbf" not in texts(drawn["scaling-weak"])
-    assert scaling.draw("weak", [c for c in found.curves if c.kind == "strong"], found.scaling_fits, False) is None
+    assert (
+        scaling.draw("weak", [c for c in found.curves if c.kind == "strong"], found.scaling_fits, False)
+        is None
+    )
 
 
 def test_a_point_of_a_weak_curve_is_no_strong_curve_that_is_not_drawn(drawn):
@@ -126,10 +154,16 @@ def test_a_point_of_a_weak_curve_is_no_strong_curve_that_is_not_drawn(drawn):
 
 def test_speedup_efficiency_ideal_and_law_are_drawn(drawn):
     names = [entry.name for entry in drawn["scaling-strong"].legend]
-    assert names == ["jacfwd (vmap), shard_map, points split", "jacrev (vmap), shard_map, points split", "ideal"]
+    assert names == [
+        "jacfwd (vmap), shard_map, points split",
+        "jacrev (vmap), shard_map, points split",
+        "ideal",
+    ]
     assert "law that fits best" in drawn["scaling-strong"].caption
     assert [panel.count("stroke-opacity: 0.22") for panel in drawn["scaling-strong"].panels] == [2, 2]
-    assert [word in panel for panel in drawn["scaling-strong"].panels for word in (">speed-up", ">efficiency")] == [1, 0, 0, 1]
+    assert [
+        word in panel for panel in drawn["scaling-strong"].panels for word in (">speed-up", ">efficiency")
+    ] == [1, 0, 0, 1]
 
 
 def test_the_crossover_map_has_a_time_in_each_cell(drawn, found):
@@ -154,7 +188,11 @@ def test_settings_of_the_front_have_names_and_marks_have_a_legend(drawn):
     (panel,) = drawn["front"].panels
     written = re.findall(r"<text[^>]*>([^<]*)</text>", panel)
     assert {"16 points", f"{made_up.CHUNKS[0]} seed"} <= set(written)
-    assert [entry.name for entry in drawn["front"].legend] == ["chunk=auto", "not on the front", "on the front"]
+    assert [entry.name for entry in drawn["front"].legend] == [
+        "chunk=auto",
+        "not on the front",
+        "on the front",
+    ]
 
 
 def names_of_settings(found):
@@ -186,7 +224,10 @@ def test_of_very_many_settings_the_smallest_and_the_fastest_are_named_and_no_nam
 def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_sure(drawn):
     (panel,) = drawn["mesh"].panels
     assert re.findall(r">(\d+x\d+)</text>", panel) == ["8x1", "4x2", "2x4", "1x8"]
-    several = [record(8, seconds, split="both", mesh=shape) for shape, seconds in (("8x1", 2.0), ("4x2", 1.0), ("2x4", 1.0))]
+    several = [
+        record(8, seconds, split="both", mesh=shape)
+        for shape, seconds in (("8x1", 2.0), ("4x2", 1.0), ("2x4", 1.0))
+    ]
     assert [filled(several[:2]), filled(several[1:])] == [[1.0], []]
 
 
@@ -204,7 +245,12 @@ def asked(memory):
 
 @pytest.mark.contract
 def test_two_hundred_curves_still_make_a_legible_figure():
-    ways = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
+    ways = [
+        (m, a, b)
+        for m in ("jacfwd", "jacrev", "linearize")
+        for a in ("shard_map", "pmap")
+        for b in ("vmap", "whole")
+    ]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]
     records = [record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p) for d, p in of for m, a, b in ways]
     strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
@@ -214,19 +260,35 @@ def test_two_hundred_curves_still_make_a_legible_figure():
 
 def test_many_settings_make_a_line_and_a_mark_for_each_mode_alone():
     of = [(mode, chunk) for mode in ("jacfwd", "jacrev") for chunk in (None, *range(1, 9))]
-    records = [record(d, (8.0 + (c or 0)) / d, mode=m, chunk=c, **asked(90 - (c or 0))) for m, c in of for d in (1, 2)]
+    records = [
+        record(d, (8.0 + (c or 0)) / d, mode=m, chunk=c, **asked(90 - (c or 0)))
+        for m, c in of
+        for d in (1, 2)
+    ]
     strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
-    assert [entry.name for entry in strong.legend][:2] == [f"{m} (vmap), shard_map, points split" for m in ("jacfwd", "jacrev")]
+    assert [entry.name for entry in strong.legend][:2] == [
+        f"{m} (vmap), shard_map, points split" for m in ("jacfwd", "jacrev")
+    ]
     both = memory.draw(curves.pool_processes(records), False)
     assert [entry.name for entry in both.legend] == ["jacfwd (vmap)", "jacrev (vmap)"]
-    assert memory.draw(curves.pool_processes(records[:18]), False) is None  # of one mode: the figure of settings has it
+    assert (
+        memory.draw(curves.pool_processes(records[:18]), False) is None
+    )  # of one mode: the figure of settings has it
 
 
 def test_a_split_over_both_is_said_to_stand_with_its_fastest_mesh():
     records = [record(d, 8.0 / d, split="both", mesh=f"{d}x1") for d in (1, 2, 4)]
     strong = scaling.draw("strong", curves.scaling_curves(records), (), False)
-    assert "the mesh that is fastest" in strong.caption and "both split, the fastest mesh" in strong.legend[0].name
-    assert "mesh" not in scaling.draw("strong", curves.scaling_curves([record(d, 8.0 / d) for d in (1, 2)]), (), False).caption
+    assert (
+        "the mesh that is fastest" in strong.caption
+        and "both split, the fastest mesh" in strong.legend[0].name
+    )
+    assert (
+        "mesh"
+        not in scaling.draw(
+            "strong", curves.scaling_curves([record(d, 8.0 / d) for d in (1, 2)]), (), False
+        ).caption
+    )
 
 
 def test_nothing_on_the_front_is_beaten_in_both():
@@ -240,7 +302,10 @@ def test_nothing_on_the_front_is_beaten_in_both():
 
 def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
     asked = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
-    of = (curves.pool_processes([record(**fields)])[0] for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1}))
+    of = (
+        curves.pool_processes([record(**fields)])[0]
+        for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1})
+    )
     assert [footprint.memory_of(timing) for timing in of] == [9, 7, None]
 
 
@@ -271,13 +336,17 @@ def test_without_ceilings_or_counts_there_is_no_roofline():
 
 def test_the_parts_of_a_lost_efficiency_have_names(drawn):
     names = [entry.name for entry in drawn["losses"].legend]
-    assert {"does the work", "serial work, contention and all else", "imbalance between processes"} <= set(names)
+    assert {"does the work", "serial work, contention and all else", "imbalance between processes"} <= set(
+        names
+    )
     assert all(entry.dashes is None for entry in drawn["losses"].legend)
 
 
 def test_the_losses_are_those_of_the_fastest_way_that_is_not_written_by_hand():
     times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
-    several = curves.scaling_curves([record(d, seconds / d, mode=mode) for mode, seconds in times.items() for d in (1, 2)])
+    several = curves.scaling_curves(
+        [record(d, seconds / d, mode=mode) for mode, seconds in times.items() for d in (1, 2)]
+    )
     parts = [(curve, (EfficiencyBreakdown(2, None, None, None, 0.0),)) for curve in several]
     svg = efficiency.draw(parts, False).svg
     assert "jacfwd (vmap), shard_map" in svg and "analytic" not in svg and "jacrev" not in svg
@@ -293,43 +362,66 @@ def test_a_drawing_stands_for_itself_where_panels_are_odd():
 
 
 def test_ways_of_one_colour_are_told_apart_in_their_cells():
-    vmap, whole, other = curves.Method("jacfwd", "vmap"), curves.Method("jacfwd", "whole"), curves.Method("jacrev", "vmap")
+    vmap, whole, other = (
+        curves.Method("jacfwd", "vmap"),
+        curves.Method("jacfwd", "whole"),
+        curves.Method("jacrev", "vmap"),
+    )
     assert crossover._marks([vmap, whole, other]) == {vmap: "vmap", whole: "whole", other: ""}
     rowwise = curves.Method("jacfwd", "vmap", formulation="rowwise")
     assert crossover._marks([vmap, rowwise]) == {vmap: "", rowwise: "rowwise"}
 
 
 @pytest.mark.parametrize(
-    "value, text", [(7, "7"), (8192, "8,192"), (100_000, "100 k"), (262_144, "262,144"), (10**7, "10 M"), (2**20, "1.05 M")]
+    "value, text",
+    [(7, "7"), (8192, "8,192"), (100_000, "100 k"), (262_144, "262,144"), (10**7, "10 M"), (2**20, "1.05 M")],
 )
 def test_a_size_is_written_in_few_letters(value, text):
     assert lines.format_size(value) == text
 
 
 def test_equal_times_have_an_axis_and_no_complaint(tmp_path):
-    made = [record(d, 1e-3, mode=m, sizes={"p": p}) for d in (1, 2) for m in ("jacfwd", "jacrev") for p in (2, 4, 8)]
+    made = [
+        record(d, 1e-3, mode=m, sizes={"p": p})
+        for d in (1, 2)
+        for m in ("jacfwd", "jacrev")
+        for p in (2, 4, 8)
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        drawn = {one.name: one for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))}
+        drawn = {
+            one.name: one
+            for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))
+        }
     assert ">0.00<" in drawn["size"].svg and "-0.00" not in drawn["size"].svg
 
 
 def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
     made = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
-    assert "size" in {one.name for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))}
+    assert "size" in {
+        one.name for one in figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))
+    }
 
 
 def several(*rows, workload="rbf", kind=False):
     """Findings' curves of made-up records of (mode, size, devices)."""
     draw = np.random.default_rng(0)
-    records = [made_up.record(draw, made_up.case_of(workload, m, s, d, weak=kind)) for m, s, counts in rows for d in counts]
+    records = [
+        made_up.record(draw, made_up.case_of(workload, m, s, d, weak=kind))
+        for m, s, counts in rows
+        for d in counts
+    ]
     return curves.scaling_curves(records, ("weak" if kind else "strong",))
 
 
 def test_a_series_that_does_not_begin_at_one_device_is_drawn_with_its_baseline_at_the_axis():
     drawn = scaling.draw("strong", several(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))), [], False)
     words = [">speed-up<", ">speed-up relative to 2 devices<", ">efficiency relative to 2 devices<"]
-    assert len(drawn.panels) == 4 and [sum(word in panel for panel in drawn.panels) for word in words] == [1, 1, 1]
+    assert len(drawn.panels) == 4 and [sum(word in panel for panel in drawn.panels) for word in words] == [
+        1,
+        1,
+        1,
+    ]
     assert "Against the same program on 2 devices or one device;" in drawn.caption
     assert "names it at its axis" in drawn.caption
     weak = scaling.draw("weak", several(("jacfwd", 1, (2, 4, 8)), kind=True), [], False)
@@ -340,7 +432,10 @@ def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn():
     drawn = scaling.draw("strong", several(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))), [], False)
     assert "m=256" in texts(drawn) and "m=4096" not in texts(drawn)
     assert "The largest problem of each workload is drawn." not in drawn.caption
-    assert "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer" in drawn.caption
+    assert (
+        "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer"
+        in drawn.caption
+    )
     drawn = scaling.draw("strong", several(("jacfwd", 0, (1, 2)), ("jacfwd", 2, (1, 2))), [], False)
     assert "m=4096" in texts(drawn) and "The largest problem of each workload is drawn." in drawn.caption
 
@@ -348,4 +443,7 @@ def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn():
 def test_the_caption_of_the_memory_figure_does_not_call_the_fullest_problem_the_largest():
     both = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
     drawn = memory.draw(curves.pool_processes([*both, record(points=24, peak_bytes=20)]), False)
-    assert "the problem with the most modes is drawn" in drawn.caption and "the largest problem of each" not in drawn.caption
+    assert (
+        "the problem with the most modes is drawn" in drawn.caption
+        and "the largest problem of each" not in drawn.caption
+    )

@@ -56,7 +56,10 @@ def test_a_study_whose_work_per_device_grows_is_nowhere_called_weak(tmp_path):
 
 def test_a_study_whose_work_per_device_is_constant_is_called_weak_scaling(tmp_path):
     texts = written(made_up.write(tmp_path, list(series())))
-    assert "Weak scaling of rbf" in texts["proposal.md"] and "the scaled speed-up on 4 devices" in texts["proposal.tex"]
+    assert (
+        "Weak scaling of rbf" in texts["proposal.md"]
+        and "the scaled speed-up on 4 devices" in texts["proposal.tex"]
+    )
 
 
 @pytest.mark.contract
@@ -78,7 +81,11 @@ def test_the_table_holds_the_numbers_of_the_curve_with_their_intervals(tmp_path,
     rows = re.findall(r"^\| (.*) \|$", written(made_up.write(tmp_path, made))["proposal.md"], re.MULTILINE)
     cells = [row.split(" | ") for row in rows]
     assert cells[0] == ["devices", "time", "speed-up", "ideal", "efficiency"]
-    assert [row[0] for row in cells[2:]] == ["1", "2", "4"] and [row[3] for row in cells[2:]] == ["1x", "2x", "4x"]
+    assert [row[0] for row in cells[2:]] == ["1", "2", "4"] and [row[3] for row in cells[2:]] == [
+        "1x",
+        "2x",
+        "4x",
+    ]
     assert cells[2][2] == "1.00x" and cells[3][2].startswith("2.00x (") and cells[4][4].startswith("0.80 (")
     assert cells[4][1].startswith("2.50 s (")
 
@@ -87,7 +94,11 @@ def test_the_table_holds_the_numbers_of_the_curve_with_their_intervals(tmp_path,
 def test_of_each_family_the_fastest_way_to_the_largest_problem_is_told(whole):
     text = written(whole)["proposal.md"]
     captions = re.findall(r"^\*\*(\w+) scaling of (\w+).*?, with (\w+)", text, re.MULTILINE)
-    assert captions == [("Strong", "rbf", "jacfwd"), ("Strong", "residual", "jacrev"), ("Weak", "rbf", "jacfwd")]
+    assert captions == [
+        ("Strong", "rbf", "jacfwd"),
+        ("Strong", "residual", "jacrev"),
+        ("Weak", "rbf", "jacfwd"),
+    ]
     assert "m=65536" in text and "m=256 points" not in text
 
 
@@ -123,20 +134,31 @@ def test_methods_name_a_mode_once_whatever_its_settings_and_say_how_a_mesh_was_c
     text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "made", made))))
     assert "Methods: jacfwd (vmap). 3 memory settings were measured." in text
     assert "the fastest mesh on each number of devices, chosen by the same times" in text
-    text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "plain", [make_record()]))))
+    text = " ".join(
+        methods_text.describe_methods(findings.read(made_up.write(tmp_path / "plain", [make_record()])))
+    )
     assert "settings were measured" not in text and "mesh" not in text
 
 
 def test_a_core_of_a_cpu_is_said_to_be_one(tmp_path, make_record):
     text = written(
-        made_up.write(tmp_path, [make_record(), make_record(devices=2), make_record(devices=4, environment={"cores": [0]})])
+        made_up.write(
+            tmp_path,
+            [make_record(), make_record(devices=2), make_record(devices=4, environment={"cores": [0]})],
+        )
     )
     assert "A CPU device is a core that the process was bound to" in text["proposal.md"]
     assert "1 record without a core for each device" in text["proposal.md"]
 
 
 def test_compute_time_is_the_sum_over_every_attempt_of_devices_times_their_stages(tmp_path, make_record):
-    stages = {"trace_seconds": 1e3, "compile_seconds": 2e3, "first_seconds": 3e3, "check_seconds": 4e3, "sampling_seconds": 8e3}
+    stages = {
+        "trace_seconds": 1e3,
+        "compile_seconds": 2e3,
+        "first_seconds": 3e3,
+        "check_seconds": 4e3,
+        "sampling_seconds": 8e3,
+    }
     made = [
         make_record(devices=2, **stages), make_record(devices=2, attempt=2, **stages),
         make_record("failed", devices=4, reason="wrong_answer", compile_seconds=9e3),
@@ -160,7 +182,10 @@ def test_the_hours_of_accelerators_are_no_core_hours(tmp_path):
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_of_a_record_is_text(tmp_path, make_record, name):
     nasty = "\\input{x} <script> | $x$ % _y_ #"
-    made = [make_record(devices=d, workload=nasty, formulation=nasty, environment={"hosts": [nasty]}) for d in (1, 2)]
+    made = [
+        make_record(devices=d, workload=nasty, formulation=nasty, environment={"hosts": [nasty]})
+        for d in (1, 2)
+    ]
     text = written(made_up.write(tmp_path, made, nasty))[name]
     assert "<script" not in text and "\\input{x}" not in text.replace("\\\\input", "") and "_y_" not in text
 
@@ -174,7 +199,15 @@ def test_nothing_measured_makes_a_proposal_that_says_so(tmp_path, make_record):
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not here")
 def test_the_proposal_compiles_as_a_document_of_its_own(whole):
     written(whole)
-    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "proposal-alone.tex"]
-    done = subprocess.run(words, cwd=whole / "report" / "proposal", capture_output=True, timeout=120, check=False)
+    words = [
+        "pdflatex",
+        "-halt-on-error",
+        "-interaction=nonstopmode",
+        "-no-shell-escape",
+        "proposal-alone.tex",
+    ]
+    done = subprocess.run(
+        words, cwd=whole / "report" / "proposal", capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
     assert b"Overfull \\hbox" not in done.stdout

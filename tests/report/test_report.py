@@ -19,7 +19,9 @@ NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
 @pytest.fixture
 def folder(tmp_path):
     """Two modes and sizes on one and two devices; one failure, one skip, one oversubscribed, one killed and then well."""
-    records = [record(d, 8.0 / d, mode=m, points=p) for d in (1, 2) for m in ("jacfwd", "jacrev") for p in (12, 24)]
+    records = [
+        record(d, 8.0 / d, mode=m, points=p) for d in (1, 2) for m in ("jacfwd", "jacrev") for p in (12, 24)
+    ]
     records += [
         record(4, 1.0, cores=[0]),
         record(4, status="failed", reason="wrong_answer", text=NASTY, mode="jacrev"),
@@ -49,8 +51,17 @@ def rows_of(path):
 
 def test_every_file_of_the_report_is_there(folder):
     assert write_report.write_report(folder) == folder / "report" / "index.html"
-    drawn = {f"{name}.{ending}" for name in ("scaling-strong", "crossover", "size", "losses") for ending in ("svg", "png", "pdf")}
-    assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md", "table.csv", *drawn}
+    drawn = {
+        f"{name}.{ending}"
+        for name in ("scaling-strong", "crossover", "size", "losses")
+        for ending in ("svg", "png", "pdf")
+    }
+    assert {path.name for path in (folder / "report").iterdir()} == {
+        "index.html",
+        "table.md",
+        "table.csv",
+        *drawn,
+    }
     assert (folder / "report" / "size.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "report" / "size.pdf").read_bytes().startswith(b"%PDF")
 
@@ -78,10 +89,14 @@ def test_whatever_stands_in_a_record_is_escaped(folder):
 
 
 def test_names_of_a_users_workload_are_safe_in_figures(tmp_path):
-    records = [record(d, 8.0 / d, workload="a$b", target="x<y>&z$", points=p) for d in (1, 2) for p in (12, 24)]
+    records = [
+        record(d, 8.0 / d, workload="a$b", target="x<y>&z$", points=p) for d in (1, 2) for p in (12, 24)
+    ]
     text = page(filled(tmp_path, records))
     assert "<y>" not in text
-    assert re.search(r"<text[^>]*>a\$b x&lt;y&gt;&amp;z\$ by W</text>", (tmp_path / "report" / "size.svg").read_text())
+    assert re.search(
+        r"<text[^>]*>a\$b x&lt;y&gt;&amp;z\$ by W</text>", (tmp_path / "report" / "size.svg").read_text()
+    )
 
 
 def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
@@ -90,7 +105,11 @@ def test_the_csv_has_a_row_for_each_case_whatever_became_of_it(folder):
     assert len(rows) == 11
     assert sorted(row["status"] for row in rows) == ["failed"] + ["ok"] * 9 + ["skipped"]
     fast = next(row for row in rows if (row["devices"], row["mode"], row["points"]) == ("2", "jacrev", "24"))
-    assert (float(fast["seconds_median"]), float(fast["strong_speedup"]), float(fast["strong_efficiency"])) == (4, 2, 1)
+    assert (
+        float(fast["seconds_median"]),
+        float(fast["strong_speedup"]),
+        float(fast["strong_efficiency"]),
+    ) == (4, 2, 1)
     assert next(row for row in rows if row["reason"] == "wrong_answer")["text"] == NASTY
 
 
@@ -113,7 +132,11 @@ def test_a_dishonest_record_is_marked_and_gets_no_speedup(folder, tmp_path):
     twice = tmp_path / "twice"
     twice.mkdir()
     page(filled(twice, [record(1, 8.0), record(2, 4.0), record(2, 2.0, replicate=1, cores=[0])]))
-    assert [(row["honest"], row["strong_speedup"]) for row in rows_of(twice)] == [("True", "1.0"), ("True", "2.0"), ("False", "")]
+    assert [(row["honest"], row["strong_speedup"]) for row in rows_of(twice)] == [
+        ("True", "1.0"),
+        ("True", "2.0"),
+        ("False", ""),
+    ]
 
 
 def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
@@ -128,7 +151,8 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
 def test_a_refused_weak_series_is_told_with_its_reason(tmp_path):
     found = filled(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
     assert any(
-        line.startswith("Not weak scaling") and "flops per device are 1e+06" in line for line in answer.answer_sentences(found)
+        line.startswith("Not weak scaling") and "flops per device are 1e+06" in line
+        for line in answer.answer_sentences(found)
     )
     assert not (write_report.write_report(found).parent / "scaling-weak.svg").exists()
 
@@ -168,7 +192,11 @@ def test_ratios_are_written_with_their_interval():
 
 
 def test_a_name_that_is_a_picture_or_a_link_in_markdown_is_neither(tmp_path):
-    filled(tmp_path, [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")], name="[y](http://nowhere.invalid/y)")
+    filled(
+        tmp_path,
+        [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")],
+        name="[y](http://nowhere.invalid/y)",
+    )
     write_report.write_report(tmp_path)
     text = (tmp_path / "report" / "table.md").read_text()
     assert r"\!\[x\](http" in text and r"\[y\](http" in text and not re.search(r"(?<!\\)\]\(", text)

@@ -54,7 +54,9 @@ def planned_record(case, seconds, by="program", hardware="far", kind=KIND, **fie
 
 
 def bad(case, reason, status="skipped", hardware="far", **fields):
-    return Record(case, status, around(case, hardware), reason=reason, started_at="2026-02-01T00:00:00Z", **fields)
+    return Record(
+        case, status, around(case, hardware), reason=reason, started_at="2026-02-01T00:00:00Z", **fields
+    )
 
 
 def curve(workload="rbf", mode="jacfwd", counts=(1, 8, 64), serial=0.01, beyond=64, **fields):
@@ -71,7 +73,10 @@ def curve(workload="rbf", mode="jacfwd", counts=(1, 8, 64), serial=0.01, beyond=
 def write(folder, records, title="A far machine", hardware="far", **told):
     folder.mkdir(exist_ok=True)
     (folder / "all.jsonl").write_text("".join(to_line(record) + "\n" for record in records))
-    write_json(folder / f"plan-{hardware}.json", {"scaling": ["strong"], "hardware": {"title": title, "price": 3.5}} | told)
+    write_json(
+        folder / f"plan-{hardware}.json",
+        {"scaling": ["strong"], "hardware": {"title": title, "price": 3.5}} | told,
+    )
     return folder
 
 
@@ -94,10 +99,20 @@ def cells(table, **where):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Plans, and nothing measured: curves beyond what can be compiled, what does not fit, what failed."""
-    records = [*curve(counts=(1, 8, 64, 512), beyond=64), *curve(mode="jacrev", serial=0.2), *curve("linear", counts=(1, 8))]
+    records = [
+        *curve(counts=(1, 8, 64, 512), beyond=64),
+        *curve(mode="jacrev", serial=0.2),
+        *curve("linear", counts=(1, 8)),
+    ]
     big = case_of("rbf", "vmap_grad", 1, 1)
     records.append(
-        bad(big, "too_large", text="needs 300 MB, a device has 200 MB", peak_bytes=300_000_000, capacity_bytes=200_000_000)
+        bad(
+            big,
+            "too_large",
+            text="needs 300 MB, a device has 200 MB",
+            peak_bytes=300_000_000,
+            capacity_bytes=200_000_000,
+        )
     )
     records.append(bad(case_of("poisson", "jacfwd", 1, 8), "error", "failed", text=NASTY))
     return write(tmp_path_factory.mktemp("plans") / "alone", records)
@@ -172,13 +187,18 @@ def test_a_row_tells_what_is_predicted_counted_and_sent(alone):
     assert (row["memory"], row["of capacity"]) == ("50.0 MB", "25 %")
     assert row["collectives"] == "all-reduce of 1.05 MB among 8, 4.00 times" and row["by"] == "program"
     assert [row["by"] for row in cells(table, devices="512")] == ["formula"]
-    assert len(table.rows) == 9 and [row["devices"] for row in cells(table, mode="jacrev (vmap)")] == ["1", "8", "64"]
+    assert len(table.rows) == 9 and [row["devices"] for row in cells(table, mode="jacrev (vmap)")] == [
+        "1",
+        "8",
+        "64",
+    ]
 
 
 def test_a_case_without_a_prediction_says_why(tmp_path):
     case = case_of("rbf", "jacfwd", 1, 8)
     folder = write(
-        tmp_path / "made", [planned_record(case, 1.0, predicted=None, text="not predicted: no rate of divisions", messages=[])]
+        tmp_path / "made",
+        [planned_record(case, 1.0, predicted=None, text="not predicted: no rate of divisions", messages=[])],
     )
     (row,) = cells(table_of(findings.read(folder), "planned-far"))
     assert row["remarks"] == "not predicted: no rate of divisions" and row["collectives"] == "none"
@@ -197,7 +217,9 @@ def test_what_does_not_fit_and_what_failed_have_tables_of_their_own(alone):
 
 @pytest.mark.contract
 def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
-    both = write(tmp_path / "both", [*measured("jacfwd"), *curve("linear"), bad(case_of("poisson"), "too_large")])
+    both = write(
+        tmp_path / "both", [*measured("jacfwd"), *curve("linear"), bad(case_of("poisson"), "too_large")]
+    )
     bare = write(tmp_path / "bare", measured("jacfwd"))
     mixed, plain = findings.read(both), findings.read(bare)
     theirs = {"planned-far", "unfit-far", "unplanned-far"}
@@ -208,14 +230,20 @@ def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
         mixed
     ) == outcomes.group_unmeasured(plain)
     assert rows.record_table(mixed).rows == rows.record_table(plain).rows
-    assert {d.svg for d in figures.draw_figures(plain)} == {d.svg for d in figures.draw_figures(mixed) if d.name != "plan-far"}
+    assert {d.svg for d in figures.draw_figures(plain)} == {
+        d.svg for d in figures.draw_figures(mixed) if d.name != "plan-far"
+    }
     assert [cards.make_cards(mixed)] == [cards.make_cards(plain)]
     said = [s for s in answer.answer_sentences(mixed) if s not in answer.answer_sentences(plain)]
-    assert len(said) == 1 and said[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
+    assert len(said) == 1 and said[0].startswith(
+        "Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices"
+    )
 
 
 def test_two_hardwares_are_kept_apart_even_where_their_names_become_one(tmp_path):
-    folder = write(tmp_path / "two", [*curve(hardware="far"), *curve("linear", hardware="FAR!", kind="other")])
+    folder = write(
+        tmp_path / "two", [*curve(hardware="far"), *curve("linear", hardware="FAR!", kind="other")]
+    )
     write_json(folder / "plan-FAR!.json", {"hardware": {"title": "Another"}})
     found = findings.read(folder)
     assert file_stems(["far", "FAR!", "far-2"]) == {"far": "far", "FAR!": "far-2", "far-2": "far-2-2"}
@@ -234,7 +262,11 @@ def test_every_link_of_a_page_of_plans_leads_somewhere(alone, page):
 
 def test_the_figure_notes_where_formula_begins_and_what_is_hollow(alone):
     (drawing,) = figures.draw_figures(findings.read(alone))
-    assert drawing.name == "plan-far" and "hollow" in drawing.caption and "measured on such" not in drawing.caption
+    assert (
+        drawing.name == "plan-far"
+        and "hollow" in drawing.caption
+        and "measured on such" not in drawing.caption
+    )
     assert len(drawing.panels) == 2 and sum("formula →" in panel for panel in drawing.panels) == 1
     assert any(entry.name == "ideal" for entry in drawing.legend)
 
@@ -242,12 +274,19 @@ def test_the_figure_notes_where_formula_begins_and_what_is_hollow(alone):
 @pytest.mark.contract
 def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_path):
     def drawn(name, records):
-        (drawing,) = (d for d in figures.draw_figures(findings.read(write(tmp_path / name, records))) if d.name == "plan-far")
+        (drawing,) = (
+            d
+            for d in figures.draw_figures(findings.read(write(tmp_path / name, records)))
+            if d.name == "plan-far"
+        )
         return drawing
 
     alone = drawn("alone", curve())
     beside = drawn("beside", [*curve(), *measured("jacfwd")])
-    assert any(entry.name.startswith("measured") for entry in beside.legend) and "measured on such devices" in beside.caption
+    assert (
+        any(entry.name.startswith("measured") for entry in beside.legend)
+        and "measured on such devices" in beside.caption
+    )
     assert not any(entry.name.startswith("measured") for entry in alone.legend)
     # Of another kind of device, or another mode, nothing is drawn.
     assert drawn("kind", [*curve(kind="another"), *measured("jacfwd")]).svg == alone.svg
@@ -256,10 +295,15 @@ def test_what_was_measured_on_the_same_kind_of_device_is_drawn_beside_it(tmp_pat
 
 @pytest.mark.contract
 def test_weak_plans_are_drawn_beside_weak_measurements_only(tmp_path):
-    weak = [planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count) for count in (1, 8, 64)]
+    weak = [
+        planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count)
+        for count in (1, 8, 64)
+    ]
     folder = write(tmp_path / "weak", [*weak, *measured("jacfwd")], scaling=["weak"])
     (drawing,) = (d for d in figures.draw_figures(findings.read(folder)) if d.name == "plan-far")
-    assert "for each device" in drawing.panels[0] and not any(entry.name.startswith("measured") for entry in drawing.legend)
+    assert "for each device" in drawing.panels[0] and not any(
+        entry.name.startswith("measured") for entry in drawing.legend
+    )
 
 
 def test_the_largest_families_are_drawn_and_the_rest_is_named(tmp_path):
@@ -268,7 +312,10 @@ def test_the_largest_families_are_drawn_and_the_rest_is_named(tmp_path):
         for v in range(plans.MOST_PANELS + 2) for n in (1, 8)
     ]  # fmt: skip
     (drawing,) = figures.draw_figures(findings.read(write(tmp_path / "many", records)))
-    assert len(drawing.panels) == plans.MOST_PANELS and "2 workloads left out, but in the table" in drawing.caption
+    assert (
+        len(drawing.panels) == plans.MOST_PANELS
+        and "2 workloads left out, but in the table" in drawing.caption
+    )
     assert "v9" in drawing.panels[0] and "v0" in drawing.caption and "v1" in drawing.caption
 
 
@@ -298,7 +345,9 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     by_mode = {row["mode"]: row for row in cells(table)}
     assert list(by_mode) == ["all", "jacfwd (vmap)", "jacrev (vmap)", "linearize (vmap)"]
     assert by_mode["all"]["cases"] == "6" and by_mode["linearize (vmap)"]["within the interval"] == "none"
-    assert by_mode["jacfwd (vmap)"]["within the interval"] == "100 %" and by_mode["linearize (vmap)"]["worst"].startswith("0.3")
+    assert by_mode["jacfwd (vmap)"]["within the interval"] == "100 %" and by_mode["linearize (vmap)"][
+        "worst"
+    ].startswith("0.3")
     first, order = answer.describe_score(found.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
@@ -311,7 +360,10 @@ def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two
     assert [entry.name for entry in drawing.legend] == ["rbf", "a factor of two", "as predicted"]
     assert drawing.legend[0].dashes == "None" and drawing.legend[0].marker == "o"
     text = write_report.write_report(scored).read_text()
-    assert '<section id="score-near">' in text and "were predicted in the right order" in text[text.index('id="score-near"') :]
+    assert (
+        '<section id="score-near">' in text
+        and "were predicted in the right order" in text[text.index('id="score-near"') :]
+    )
 
 
 def test_without_scores_there_is_neither_table_nor_figure(alone):
@@ -323,19 +375,30 @@ def test_without_scores_there_is_neither_table_nor_figure(alone):
 def test_whatever_stands_in_a_plan_is_text(tmp_path):
     hostile = '<b>far</b>" onload="x'
     records = [
-        dataclasses.replace(r, case=dataclasses.replace(r.case, workload="<i>mine</i>", target=NASTY), text=NASTY)
+        dataclasses.replace(
+            r, case=dataclasses.replace(r.case, workload="<i>mine</i>", target=NASTY), text=NASTY
+        )
         for r in curve(hardware=hostile, kind="<i>device</i>")
     ]
-    folder = write(tmp_path / "made", [*records, *[bad(records[0].case, "too_large", text=NASTY)]], "unread", "unread")
+    folder = write(
+        tmp_path / "made", [*records, *[bad(records[0].case, "too_large", text=NASTY)]], "unread", "unread"
+    )
     text = write_report.write_report(folder).read_text()
     elements = Elements()
     elements.feed(text)
-    assert text.count("<script") == 1 and not {"b", "i", "img"} & elements.names and "onload" not in elements.attributes
+    assert (
+        text.count("<script") == 1
+        and not {"b", "i", "img"} & elements.names
+        and "onload" not in elements.attributes
+    )
     assert "<b>far</b>" in html.unescape(text) and NASTY in html.unescape(text)
     (svg,) = (folder / "report").glob("plan-*.svg")
     root = ET.fromstring(svg.read_bytes())
     assert "onload" not in root.attrib and hostile in root.attrib["aria-label"]
-    assert "<i>" not in (folder / "report" / "table.md").read_text() and "<b>" not in (folder / "report" / "table.md").read_text()
+    assert (
+        "<i>" not in (folder / "report" / "table.md").read_text()
+        and "<b>" not in (folder / "report" / "table.md").read_text()
+    )
 
 
 def test_figures_of_hardware_that_is_planned_for_no_more_go_away(tmp_path):
@@ -344,7 +407,9 @@ def test_figures_of_hardware_that_is_planned_for_no_more_go_away(tmp_path):
     assert (folder / "report" / "plan-far.svg").exists()
     write(folder, curve(hardware="other"), hardware="other")
     write_report.write_report(folder)
-    assert {path.name for path in (folder / "report").glob("plan-*")} == {f"plan-other.{end}" for end in figures.ENDINGS}
+    assert {path.name for path in (folder / "report").glob("plan-*")} == {
+        f"plan-other.{end}" for end in figures.ENDINGS
+    }
 
 
 def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
@@ -361,8 +426,16 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
     row = by["jacrev", 8, "rbf"]
     seconds = 0.01 * made_up.amdahl(8, 0.2)
     assert (row["hardware"], row["status"], row["predicted_seconds"]) == ("far", "planned", seconds)
-    assert (row["low"], row["high"], row["by"], row["capacity_bytes"]) == (seconds / 1.5, seconds * 1.5, "program", 200_000_000)
-    assert by["vmap_grad", 1, "rbf"]["reason"] == "too_large" and by["vmap_grad", 1, "rbf"]["predicted_seconds"] is None
+    assert (row["low"], row["high"], row["by"], row["capacity_bytes"]) == (
+        seconds / 1.5,
+        seconds * 1.5,
+        "program",
+        200_000_000,
+    )
+    assert (
+        by["vmap_grad", 1, "rbf"]["reason"] == "too_large"
+        and by["vmap_grad", 1, "rbf"]["predicted_seconds"] is None
+    )
     assert {float(r["predicted_seconds"]) for r in told if r["predicted_seconds"]} == {
         r["predicted_seconds"] for r in exact if r["predicted_seconds"] is not None
     }
@@ -372,12 +445,16 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
 def test_there_is_no_table_of_plans_where_nothing_was_planned(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
     assert [table.name for table in rows.export_tables(found)] == ["records", "curves", "samples", "laws"]
-    assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(rows.record_table(found).column_types)
+    assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(
+        rows.record_table(found).column_types
+    )
 
 
 def test_the_methods_tell_how_predictions_are_made(alone, tmp_path):
     nothing, how = methods_text.describe_methods(findings.read(alone))
-    assert nothing == "Nothing has been measured." and how.startswith("Times for A far machine are predicted and not measured")
+    assert nothing == "Nothing has been measured." and how.startswith(
+        "Times for A far machine are predicted and not measured"
+    )
     assert "median" in how and "95 %" in how
     plain = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
     assert not any("predicted" in paragraph for paragraph in methods_text.describe_methods(plain))

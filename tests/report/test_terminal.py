@@ -53,7 +53,10 @@ def test_the_table_and_the_curves_are_shown(few):
 
 def test_letters_stand_where_the_numbers_are(few):
     plot_of = [line.split("│")[1] for line in lines_of(few) if "│" in line]
-    names = {line.split("│")[0].strip(): at for at, line in enumerate(line for line in lines_of(few) if "│" in line)}
+    names = {
+        line.split("│")[0].strip(): at
+        for at, line in enumerate(line for line in lines_of(few) if "│" in line)
+    }
     middle = len(plot_of[0]) // 2
     assert plot_of[names["4x"]].rstrip().endswith("a") and plot_of[names["1x"]].rstrip().endswith("b")
     assert plot_of[names["2x"]].index("a") in (middle - 1, middle, middle + 1)
@@ -65,7 +68,9 @@ def test_the_devices_stand_under_their_points(few):
     lines = lines_of(few)
     axis = next(line for line in lines if re.fullmatch(r"\s+1\s+2\s+4", line))
     row = next(line for line in lines if line.startswith("2x"))
-    assert abs(axis.index("2") - row.index("a")) <= 1 and len(axis) == max(len(line.rstrip()) for line in lines if "│" in line)
+    assert abs(axis.index("2") - row.index("a")) <= 1 and len(axis) == max(
+        len(line.rstrip()) for line in lines if "│" in line
+    )
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 140, 200])
@@ -102,7 +107,11 @@ def test_lines_can_be_told_apart_without_colour(few):
 
 def test_time_over_size_is_drawn_where_there_is_one_device_count(tmp_path):
     draw = np.random.default_rng(0)
-    made = [made_up.record(draw, made_up.case_of("rbf", mode, at)) for mode in ("jacfwd", "jacrev") for at in range(5)]
+    made = [
+        made_up.record(draw, made_up.case_of("rbf", mode, at))
+        for mode in ("jacfwd", "jacrev")
+        for at in range(5)
+    ]
     lines = lines_of(findings.read(made_up.write(tmp_path, made, scaling=["strong"])))
     assert lines[0].startswith("time over m: rbf") and "1 device" in lines[1] and "ideal" not in lines[-1]
     assert re.search(r"256 +1024 +4096 +16384 +65536", "\n".join(lines))
@@ -111,7 +120,10 @@ def test_time_over_size_is_drawn_where_there_is_one_device_count(tmp_path):
 
 def test_a_refused_series_is_not_called_weak(tmp_path):
     draw = np.random.default_rng(0)
-    made = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True), flops=1e6 * d) for d in (1, 2, 4)]
+    made = [
+        made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True), flops=1e6 * d)
+        for d in (1, 2, 4)
+    ]
     assert "weak" not in printed(findings.read(made_up.write(tmp_path, made))).lower()
 
 
@@ -127,7 +139,10 @@ def test_text_of_a_record_steers_no_terminal(tmp_path, make_record):
 
 
 def test_equal_points_and_a_slowdown_can_be_drawn():
-    series = [terminal_plot.PlotSeries([(1, 1), (2, 0.5)], "a"), terminal_plot.PlotSeries([(1, 1), (2, 1)], "b")]
+    series = [
+        terminal_plot.PlotSeries([(1, 1), (2, 0.5)], "a"),
+        terminal_plot.PlotSeries([(1, 1), (2, 1)], "b"),
+    ]
     rows = terminal_plot.draw_plot(series, [(1, "1"), (2, "2")], [(1, "1x")], 20, 8)
     assert all(isinstance(row, Text) and row.cell_len <= 20 for row in rows) and len(rows) == 8
     assert "a" in rows[5].plain and "b" in rows[0].plain
@@ -145,11 +160,15 @@ def test_numbers_in_the_table_are_never_broken(few, many, width):
 
 def test_a_legend_that_is_cut_says_so(few):
     lines = terminal.draw_curves(few, 24)
-    assert any(line.plain.endswith("…") for line in lines) and max(len(line.plain) for line in lines[:-1]) <= 24
+    assert (
+        any(line.plain.endswith("…") for line in lines) and max(len(line.plain) for line in lines[:-1]) <= 24
+    )
 
 
 def test_speedup_from_two_devices_is_drawn_relative_to_two(tmp_path, make_record):
     made = [make_record(devices=d, seconds=[4e-3 / d] * 7) for d in (2, 4, 8)]
     lines = lines_of(findings.read(made_up.write(tmp_path, made, scaling=["strong"])))
-    assert any("relative to 2 devices" in line for line in lines) and any("4.00x on 8" in line for line in lines)
+    assert any("relative to 2 devices" in line for line in lines) and any(
+        "4.00x on 8" in line for line in lines
+    )
     assert any(line.startswith("4x") for line in lines) and not any(line.startswith("8x") for line in lines)

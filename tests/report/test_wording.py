@@ -55,7 +55,9 @@ def test_no_file_of_a_report_a_proposal_or_an_export_to_be_read_holds_such_signs
 
 def test_half_a_character_reaches_tables_for_programs_as_its_number(folder):
     export.write_exports(folder, ["csv", "parquet"])
-    plain, typed = (getattr(pandas, f"read_{name}")(folder / "export" / f"records.{name}") for name in ("csv", "parquet"))
+    plain, typed = (
+        getattr(pandas, f"read_{name}")(folder / "export" / f"records.{name}") for name in ("csv", "parquet")
+    )
     assert list(typed["text"].dropna()) == [STEERING + r"\ud800half" + "\uffff"]
     assert r"\ud800half" in plain["text"].dropna().iloc[0] and len(plain) == len(typed) == 13
 

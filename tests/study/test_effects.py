@@ -68,24 +68,37 @@ def test_a_value_that_some_case_uses_is_normalised_in_the_others(name):
 def test_every_field_that_completing_drops_has_a_reason():
     """What `complete` sets back to its default is what `unused` names, over a product of layouts and modes."""
     for mode in ("jacfwd", "jacrev", "analytic", "value", "grad_of_sum", "mixed"):
-        for api, split in (("jit", "points"), ("jit", "seeds"), ("shard_map", "data"), ("shard_map", "seeds")):
+        for api, split in (
+            ("jit", "points"),
+            ("jit", "seeds"),
+            ("shard_map", "data"),
+            ("shard_map", "seeds"),
+        ):
             stated = Case(
                 "linear", mode=mode, api=api, split=split, points=6, chunk=3, block=2, storage="host", remat="dots_saveable",
                 batch="whole", seeds="colored", forward="W", mesh="1x1", overlap=True, reduce="gram",
             )  # fmt: skip
             completed, unused = workload.complete(stated), workload.unused(stated)
             dropped = {
-                name for name in unused_fields.unused_fields(stated) if getattr(stated, name) != getattr(completed, name)
+                name
+                for name in unused_fields.unused_fields(stated)
+                if getattr(stated, name) != getattr(completed, name)
             } - {"wrt"}
             assert dropped <= set(unused), (mode, api, split)
-            assert {name for name in unused if getattr(completed, name) == getattr(stated, name)} == set(), (mode, api, split)
+            assert {name for name in unused if getattr(completed, name) == getattr(stated, name)} == set(), (
+                mode,
+                api,
+                split,
+            )
 
 
 @pytest.mark.process
 def test_precision_is_refused_on_a_function_without_a_product_of_matrices_alone(scaling_command, write_study):
     text = "{{workload: rbf, points: 6, mode: jacfwd, precision: high, api: jit, formulation: {}}}"
     done = scaling_command([*write_study(text.format("rowwise")), "dry_run=true"])
-    assert done.returncode == 2 and re.search("precision=high has no effect on a function that multiplies no mat", done.stderr)
+    assert done.returncode == 2 and re.search(
+        "precision=high has no effect on a function that multiplies no mat", done.stderr
+    )
     assert scaling_command([*write_study(text.format("product")), "dry_run=true"]).returncode == 0
 
 
@@ -97,14 +110,20 @@ OWN = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
     [("linear.py", OWN, 2), ("linear.py", "print('a script of another kind')\n", 0), ("linear/__init__.py", OWN, 2),
      ("other.py", OWN, 0), ("linear.txt", OWN, 0)],
 )  # fmt: skip
-def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_name(file, text, status, tmp_path):
+def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_name(
+    file, text, status, tmp_path
+):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     ask = "from scaling.core import workload; from scaling.core.case import Case; print(workload.complete(Case('linear')).key)"
-    done = subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.returncode != 0) == (status == 2), done.stderr
     if status:
-        assert re.search(f"workload=linear is built in, and {file} has the same name: rename that file", done.stderr)
+        assert re.search(
+            f"workload=linear is built in, and {file} has the same name: rename that file", done.stderr
+        )
 
 
 def test_the_examination_of_a_study_names_what_has_no_effect():

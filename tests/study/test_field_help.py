@@ -32,9 +32,15 @@ def test_a_field_of_a_case_shows_its_own_default_and_every_value():
     found = entries(field_help.describe(CONF))
     case = Case("linear")
     for name, values in (CHOICES | OPTIONS).items():
-        assert re.search(rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", found[name]), name
+        assert re.search(
+            rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", found[name]
+        ), name
     assert found["jit"].endswith("Values: true, false. Default: true.")
-    assert "julia/Zygote" in found["engine"] and "stencil" in found["workload"] and "ceiling" not in found["workload"]
+    assert (
+        "julia/Zygote" in found["engine"]
+        and "stencil" in found["workload"]
+        and "ceiling" not in found["workload"]
+    )
     assert "interface" not in found["engine"] and "formulas" not in found["engine"]
 
 

@@ -77,20 +77,37 @@ TABLES["counts"] = (
         for what, text in NO_COUNTS.items()
         if (name, what) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
     }
-    | {f"points are {what}": Bad((*RBF, f"points={text}"), "points.*(integer|15 digits)") for what, text in OF_POINTS.items()}
     | {
-        "a data seed is negative": Bad((*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"),
-        "a data seed is a fraction": Bad((*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"),
+        f"points are {what}": Bad((*RBF, f"points={text}"), "points.*(integer|15 digits)")
+        for what, text in OF_POINTS.items()
+    }
+    | {
+        "a data seed is negative": Bad(
+            (*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"
+        ),
+        "a data seed is a fraction": Bad(
+            (*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"
+        ),
         "a data seed is a word": Bad((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
-        "points are a list with null": Bad((*RBF, "points=[1,null]"), "points must be a positive integer, not None"),
-        "devices are a list with a word": Bad((*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"),
+        "points are a list with null": Bad(
+            (*RBF, "points=[1,null]"), "points must be a positive integer, not None"
+        ),
+        "devices are a list with a word": Bad(
+            (*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"
+        ),
         "sizes are a list": Bad((*RBF, "sizes=[1,2]"), "sizes"),
         "sizes are a number": Bad((*RBF, "sizes=3"), "sizes"),
-        "a memory limit has an unknown unit": Bad((*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"),
-        "a memory limit is zero bytes": Bad((*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"),
+        "a memory limit has an unknown unit": Bad(
+            (*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"
+        ),
+        "a memory limit is zero bytes": Bad(
+            (*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"
+        ),
         "a memory limit is negative": Bad((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
         "a memory limit is huge": Bad((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
-        "a memory limit has digits of another script": Bad((*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"),
+        "a memory limit has digits of another script": Bad(
+            (*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"
+        ),
     }
 )
 
@@ -144,48 +161,112 @@ TABLES["fields without effect"] = {
     for what, (words, told) in {
         "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
         "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
-        "forward with a mode that is not mixed": ((*FORWARD, "forward=W"), "forward=W has no effect.*mode=mixed"),
-        "an unknown input forward with a mode that is not mixed": ((*FORWARD, "forward=nope"), "forward.*nope"),
+        "forward with a mode that is not mixed": (
+            (*FORWARD, "forward=W"),
+            "forward=W has no effect.*mode=mixed",
+        ),
+        "an unknown input forward with a mode that is not mixed": (
+            (*FORWARD, "forward=nope"),
+            "forward.*nope",
+        ),
         "an overlap of nothing": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
         "an overlap on one device": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
             "overlap=true has no effect.*devices",
         ),
         "a split of the plain program": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks of a mode without seeds": ((*LINEAR, "mode=analytic", "chunk=4"), "chunk=4 has no effect with mode=analytic"),
-        "chunks of one seed": ((*LINEAR, "mode=grad_of_sum", "chunk=4"), "chunk=4 has no effect with mode=grad_of_sum"),
-        "automatic chunks without seeds": ((*LINEAR, "mode=value", "chunk=auto"), "chunk=auto has no effect with mode=value"),
-        "blocks of a mode without seeds": ((*LINEAR, "mode=analytic", "block=4"), "block=4 has no effect with mode=analytic"),
-        "blocks of the batch at once": ((*FORWARD, "batch=whole", "block=4"), "block=4 has no effect with batch=whole"),
-        "blocks beside automatic ones": ((*FORWARD, "chunk=auto", "block=4"), "block=4 has no effect with chunk=auto"),
-        "a batch of a mode by hand": ((*LINEAR, "mode=analytic", "batch=whole"), "batch=whole has no effect with mode=analytic"),
-        "coloured seeds of a value": ((*LINEAR, "mode=value", "seeds=colored"), "seeds=colored has no effect with mode=value"),
+        "chunks of a mode without seeds": (
+            (*LINEAR, "mode=analytic", "chunk=4"),
+            "chunk=4 has no effect with mode=analytic",
+        ),
+        "chunks of one seed": (
+            (*LINEAR, "mode=grad_of_sum", "chunk=4"),
+            "chunk=4 has no effect with mode=grad_of_sum",
+        ),
+        "automatic chunks without seeds": (
+            (*LINEAR, "mode=value", "chunk=auto"),
+            "chunk=auto has no effect with mode=value",
+        ),
+        "blocks of a mode without seeds": (
+            (*LINEAR, "mode=analytic", "block=4"),
+            "block=4 has no effect with mode=analytic",
+        ),
+        "blocks of the batch at once": (
+            (*FORWARD, "batch=whole", "block=4"),
+            "block=4 has no effect with batch=whole",
+        ),
+        "blocks beside automatic ones": (
+            (*FORWARD, "chunk=auto", "block=4"),
+            "block=4 has no effect with chunk=auto",
+        ),
+        "a batch of a mode by hand": (
+            (*LINEAR, "mode=analytic", "batch=whole"),
+            "batch=whole has no effect with mode=analytic",
+        ),
+        "coloured seeds of a value": (
+            (*LINEAR, "mode=value", "seeds=colored"),
+            "seeds=colored has no effect with mode=value",
+        ),
         "storage of a mode without seeds": (
             (*LINEAR, "mode=analytic", "storage=host"),
             "storage=host has no effect with mode=ana",
         ),
-        "a policy of forward mode": ((*FORWARD, "remat=dots_saveable"), "remat=dots_saveable has no effect with mode=jacfwd"),
+        "a policy of forward mode": (
+            (*FORWARD, "remat=dots_saveable"),
+            "remat=dots_saveable has no effect with mode=jacfwd",
+        ),
         "a policy of twice forward": (
             (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
             "remat=dots_saveable has no effect",
         ),
-        "a reduction of a Hessian": ((*LINEAR, "mode=fwd_over_rev", "reduce=gram"), "reduce=gram has no effect.*hessian"),
-        "a reduction of a value": ((*LINEAR, "mode=value", "reduce=gram"), "reduce=gram has no effect with mode=value"),
+        "a reduction of a Hessian": (
+            (*LINEAR, "mode=fwd_over_rev", "reduce=gram"),
+            "reduce=gram has no effect.*hessian",
+        ),
+        "a reduction of a value": (
+            (*LINEAR, "mode=value", "reduce=gram"),
+            "reduce=gram has no effect with mode=value",
+        ),
         "a reduction beside split=data": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
             "reduce=gram has no effect with split=data",
         ),
         "a formulation of a mode by hand": (
-            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "mode=analytic", "formulation=rowwise"),
+            (
+                "run",
+                "study=function",
+                "workload=rbf",
+                "devices=1",
+                "where=True",
+                "mode=analytic",
+                "formulation=rowwise",
+            ),
             "formulation=rowwise has no effect with mode=analytic",
         ),
         "inputs of a value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
         "a mode of the function itself": (
-            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "target=kernel", "mode=jacrev"),
+            (
+                "run",
+                "study=function",
+                "workload=rbf",
+                "devices=1",
+                "where=True",
+                "target=kernel",
+                "mode=jacrev",
+            ),
             "mode=jacrev has no effect with target=kernel",
         ),
         "points of a target of one point": (
-            ("run", "study=function", "workload=rbf", "devices=1", "where=True", "target=grad", "points=7", "sizes.m=8"),
+            (
+                "run",
+                "study=function",
+                "workload=rbf",
+                "devices=1",
+                "where=True",
+                "target=grad",
+                "points=7",
+                "sizes.m=8",
+            ),
             "points=7 has no effect with target=grad",
         ),
         "a policy of another system": (
@@ -207,16 +288,20 @@ TABLES["fields without effect"] = {
     }.items()
 } | {
     "a swept value that no case of a study uses": a_study(
-        "{workload: linear, mode: analytic, split: points, chunk: [null, 4]}", "chunk=4 has no effect with mode=analytic"
+        "{workload: linear, mode: analytic, split: points, chunk: [null, 4]}",
+        "chunk=4 has no effect with mode=analytic",
     ),
     "a value of one grid that another grid could use": a_study(
-        "{workload: linear, mode: jacrev, grids: [{chunk: 4}, {mode: analytic, chunk: 4}]}", "chunk=4 has no effect.*analytic"
+        "{workload: linear, mode: jacrev, grids: [{chunk: 4}, {mode: analytic, chunk: 4}]}",
+        "chunk=4 has no effect.*analytic",
     ),
     "a shared value that no grid uses": a_study(
-        "{workload: linear, mesh: 1x1, grids: [{split: points}, {split: seeds}]}", "mesh=1x1 has no effect.*split=both"
+        "{workload: linear, mesh: 1x1, grids: [{split: points}, {split: seeds}]}",
+        "mesh=1x1 has no effect.*split=both",
     ),
     "a value of a part that it does not use": a_study(
-        "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}", "chunk=4 has no effect with mode=analytic"
+        "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}",
+        "chunk=4 has no effect with mode=analytic",
     ),
 }
 
@@ -264,7 +349,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(9)
 )
 MAPS = "a: &a {x: 1}\n" + "".join(
-    f"{chr(98 + i)}: &{chr(98 + i)} {{p: *{chr(97 + i)}, q: *{chr(97 + i)}, r: *{chr(97 + i)}}}\n" for i in range(20)
+    f"{chr(98 + i)}: &{chr(98 + i)} {{p: *{chr(97 + i)}, q: *{chr(97 + i)}, r: *{chr(97 + i)}}}\n"
+    for i in range(20)
 )
 TABLES["study files"] = {
     f"a study that is {what}": a_study(content, told)
@@ -520,7 +606,10 @@ TABLES["results"] = {
 # ---- Workloads.
 
 HEAD = "from scaling.workload import Workload, uniform\nimport jax.numpy as jnp\n"
-GOOD = HEAD + "def workload(case):\n    return Workload(function=lambda x: jnp.sin(x), points={'x': uniform(3)})\n"
+GOOD = (
+    HEAD
+    + "def workload(case):\n    return Workload(function=lambda x: jnp.sin(x), points={'x': uniform(3)})\n"
+)
 
 
 def returning(expression, head=""):
@@ -763,7 +852,11 @@ TABLES["verbs"] = {
     ]
 }  # fmt: skip
 
-CASES = {f"{table}: {ascii(name)[1:-1]:.80}": bad for table, inputs in TABLES.items() for name, bad in inputs.items()}
+CASES = {
+    f"{table}: {ascii(name)[1:-1]:.80}": bad
+    for table, inputs in TABLES.items()
+    for name, bad in inputs.items()
+}
 
 
 class TookTooLong(BaseException):

@@ -34,7 +34,12 @@ def test_sizes_sweep_like_fields():
 
 
 def test_a_grid_is_stronger_than_what_it_shares_and_the_command_line_than_both():
-    study = {"points": 6, "dtype": "float64", "devices": 1, "grids": [{"workload": "linear", "points": 10}, {"workload": "rbf"}]}
+    study = {
+        "points": 6,
+        "dtype": "float64",
+        "devices": 1,
+        "grids": [{"workload": "linear", "points": 10}, {"workload": "rbf"}],
+    }
     assert [(c.points, c.dtype) for c in cases(study)] == [(10, "float64"), (6, "float64")]
     assert [(c.points, c.dtype) for c in cases(study, points=14)] == [(14, "float64"), (14, "float64")]
     assert values(study, "dtype", dtype="float32") == ["float32", "float32"]
@@ -51,7 +56,10 @@ def test_an_override_that_is_null_or_empty_changes_nothing():
 
 
 def test_sizes_are_merged_name_by_name():
-    study = {"sizes": {"p": 5, "o": 3}, "grids": [{"workload": "linear", "sizes": {"p": [8, 16]}}, {"workload": "linear"}]}
+    study = {
+        "sizes": {"p": 5, "o": 3},
+        "grids": [{"workload": "linear", "sizes": {"p": [8, 16]}}, {"workload": "linear"}],
+    }
     assert values(study, "sizes") == [{"p": 8, "o": 3}, {"p": 16, "o": 3}, {"p": 5, "o": 3}]
     assert values(study, "sizes", sizes={"o": 7}) == [{"p": 8, "o": 7}, {"p": 16, "o": 7}, {"p": 5, "o": 7}]
 
@@ -74,16 +82,27 @@ def test_a_case_that_two_grids_name_is_there_once_in_the_first_place():
 
 
 def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_devices():
-    cells = expand_study({"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {})
+    cells = expand_study(
+        {"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {}
+    )
     scaled = [(cell.scaling, cell.case.devices, cell.scaled(cell.case).points) for cell in cells]
     assert scaled == [(s, d, 6 if s == "strong" else 6 * d) for d in (1, 2, 3) for s in SCALINGS]
 
 
 def test_weak_scaling_grows_the_points_alone():
     """A size that is as large as there are points means those of one device: more would be more work for each."""
-    study = {"workload": "rbf", "points": [6, 10], "devices": 3, "sizes": {"m": "points", "d": 4}, "scaling": "weak"}
+    study = {
+        "workload": "rbf",
+        "points": [6, 10],
+        "devices": 3,
+        "sizes": {"m": "points", "d": 4},
+        "scaling": "weak",
+    }
     made = [cell.scaled(cell.case) for cell in expand_study(study, {})]
-    assert [(case.points, dict(case.sizes)) for case in made] == [(18, {"m": 6, "d": 4}), (30, {"m": 10, "d": 4})]
+    assert [(case.points, dict(case.sizes)) for case in made] == [
+        (18, {"m": 6, "d": 4}),
+        (30, {"m": 10, "d": 4}),
+    ]
     assert [to_dict(case) | {"points": 0} for case in made] == [
         to_dict(cell.case) | {"points": 0} for cell in expand_study(study, {})
     ]
@@ -98,11 +117,20 @@ def test_weak_scaling_grows_the_points_alone():
         ("api in ['jit'] and points % devices == 0", [("jit", 1), ("jit", 2)]),
         ("points // devices - 1 >= 5", [("jit", 1), ("pmap", 1)]),
         ("1 < devices <= 2", [("jit", 2), ("pmap", 2)]),
-        ("p * o == 15 and -p < 0 and scaling == 'strong' and variant is None", [(a, d) for a in ("jit", "pmap") for d in (1, 2)]),
+        (
+            "p * o == 15 and -p < 0 and scaling == 'strong' and variant is None",
+            [(a, d) for a in ("jit", "pmap") for d in (1, 2)],
+        ),
     ],
 )
 def test_where_keeps_the_cells_for_which_it_holds(where, kept):
-    study = {"workload": "linear", "points": 6, "sizes": {"p": 5, "o": 3}, "api": ["jit", "pmap"], "devices": [1, 2]}
+    study = {
+        "workload": "linear",
+        "points": 6,
+        "sizes": {"p": 5, "o": 3},
+        "api": ["jit", "pmap"],
+        "devices": [1, 2],
+    }
     assert [(c.api, c.devices) for c in cases(study | {"where": where})] == kept
     assert [(c.api, c.devices) for c in cases(study, where=where)] == kept
 
@@ -183,20 +211,28 @@ def test_every_study_that_comes_with_the_package_expands(name):
     # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
     cells = expand_study({"workload": "my.module"} | plain, counts_for(plain))
     assert all(isinstance(cell, GridCell) for cell in cells)
-    assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), "two cases share a key"
+    assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), (
+        "two cases share a key"
+    )
     assert isinstance(plain.get("title"), str), "a study says what it asks"
 
 
 def test_the_cells_of_a_studys_parts_come_first_and_each_once():
     part = {"workload": "my.module", "points": [6, 8]}
     found = expand_study(
-        {"parts": {"one": part, "other": part | {"points": [8, 10]}}, "grids": [{"workload": "mine", "points": 2}]}, {}
+        {
+            "parts": {"one": part, "other": part | {"points": [8, 10]}},
+            "grids": [{"workload": "mine", "points": 2}],
+        },
+        {},
     )
     assert [(cell.case.workload, cell.case.points) for cell in found] == [
         ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
     ]  # fmt: skip
     assert {cell.case.devices for cell in expand_study({"parts": {"one": part}}, {"devices": 4})} == {4}
-    assert {cell.case.dtype for cell in expand_study({"parts": {"one": part}, "dtype": "float64"}, {})} == {"float64"}
+    assert {cell.case.dtype for cell in expand_study({"parts": {"one": part}, "dtype": "float64"}, {})} == {
+        "float64"
+    }
     with pytest.raises(Refusal, match="unknown study key 'celings'"):
         expand_study({"parts": {"one": part}, "celings": True}, {})
     with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
@@ -254,7 +290,11 @@ def test_an_override_is_never_without_effect_in_any_study(name):
 
 
 def test_a_size_set_at_the_root_replaces_it_in_every_grid():
-    cases = [cell.case for cell in compose("study=linear", "++sizes.p=[11,13]", "where=True") if cell.case.workload == "linear"]
+    cases = [
+        cell.case
+        for cell in compose("study=linear", "++sizes.p=[11,13]", "where=True")
+        if cell.case.workload == "linear"
+    ]
     assert {case.sizes["p"] for case in cases} == {11, 13}
     assert {case.sizes["o"] for case in cases} == {2, 5}
 

@@ -12,11 +12,15 @@ SPEEDS = {  # of each ceiling
 }  # fmt: skip
 
 
-def ceiling(target, k, speed=None, devices=1, seconds=None, digest="made up", started="2026-01-01T00:00:00Z", **fields):
+def ceiling(
+    target, k, speed=None, devices=1, seconds=None, digest="made up", started="2026-01-01T00:00:00Z", **fields
+):
     """A ceiling of four points a device at this speed, or a floor of so many seconds; a call takes its floor more."""
     api = fields.pop("api", "jit" if devices == 1 else "shard_map")
     sizes = {"k": k, "terms": 1}
-    case = Case("ceiling", target, sizes=sizes, points=4 * devices, mode="value", api=api, devices=devices, **fields)
+    case = Case(
+        "ceiling", target, sizes=sizes, points=4 * devices, mode="value", api=api, devices=devices, **fields
+    )
     floor = {} if seconds else {"floor_seconds": CALL}
     took = seconds or machine_peaks.peak_work(case) / speed + CALL
     around = environment(case, digest) | {"device_kind": f"A processor of {digest}"}
@@ -27,6 +31,13 @@ def all_of(devices=1, share=1.0, **more):
     """What is measured on so many devices, where each reaches this share of the speeds."""
     made = [ceiling(target, 2**18, speed * share, devices, **more) for target, speed in SPEEDS.items()
             if devices > 1 or target != "all_reduce"]  # fmt: skip
-    copies = [ceiling("copy", k, speed * share, devices, **more) for k, speed in ((2**16, 8e9), (2**18, 4e9), (2**20, 1e9))]
+    copies = [
+        ceiling("copy", k, speed * share, devices, **more)
+        for k, speed in ((2**16, 8e9), (2**18, 4e9), (2**20, 1e9))
+    ]
     floors = {"call": CALL} | ({"collective": COLLECTIVE} if devices > 1 else {})
-    return [*made, *copies, *(ceiling(target, 1, seconds=s, devices=devices, **more) for target, s in floors.items())]
+    return [
+        *made,
+        *copies,
+        *(ceiling(target, 1, seconds=s, devices=devices, **more) for target, s in floors.items()),
+    ]

@@ -42,7 +42,10 @@ class Page:
         """Ask for something and wait for its answer, keeping what is told meanwhile."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
-        os.write(self._asks, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        os.write(
+            self._asks,
+            json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0",
+        )
         answer = self._until(lambda told: told.get("id") == self._count)
         assert "error" not in answer, answer
         return answer["result"]
@@ -66,14 +69,22 @@ class Page:
     def _keep(self, method, told):
         if method == "Network.requestWillBeSent":
             self.requests.append(told["request"]["url"])
-        if method == "Runtime.exceptionThrown" or (method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning")):
+        if method == "Runtime.exceptionThrown" or (
+            method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning")
+        ):
             self.complaints.append(told)
         if method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
             self.complaints.append(told)
 
     def open(self, path, width=1400, height=900, dark=False):
         """Open a file; the seconds until it was loaded and painted, by the browser's own clock."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=Path(path).resolve().as_uri())
@@ -92,7 +103,14 @@ class Page:
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             number = {"Enter": 13, "Tab": 9, " ": 32}.get(key, 0)
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code or key, text=text, windowsVirtualKeyCode=number)
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=code or key,
+                text=text,
+                windowsVirtualKeyCode=number,
+            )
 
     def picture(self, path, whole=False):
         """A screenshot, of what is seen or of the whole page."""

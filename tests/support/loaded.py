@@ -32,9 +32,13 @@ class Server:
         with theirs:
             one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # with several, to fork would not be safe
             words = [sys.executable, __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(words, env=one_thread, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                words, env=one_thread, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
 
-    def run(self, words: Sequence[str], cwd: Path, env: dict[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, words: Sequence[str], cwd: Path, env: dict[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
         """As subprocess.run with both streams captured as text."""
         streams = [os.pipe(), os.pipe()]
         told = json.dumps({"words": words, "cwd": str(cwd), "env": env})
@@ -94,7 +98,9 @@ def _become(streams: Sequence[int], words: list[str], cwd: str, env: dict[str, s
     for stream, place in zip(streams, (1, 2), strict=True):
         os.dup2(stream, place)
         os.close(stream)
-    sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering, closefd=False) for place, buffering in ((1, -1), (2, 1)))
+    sys.stdout, sys.stderr = (
+        os.fdopen(place, "w", buffering, closefd=False) for place, buffering in ((1, -1), (2, 1))
+    )
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

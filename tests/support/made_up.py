@@ -89,16 +89,28 @@ def record(draw, case, replicate=0, digest="made up", **fields):
 def machine(draw, devices):
     """Ceilings and floors on so many devices."""
     api = "jit" if devices == 1 else "shard_map"
-    rows = [("copy", 2**16, 2**13, 8 / _COPY * 2**29), ("matmul", 4096, 4, 8 * 4096**3 / _PRODUCT), ("call", 1, 1, 1.2e-5)]
+    rows = [
+        ("copy", 2**16, 2**13, 8 / _COPY * 2**29),
+        ("matmul", 4096, 4, 8 * 4096**3 / _PRODUCT),
+        ("call", 1, 1, 1.2e-5),
+    ]
     rows += [] if devices == 1 else [("all_reduce", 2**26, 1, 2e-3), ("collective", 1, 1, 6e-5)]
     for target, k, points, seconds in rows:
         sizes = {"k": k, "terms": 1}
-        case = Case("ceiling", target, sizes=sizes, points=points * devices, mode="value", api=api, devices=devices)
-        yield Record(case, "ok", environment(case), seconds=samples(draw, seconds), started_at="2026-01-01T00:00:00Z")
+        case = Case(
+            "ceiling", target, sizes=sizes, points=points * devices, mode="value", api=api, devices=devices
+        )
+        yield Record(
+            case, "ok", environment(case), seconds=samples(draw, seconds), started_at="2026-01-01T00:00:00Z"
+        )
 
 
-def failure(case, reason="out_of_memory", text="it asked for 90 GB where there are 80", status="failed", **fields):
-    return Record(case, status, environment(case), reason=reason, text=text, started_at="2026-01-04T00:00:00Z", **fields)
+def failure(
+    case, reason="out_of_memory", text="it asked for 90 GB where there are 80", status="failed", **fields
+):
+    return Record(
+        case, status, environment(case), reason=reason, text=text, started_at="2026-01-04T00:00:00Z", **fields
+    )
 
 
 def study(count=2000, seed=0):
@@ -143,15 +155,27 @@ def settings(draw, devices=1, replicate=0, mode="jacfwd"):
     for chunk in (None, *CHUNKS):
         count = (chunk or 512) * (2 if mode == "jacrev" else 1)
         seconds = 0.08 / devices * (1 + 3.0 / count + 0.0004 * count)
-        yield timed(draw, replace(of, chunk=chunk), seconds, replicate, temp_bytes=4_000_000 * count // devices)
-    probes = [{"block": None, "chunk": c, "storage": "device", "bytes": 4_000_000 * c} for c in (512, 256, 128)]
+        yield timed(
+            draw, replace(of, chunk=chunk), seconds, replicate, temp_bytes=4_000_000 * count // devices
+        )
+    probes = [
+        {"block": None, "chunk": c, "storage": "device", "bytes": 4_000_000 * c} for c in (512, 256, 128)
+    ]
     blocks = {"block": 32, "chunk": None, "storage": "device", "limit_bytes": LIMIT, "probes": probes}
     auto = replace(of, chunk="auto", memory_limit=LIMIT)
     yield timed(draw, auto, 0.089 / devices, replicate, blocks=blocks, temp_bytes=400_000_000 // devices)
     for block, seconds in ((4, 0.13), (16, 0.1)):
-        yield timed(draw, replace(of, block=block), seconds / devices, replicate, temp_bytes=32_000_000 * block // devices)
+        yield timed(
+            draw,
+            replace(of, block=block),
+            seconds / devices,
+            replicate,
+            temp_bytes=32_000_000 * block // devices,
+        )
     host = replace(of, block=16, storage="host")
-    yield timed(draw, host, 0.3 / devices, replicate, temp_bytes=2_000_000 * 16 // devices, output_bytes=4_000_000)
+    yield timed(
+        draw, host, 0.3 / devices, replicate, temp_bytes=2_000_000 * 16 // devices, output_bytes=4_000_000
+    )
     yield failure(replace(of, block=64), "too_large", "it needs 90 GB where there are 80", "skipped")
 
 
@@ -161,14 +185,25 @@ def meshes(draw, devices, replicate=0, mode="jacfwd"):
         columns = devices // rows
         case = case_of("linear", mode, 2, devices, split="both", mesh=f"{rows}x{columns}")
         waste = 0.125 if columns == 16 else 0.0
-        seconds = 0.4 * MODES[mode][0] * 1e3 / devices * (1 + 0.05 * abs(math.log2(rows / columns))) / (1 - waste)
+        seconds = (
+            0.4 * MODES[mode][0] * 1e3 / devices * (1 + 0.05 * abs(math.log2(rows / columns))) / (1 - waste)
+        )
         yield timed(draw, case, seconds, replicate, padding=waste)
 
 
 def gradients(draw, devices, replicate=0):
     """The gradient of a loss over data, sent at the end and as it is made."""
     for overlap in (False, True):
-        case = case_of("poisson", "grad_of_sum", 3, devices, split="data", reduce="points", overlap=overlap, batch="whole")
+        case = case_of(
+            "poisson",
+            "grad_of_sum",
+            3,
+            devices,
+            split="data",
+            reduce="points",
+            overlap=overlap,
+            batch="whole",
+        )
         sent = 2**26 * (devices > 1)
         seconds = 0.2 / devices + (2e-3 if overlap else 9e-3) * (devices > 1)
         kinds = {"all-reduce": 6 if overlap else 1} if sent else {}
@@ -183,7 +218,9 @@ def sparse(draw, size=0, replicate=0):
     few = replace(of, seeds="colored")
     yield timed(draw, of, 2e-9 * side**4, replicate, temp_bytes=8 * side**4)
     yield timed(draw, few, 3e-8 * side**2, replicate, **found, colors={"columns": 9, "rows": 0})
-    yield timed(draw, replace(few, mode="mixed"), 4e-8 * side**2, replicate, **found, colors={"columns": 3, "rows": 4})
+    yield timed(
+        draw, replace(few, mode="mixed"), 4e-8 * side**2, replicate, **found, colors={"columns": 3, "rows": 4}
+    )
     yield timed(draw, replace(few, mode="analytic"), 1.2e-8 * side**2, replicate, nonzeros=5 * side**2)
 
 
@@ -206,7 +243,9 @@ def write(folder, records, name="made up", scaling=("strong", "weak")):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.jsonl").write_text("".join(to_line(one) + "\n" for one in records))
     cases = {one.key: {"key": one.key, "case": to_dict(one.case)} for one in records}
-    write_json(folder / "study.json", {"study": name, "scaling": list(scaling), "cases": list(cases.values())})
+    write_json(
+        folder / "study.json", {"study": name, "scaling": list(scaling), "cases": list(cases.values())}
+    )
     return folder
 
 

@@ -21,7 +21,15 @@ def around(hardware="mine", kind="A processor", setting="planned"):
     return {"digest": setting, "setting": setting, "platform": "gpu", "device_kind": kind, "hardware": told}
 
 
-def plan(seconds, devices=1, hardware="mine", kind="A processor", setting="planned", started="2026-01-01T00:00:00Z", **fields):
+def plan(
+    seconds,
+    devices=1,
+    hardware="mine",
+    kind="A processor",
+    setting="planned",
+    started="2026-01-01T00:00:00Z",
+    **fields,
+):
     """The record of a case that was planned; fields are those of the case. Without seconds it could not be predicted."""
     by, low, high = fields.pop("by", "program"), fields.pop("low", None), fields.pop("high", None)
     peak, capacity = fields.pop("peak_bytes", None), fields.pop("capacity_bytes", None)
@@ -43,5 +51,12 @@ def too_large(needs, has=10**9, devices=1, **fields):
 
 def case_of(devices=1, **fields):
     """The case of tests/test_curves.py."""
-    case = {"workload": "linear", "target": "jacobian", "sizes": {"p": 5, "o": 3}, "points": 12, "wrt": "W", "devices": devices}
+    case = {
+        "workload": "linear",
+        "target": "jacobian",
+        "sizes": {"p": 5, "o": 3},
+        "points": 12,
+        "wrt": "W",
+        "devices": devices,
+    }
     return Case(**case | fields)

@@ -11,8 +11,18 @@ PROBLEMS = {
     "rbf of fewer": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
     "rbf rowwise": {"workload": "rbf", "points": 8, "formulation": "rowwise"},
     "rbf squared": {"workload": "rbf", "points": 12, "variant": "squared"},
-    "rbf squared by a product": {"workload": "rbf", "points": 12, "variant": "squared", "formulation": "product"},
-    "rbf in three dimensions": {"workload": "rbf", "points": 8, "variant": "squared", "sizes": {"d": 3, "m": 20}},
+    "rbf squared by a product": {
+        "workload": "rbf",
+        "points": 12,
+        "variant": "squared",
+        "formulation": "product",
+    },
+    "rbf in three dimensions": {
+        "workload": "rbf",
+        "points": 8,
+        "variant": "squared",
+        "sizes": {"d": 3, "m": 20},
+    },
     "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 16}},
     "linear by W": {"workload": "linear", "points": 4, "sizes": {"p": 6, "o": 8}},
     "linear by X": {"workload": "linear", "points": 8, "sizes": {"p": 4, "o": 2}, "wrt": "X"},
@@ -24,8 +34,20 @@ PROBLEMS = {
     "residual scalar": {"workload": "residual", "points": 1024, "wrt": "d+m", "variant": "scalar"},
     "poisson": {"workload": "poisson", "points": 1200},
     "poisson's Hessian": {"workload": "poisson", "points": 8, "target": "hessian"},
-    "residual's Hessian": {"workload": "residual", "points": 12, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
-    "residual's Hessian times": {"workload": "residual", "points": 8, "wrt": "m+d", "variant": "scalar", "target": "hvp"},
+    "residual's Hessian": {
+        "workload": "residual",
+        "points": 12,
+        "wrt": "d+m",
+        "variant": "scalar",
+        "target": "hessian",
+    },
+    "residual's Hessian times": {
+        "workload": "residual",
+        "points": 8,
+        "wrt": "m+d",
+        "variant": "scalar",
+        "target": "hvp",
+    },
 }
 AXES = {
     "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"],
@@ -52,7 +74,10 @@ def runs(row: tuple) -> bool:
     case = case_of(row)
     built = workload.build(case)
     undivided = case.points % case.axes[0]
-    return not undivided and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
+    return (
+        not undivided
+        and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
+    )
 
 
 def rows_that_run() -> list[tuple]:

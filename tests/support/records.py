@@ -9,10 +9,18 @@ from scaling.core.record import Record
 STEADY = 9  # samples: enough for every interval
 
 
-def record(devices=1, seconds=1.0, status="ok", digest="one", cores=None, samples=STEADY, work=(1e6, 1e3), **fields):
+def record(
+    devices=1, seconds=1.0, status="ok", digest="one", cores=None, samples=STEADY, work=(1e6, 1e3), **fields
+):
     """A record with the same time in every sample, on as many cores as devices."""
     of_case = {f.name for f in dataclasses.fields(Case)}
-    case: dict[str, Any] = {"workload": "linear", "target": "jacobian", "sizes": {"p": 5, "o": 3}, "points": 12, "wrt": "W"}
+    case: dict[str, Any] = {
+        "workload": "linear",
+        "target": "jacobian",
+        "sizes": {"p": 5, "o": 3},
+        "points": 12,
+        "wrt": "W",
+    }
     case |= {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in of_case}
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
@@ -31,9 +39,15 @@ def only(found):
 
 def weak(work=((1e6, 1e3),) * 3, **fields):
     sized = zip((1, 2, 4), (8.0, 10.0, 16.0), work, strict=True)
-    return [record(devices, seconds, points=6 * devices, work=each, **fields) for devices, seconds, each in sized]
+    return [
+        record(devices, seconds, points=6 * devices, work=each, **fields) for devices, seconds, each in sized
+    ]
 
 
 def processes(*rows, **fields):
     """The records of (mode, seconds) in three processes each."""
-    return [record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields) for m, s in rows for i in range(3)]
+    return [
+        record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields)
+        for m, s in rows
+        for i in range(3)
+    ]

@@ -23,7 +23,11 @@ def cluster():
 
 def call(*words, **options):
     """A command and what became of it, without what a surrounding job would tell Slurm's clients."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SACCT_"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SBATCH_", "SACCT_"))
+    }
     return subprocess.run(
         [str(word) for word in words], env=env, timeout=LONGEST, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, **options,
@@ -46,7 +50,11 @@ def submit(folder, script, *words):
 
 def states(job):
     """What accounting knows of a job, in order: a state for every time it was started, or for every index of an array."""
-    return [line.split()[0] for line in slurm("sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job).splitlines() if line]
+    return [
+        line.split()[0]
+        for line in slurm("sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job).splitlines()
+        if line
+    ]
 
 
 def wait_until(wanted, what):

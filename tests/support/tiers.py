@@ -25,7 +25,9 @@ PLANNERS = {"libtpu": "libtpu", "jax-cuda12-plugin": "jax_cuda12_plugin"}  # dis
 def missing(tier: str) -> str | None:
     """Return why a tier cannot run on this machine; None if it can."""
     if tier == "slurm":
-        status = subprocess.run([TOP / "slurm" / "cluster", "status"], capture_output=True, text=True, check=False)
+        status = subprocess.run(
+            [TOP / "slurm" / "cluster", "status"], capture_output=True, text=True, check=False
+        )
         return None if status.returncode == 0 else "no Slurm answers: slurm/cluster up --install"
     if tier == "browser":
         return None if any(map(shutil.which, BROWSERS)) else "no Chromium: apt-get install chromium"

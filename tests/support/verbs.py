@@ -2,7 +2,16 @@
 
 from tests.support.commands import QUICK
 
-RUN = ["run", "study=linear", "sizes.p=4", "sizes.o=2", "points=2", "devices=1", "mode=jacfwd", "dtype=float32"]
+RUN = [
+    "run",
+    "study=linear",
+    "sizes.p=4",
+    "sizes.o=2",
+    "points=2",
+    "devices=1",
+    "mode=jacfwd",
+    "dtype=float32",
+]
 VERBS = {
     "run": [*RUN, "results=DIR", *QUICK],
     "dry run": [*RUN, "results=DIR", "dry_run=true"],

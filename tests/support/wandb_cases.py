@@ -40,7 +40,9 @@ def cases_of(name: str) -> list[Case]:
 
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("config", [f"study={name}", "results=unused"])
-    shared = {field: config[field] for field in FIELDS if field in config and field != "sizes"} | OVERRIDES.get(name, {})
+    shared = {
+        field: config[field] for field in FIELDS if field in config and field != "sizes"
+    } | OVERRIDES.get(name, {})
     cells = grid.expand_study(OmegaConf.to_container(config.study, resolve=True), shared)
     return list(dict.fromkeys(workload.complete(cell.scaled(workload.complete(cell.case))) for cell in cells))
 
@@ -69,10 +71,20 @@ def thinned(cases: list[Case], known: Iterable[Any]) -> list[Case]:
 def records_of(cases: list[Case]) -> list[Record]:
     """Return two replicates of every case, the ceilings of a machine, and a failed, a skipped and a planned record."""
     draw = np.random.default_rng(0)
-    made = [made_up.timed(draw, case, 0.01 / case.devices, replicate) for case in cases for replicate in (0, 1)]
+    made = [
+        made_up.timed(draw, case, 0.01 / case.devices, replicate) for case in cases for replicate in (0, 1)
+    ]
     made += made_up.machine(draw, 1)
     failed, skipped, plan = (replace(cases[0], data_seed=seed) for seed in (91, 92, 93))
     made.append(made_up.failure(failed, text=made_up.NASTY))
     made.append(made_up.failure(skipped, "not_defined", "it has no meaning", "skipped"))
-    made.append(Record(plan, "planned", planned.around(), predicted=planned.predicted(0.02), started_at="2026-01-01T00:00:00Z"))
+    made.append(
+        Record(
+            plan,
+            "planned",
+            planned.around(),
+            predicted=planned.predicted(0.02),
+            started_at="2026-01-01T00:00:00Z",
+        )
+    )
     return made

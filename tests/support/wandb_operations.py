@@ -128,7 +128,9 @@ class Operations:
         return {"project": {"internalId": "1", "run": {"fileCount": len(nodes), "files": files}}}
 
     def do_CreateRunFiles(self, told: dict[str, Any]) -> Any:
-        files = [{"name": name, "uploadUrl": f"{self.url}/kept/{told['run']}/{name}"} for name in told["files"]]
+        files = [
+            {"name": name, "uploadUrl": f"{self.url}/kept/{told['run']}/{name}"} for name in told["files"]
+        ]
         return {"createRunFiles": {"runID": told["run"], "uploadHeaders": [], "files": files}}
 
     def do_CreateArtifact(self, told: dict[str, Any]) -> Any:
@@ -145,7 +147,9 @@ class Operations:
 
     def do_CreateArtifactManifest(self, told: dict[str, Any]) -> Any:
         upload = self._upload(f"manifest/{told['artifactID']}")
-        return {"createArtifactManifest": {"artifactManifest": {"id": f"m-{told['artifactID']}", "file": upload}}}
+        return {
+            "createArtifactManifest": {"artifactManifest": {"id": f"m-{told['artifactID']}", "file": upload}}
+        }
 
     def do_CreateArtifactFiles(self, told: dict[str, Any]) -> Any:
         edges = []
@@ -206,7 +210,9 @@ class Operations:
     do_upsertView = do_UpsertView2
 
     def do_View(self, told: dict[str, Any]) -> Any:
-        found = [v for v in self.views.values() if v["type"] == told["viewType"] and v["name"] == told["viewName"]]
+        found = [
+            v for v in self.views.values() if v["type"] == told["viewType"] and v["name"] == told["viewName"]
+        ]
         nodes = [{k: view[k] for k in ("id", "displayName", "spec")} for view in found]
         return {"project": {"allViews": {"edges": [{"node": node} for node in nodes]}}}
 
@@ -218,7 +224,9 @@ class Operations:
         user = {"username": ENTITY, "photoUrl": "", "email": ""}
         times = {"updatedAt": TIME, "createdAt": TIME}
         kept = ("id", "name", "displayName", "description", "spec")
-        edges = [{"node": {k: view.get(k) for k in kept} | times | {"user": user}, "cursor": ""} for view in found]
+        edges = [
+            {"node": {k: view.get(k) for k in kept} | times | {"user": user}, "cursor": ""} for view in found
+        ]
         page = {"endCursor": None, "hasNextPage": False}
         return {"project": {"allViews": {"edges": edges, "pageInfo": page}}}
 
@@ -230,7 +238,13 @@ class Operations:
         return {"view": kept | times | {"project": project}}
 
     def _upload(self, place: str) -> dict[str, Any]:
-        return {"id": "f", "uploadUrl": f"{self.url}/artifacts/{place}", "uploadHeaders": [], "name": "n", "displayName": "n"}
+        return {
+            "id": "f",
+            "uploadUrl": f"{self.url}/artifacts/{place}",
+            "uploadHeaders": [],
+            "name": "n",
+            "displayName": "n",
+        }
 
 
 def _fits(run: Stored, wanted: dict[str, Any]) -> bool:

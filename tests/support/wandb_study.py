@@ -17,7 +17,12 @@ SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
 def record(mode: str, devices: int, **fields) -> Record:
     """A record of one case; the median of its samples is that of SECONDS."""
-    made_on: dict = {"digest": "e1", "platform": "cpu", "device_kind": "A Processor", "cores": list(range(devices))}
+    made_on: dict = {
+        "digest": "e1",
+        "platform": "cpu",
+        "device_kind": "A Processor",
+        "cores": list(range(devices)),
+    }
     made_on |= {"versions": {"jax": "0.10.2", "numpy": "2.3.1"}, "hosts": ["node-7"]}
     sizes, points = fields.pop("sizes", {"m": 48}), fields.pop("points", 32)
     target = fields.pop("target", "grad_map")
@@ -34,7 +39,9 @@ def results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("s
     for mode in ("jacfwd", "jacrev"):
         for devices in SECONDS:
             writer.append(record(mode, devices))
-    writer.append(record("linearize", 2, status="failed", reason="wrong_answer", text="off by **0.3** <b>", seconds=[]))
+    writer.append(
+        record("linearize", 2, status="failed", reason="wrong_answer", text="off by **0.3** <b>", seconds=[])
+    )
     (folder / "report").mkdir()
     from matplotlib.figure import Figure
 
@@ -57,7 +64,10 @@ def read_back(folder: Path, run: TrackedRun) -> list[dict]:
     """What W&B's own reader finds in the offline copy of a run."""
     (path,) = (folder / "wandb").glob(f"offline-run-*-{run.id}/*.wandb")
     command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(path)]
-    return [json.loads(line) for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()]
+    return [
+        json.loads(line)
+        for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    ]
 
 
 def copies(folder: Path) -> list[str]:

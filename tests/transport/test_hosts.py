@@ -46,13 +46,18 @@ def test_a_case_has_a_worker_on_each_host_with_a_core_of_its_own(words, scaling_
     done = scaling_command(words())
     assert done.returncode == 0, done.stdout + done.stderr
     records = load(tmp_path / "out").records
-    told = {(r.case.devices, tuple(r.environment["hosts"]), r.environment["shape"]["processes"], r.honest) for r in records}
+    told = {
+        (r.case.devices, tuple(r.environment["hosts"]), r.environment["shape"]["processes"], r.honest)
+        for r in records
+    }
     assert told == {(1, ("a",), 1, True), (2, ("a", "b"), 2, True)} and {r.status for r in records} == {"ok"}
     again = scaling_command(words())
     assert "0 cases to run" in again.stdout and load(tmp_path / "out").records == records
 
 
-def test_a_host_that_cannot_be_reached_ends_the_run_in_one_line_and_costs_no_record(words, scaling_command, tmp_path):
+def test_a_host_that_cannot_be_reached_ends_the_run_in_one_line_and_costs_no_record(
+    words, scaling_command, tmp_path
+):
     done = scaling_command(words("[nowhere]"))
     assert done.returncode == 2 and "devices=2 are more than the 1 core" in done.stderr
     done = scaling_command([*words("[nowhere,b]"), "devices=1"])
@@ -62,7 +67,10 @@ def test_a_host_that_cannot_be_reached_ends_the_run_in_one_line_and_costs_no_rec
 
 def test_hosts_that_are_not_named_are_asked_for(write_study, scaling_command):
     done = scaling_command([*write_study("{workload: residual, points: 64, mode: jacfwd}"), "cluster=hosts"])
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "cluster.hosts=[a,b] cluster.per_node=4" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (
+        2,
+        1,
+    ) and "cluster.hosts=[a,b] cluster.per_node=4" in done.stderr
 
 
 def test_workers_elsewhere_go_when_their_launcher_is_killed(words, start_command, write_workload, tmp_path):
@@ -72,7 +80,12 @@ def test_workers_elsewhere_go_when_their_launcher_is_killed(words, start_command
     until = time.monotonic() + 60
 
     def workers():
-        told = subprocess.run(["pgrep", "-f", "^[^ ]*python[^ ]* -m scaling.worker"], capture_output=True, text=True, check=False)
+        told = subprocess.run(
+            ["pgrep", "-f", "^[^ ]*python[^ ]* -m scaling.worker"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         mine = [int(pid) for pid in told.stdout.split()]
         return [pid for pid in mine if b"AD_SCALING_NODE=marked" in _environment(pid)]
 

@@ -23,20 +23,33 @@ def options(words):
 def test_a_step_asks_for_its_shape_on_the_first_nodes_of_the_allocation():
     (words,) = SrunSteps(("n1", "n2", "n3"), "cpu").commands(ProcessShape(8, 2, 4), WORKER, os.environ)
     asked = options(words)
-    assert (asked["--nodes"], asked["--ntasks"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == ("2", "4", "2", "2")
-    assert asked["--nodelist"] == "n1,n2" and "--exact" in asked and words[0] == "srun" and words[-3:] == WORKER
+    assert (asked["--nodes"], asked["--ntasks"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == (
+        "2",
+        "4",
+        "2",
+        "2",
+    )
+    assert (
+        asked["--nodelist"] == "n1,n2" and "--exact" in asked and words[0] == "srun" and words[-3:] == WORKER
+    )
     assert "--gres" not in asked
 
 
 @pytest.mark.parametrize(("cores", "each"), [(None, None), (6, "12")])
 def test_a_step_with_gpus_asks_for_those_of_a_node_and_for_their_cores(cores, each):
-    (words,) = SrunSteps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(ProcessShape(8, 2, 4), WORKER, os.environ)
+    (words,) = SrunSteps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(
+        ProcessShape(8, 2, 4), WORKER, os.environ
+    )
     assert options(words)["--gres"] == "gpu:h100:4" and options(words).get("--cpus-per-task") == each
 
 
 def test_a_container_and_more_words_come_before_the_worker():
-    cluster = from_config({"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]})
-    (words,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_words).commands(ProcessShape(1), WORKER, os.environ)
+    cluster = from_config(
+        {"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]}
+    )
+    (words,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_words).commands(
+        ProcessShape(1), WORKER, os.environ
+    )
     assert words[-5:] == ["--container-image=image.sqsh", "--container-mounts=/scratch", *WORKER]
     assert "versions" in cluster.untold  # of the packages in it
 
@@ -56,11 +69,23 @@ def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO TIME LIMIT ***", "timeout"),
-        ("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO PREEMPTION ***", "preempted"),
+        (
+            "slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO TIME LIMIT ***",
+            "timeout",
+        ),
+        (
+            "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO PREEMPTION ***",
+            "preempted",
+        ),
         ("srun: error: Node failure on n1", "node_failed"),
-        ("slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO NODE FAILURE ***", "node_failed"),
-        ("slurmstepd-n1: error: StepId=12.0 exceeded memory limit (217348096 > 4194304), being killed", "out_of_memory"),
+        (
+            "slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO NODE FAILURE ***",
+            "node_failed",
+        ),
+        (
+            "slurmstepd-n1: error: StepId=12.0 exceeded memory limit (217348096 > 4194304), being killed",
+            "out_of_memory",
+        ),
         ("slurmstepd-n1: error: Exceeded job memory limit", "out_of_memory"),
         ("srun: error: n1: task 0: Killed", None),
     ],
@@ -71,7 +96,10 @@ def test_slurms_words_for_the_end_of_a_step_become_a_reason(line, reason):
 
 
 def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats():
-    said = ["F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):", "srun: error: n1"]
+    said = [
+        "F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
+        "srun: error: n1",
+    ]
     reason, text = remote.explain_failure(said)
     assert reason == "node_failed" and "its node failed" in text
 

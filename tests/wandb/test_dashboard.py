@@ -31,7 +31,9 @@ def views(server: Server) -> dict[str, dict]:
 
 
 def panels(spec: dict) -> list[dict]:
-    return [panel for section in spec["section"]["panelBankConfig"]["sections"] for panel in section["panels"]]
+    return [
+        panel for section in spec["section"]["panelBankConfig"]["sections"] for panel in section["panels"]
+    ]
 
 
 def strings(value) -> list[str]:
@@ -63,7 +65,9 @@ def test_publishing_again_brings_the_same_two_up_to_date_and_makes_no_others(ser
     first = {name: view["spec"] for name, view in server.views.items()}
     store.Writer(folder).append(wandb_study.record("jacrev", 4, replicate=1, seconds=[0.002] * 8))
     publish(folder, SETTINGS)
-    assert set(server.views) == set(first) and all(view["spec"] != first[name] for name, view in server.views.items())
+    assert set(server.views) == set(first) and all(
+        view["spec"] != first[name] for name, view in server.views.items()
+    )
 
 
 def test_two_studies_of_one_project_have_a_dashboard_each(server, tmp_path):
@@ -77,9 +81,15 @@ def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
     for devices in (1, 2):
         store.Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
     assert publish(folder, SETTINGS).well
-    markdown = next(panel for panel in panels(views(server)["project-view"]) if panel["viewType"] == "Markdown Panel")
+    markdown = next(
+        panel for panel in panels(views(server)["project-view"]) if panel["viewType"] == "Markdown Panel"
+    )
     value = markdown["config"]["value"]
-    assert "\\<i\\>\\*\\*name" in value and "<" not in value.replace("\\<", "") and "*" not in value.replace("\\*", "")
+    assert (
+        "\\<i\\>\\*\\*name" in value
+        and "<" not in value.replace("\\<", "")
+        and "*" not in value.replace("\\*", "")
+    )
     (name,) = {view["displayName"] for view in server.views.values()}
     assert not set(name) & set("<>[]/")
 
@@ -94,7 +104,9 @@ def test_a_refused_weak_series_is_nowhere_called_weak_but_where_it_is_refused(se
         for text in (text for text in strings(spec) if "weak" in text.lower()):
             assert "Not weak scaling" in text
     publish(wandb_study.weak(tmp_path / "grown", (1, 2, 4)), SETTINGS)
-    assert any(dashboard._MEANING["weak"] in strings(json.loads(view["spec"])) for view in server.views.values())
+    assert any(
+        dashboard._MEANING["weak"] in strings(json.loads(view["spec"])) for view in server.views.values()
+    )
 
 
 def test_a_dashboard_that_the_server_does_not_take_costs_no_run(server, tmp_path):

@@ -29,13 +29,17 @@ def folder(tmp_path):
     """A study that has measured the one problem and not yet the other."""
     made = results(tmp_path / "made")
     cases = [record.case for record in store.load(made).records]
-    cases += [Case("rbf", target="grad_map", sizes={"m": 64}, points=32, devices=devices) for devices in (1, 2)]
+    cases += [
+        Case("rbf", target="grad_map", sizes={"m": 64}, points=32, devices=devices) for devices in (1, 2)
+    ]
     cells = [{"key": case.key, "case": to_dict(case)} for case in cases]
     store.write_json(made / "study.json", {"study": "made-up", "scaling": ["strong"], "cases": cells})
     return made
 
 
-def test_finished_curves_are_there_before_the_study_ends_and_the_last_publish_adds_only_the_rest(server, folder):
+def test_finished_curves_are_there_before_the_study_ends_and_the_last_publish_adds_only_the_rest(
+    server, folder
+):
     said: list[str] = []
     settings = TrackingSettings(entity=ENTITY, every=1e-9, dashboard=False)
     LivePublisher(folder, settings, 1, said.append)()
@@ -50,7 +54,9 @@ def test_finished_curves_are_there_before_the_study_ends_and_the_last_publish_ad
 
 
 def test_what_is_not_finished_is_not_sent(server, folder):
-    LivePublisher(folder, TrackingSettings(entity=ENTITY, every=1e-9), 2, print)()  # a second replicate of everything is to come
+    LivePublisher(
+        folder, TrackingSettings(entity=ENTITY, every=1e-9), 2, print
+    )()  # a second replicate of everything is to come
     assert server.runs == {} and not (folder / "wandb").exists()
 
 
@@ -95,7 +101,9 @@ def test_after_trouble_it_says_so_once_and_lets_the_study_alone(clock, tmp_path)
     assert clock["published"] == 1 and said == ["W&B: no answer; it is left alone until the study has ended"]
 
 
-def test_a_wandb_that_hangs_costs_no_more_than_the_timeout_and_leaves_no_copy_behind(server, folder, tmp_path, monkeypatch):
+def test_a_wandb_that_hangs_costs_no_more_than_the_timeout_and_leaves_no_copy_behind(
+    server, folder, tmp_path, monkeypatch
+):
     package = tmp_path / "fake" / "wandb"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import time\ntime.sleep(1000)")

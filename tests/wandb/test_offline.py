@@ -62,9 +62,15 @@ def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(mad
         lines = read_back(folder, run)
         told = next(line["run"] for line in lines if line["type"] == "run")
         assert run.config.items() <= told["config"]["update"].items()
-        assert (told["display_name"], told["run_group"], told["job_type"]) == (run.name, "made-up", run.job_type)
+        assert (told["display_name"], told["run_group"], told["job_type"]) == (
+            run.name,
+            "made-up",
+            run.job_type,
+        )
         assert told["tags"] == ["smoke"] and lines[-1]["type"] == "exit"
-        summary = {k: v for line in lines if line["type"] == "summary" for k, v in line["summary"]["update"].items()}
+        summary = {
+            k: v for line in lines if line["type"] == "summary" for k, v in line["summary"]["update"].items()
+        }
         assert run.summary.items() <= summary.items()
         if run.job_type == "curve":
             history = [line["history"] for line in lines if line["type"] == "history"]
@@ -127,7 +133,11 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     folder = results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     said = published(folder, TrackingSettings(mode="online"))
-    assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and "disabled" in said.lines[0]
+    assert (
+        not (folder / "wandb").exists()
+        and not (folder / "wandb.json").exists()
+        and "disabled" in said.lines[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,10 +145,15 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     [
         ("import time\ntime.sleep(1000)", "fell silent"),
         ("import os\nos._exit(3)", "died"),
-        ("raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')", "the package wandb is not installed"),
+        (
+            "raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')",
+            "the package wandb is not installed",
+        ),
     ],
 )
-def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(tmp_path, monkeypatch, text, reason):
+def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(
+    tmp_path, monkeypatch, text, reason
+):
     folder = results(tmp_path / "made")
     fake(tmp_path, text, monkeypatch)
     monkeypatch.setattr(client_process, "_START_SECONDS", 1.0)

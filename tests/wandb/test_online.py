@@ -45,17 +45,27 @@ def test_the_server_has_exactly_the_rows_of_the_records_and_the_same_publish_add
     said = publish(folder, SETTINGS)
     assert said.well and (said.sent, said.before) == (3, 0) and brought(server, folder)
     address = f"{server.url}/{ENTITY}/ad-scaling"
-    assert said.lines == (f"W&B: published to {address}, read back and equal: 2 curves new; the study's own run is new",)
+    assert said.lines == (
+        f"W&B: published to {address}, read back and equal: 2 curves new; the study's own run is new",
+    )
     before = json.dumps({name: run.node() for name, run in server.runs.items()})
     again = publish(folder, SETTINGS)
-    assert again.well and (again.sent, again.before, again.superseded) == (0, 3, 0) and "2 curves as before" in again.lines[0]
-    assert json.dumps({name: run.node() for name, run in server.runs.items()}) == before and brought(server, folder)
+    assert (
+        again.well
+        and (again.sent, again.before, again.superseded) == (0, 3, 0)
+        and "2 curves as before" in again.lines[0]
+    )
+    assert json.dumps({name: run.node() for name, run in server.runs.items()}) == before and brought(
+        server, folder
+    )
     assert copies(folder) == []  # the server has them: nothing is left on the disk
 
 
 def test_another_machine_without_our_ledger_adds_nothing(server, folder, tmp_path):
     publish(folder, SETTINGS)
-    other = shutil.copytree(folder, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("wandb*", ".wandb*"))
+    other = shutil.copytree(
+        folder, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("wandb*", ".wandb*")
+    )
     said = publish(other, SETTINGS)
     assert (said.sent, said.before) == (0, 3) and len(server.runs) == 3 and brought(server, other)
 
@@ -80,7 +90,9 @@ def test_a_curve_that_is_refused_since_is_superseded_as_well(server, tmp_path):
     assert [run.values["kind"] for run in server.of("curve")] == ["weak"]
     store.Writer(folder).append(record("jacfwd", 4, points=128, flops=2e6, compulsory_bytes=200000))
     assert publish(folder, SETTINGS).well
-    assert [run for run in server.of("curve") if run.values["kind"] == "weak"] == [] and brought(server, folder)
+    assert [run for run in server.of("curve") if run.values["kind"] == "weak"] == [] and brought(
+        server, folder
+    )
 
 
 def test_the_study_brings_its_figures_its_tables_and_its_records(server, folder):
@@ -89,10 +101,15 @@ def test_the_study_brings_its_figures_its_tables_and_its_records(server, folder)
     image = next(content for name, content in run.files.items() if name.endswith(".png"))
     assert image == (folder / "report" / "speedup.png").read_bytes()
     for name, table in next(each for each in plan(folder) if each.job_type == "study").tables.items():
-        (content,) = [content for path, content in run.files.items() if path.startswith(f"media/table/{name}_")]
+        (content,) = [
+            content for path, content in run.files.items() if path.startswith(f"media/table/{name}_")
+        ]
         assert json.loads(content)["data"] == table["data"]
     (kept,) = [kept for kept in server.artifacts.values() if kept["artifactTypeName"] == "records"]
-    assert kept["state"] == "COMMITTED" and kept["files"]["records.jsonl"] == next(folder.glob("*.jsonl")).read_bytes()
+    assert (
+        kept["state"] == "COMMITTED"
+        and kept["files"]["records.jsonl"] == next(folder.glob("*.jsonl")).read_bytes()
+    )
 
 
 def failing(trouble):
@@ -108,7 +125,9 @@ def test_a_server_that_fails_now_and_then_changes_nothing_of_what_arrives(server
     assert len(server.runs) == 3 and brought(server, folder)
 
 
-def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_publish_does_not_bring(server, folder):
+def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_publish_does_not_bring(
+    server, folder
+):
     server.trouble = lambda _path: "close" if len(server.runs) >= 2 else None
     said = publish(folder, TrackingSettings(entity=ENTITY, timeout=2, dashboard=False))
     assert not said.well and said.kept + said.sent == 3 and len(copies(folder)) == said.kept
@@ -181,13 +200,22 @@ def test_of_several_attempts_at_a_run_that_differs_only_the_last_is_not_tagged(s
 
 def children(process: subprocess.Popen) -> list[int]:
     """Return the processes that a process started."""
-    return [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [
+        int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
 
 
 @pytest.mark.parametrize(("begun", "everything"), [(1, True), (2, False)])
 def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, folder, begun, everything):
     server.trouble = lambda path: 0.3 if path.endswith("file_stream") else 0.05
-    command = [str(Path(sys.executable).with_name("scaling")), "publish", "--no-dashboard", "--entity", ENTITY, str(folder)]
+    command = [
+        str(Path(sys.executable).with_name("scaling")),
+        "publish",
+        "--no-dashboard",
+        "--entity",
+        ENTITY,
+        str(folder),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while len(server.runs) < begun:
         assert process.poll() is None
@@ -235,7 +263,12 @@ def test_one_run_that_the_server_refuses_does_not_stop_the_others(server, folder
 
     server.do_UpsertBucket = upsert
     said = publish(folder, SETTINGS)
-    assert (said.sent, said.kept, said.failed, said.well) == (2, 1, 0, False) and "over the quota" in " ".join(said.lines)
+    assert (said.sent, said.kept, said.failed, said.well) == (
+        2,
+        1,
+        0,
+        False,
+    ) and "over the quota" in " ".join(said.lines)
     server.do_UpsertBucket = as_ever
     assert publish(folder, SETTINGS).well and brought(server, folder)
 
@@ -247,14 +280,19 @@ def test_a_wrong_key_is_one_line_and_everything_is_kept_offline(server, folder):
     assert "does not accept the key" in said.lines[0] and KEY not in said.lines[0]
 
 
-def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kept_offline(server, folder, monkeypatch):
+def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kept_offline(
+    server, folder, monkeypatch
+):
     monkeypatch.setenv("WANDB_BASE_URL", NOWHERE)
     begun = time.monotonic()
     said = publish(folder, TrackingSettings(timeout=2))
     assert time.monotonic() - begun < 60  # the client would go on for hours
     assert (said.mode, said.sent, said.kept, said.failed, said.well) == ("online", 0, 3, 0, False)
     (line,) = said.lines
-    assert f"W&B took nothing (no answer from {NOWHERE} in 2 s); kept 3 runs offline in {folder / 'wandb'};" in line
+    assert (
+        f"W&B took nothing (no answer from {NOWHERE} in 2 s); kept 3 runs offline in {folder / 'wandb'};"
+        in line
+    )
     assert f"`scaling publish {folder}` sends them again" in line and len(copies(folder)) == 3
 
 
@@ -263,7 +301,10 @@ def test_what_went_there_before_is_not_kept_a_second_time_when_the_server_is_awa
     server.trouble = lambda _path: "close"
     said = publish(folder, TrackingSettings(entity=ENTITY, timeout=1, dashboard=False))
     assert not said.well and (said.kept, said.failed) == (0, 0) and copies(folder) == []
-    assert len(said.lines) == 1 and "3 runs went there before and could not be looked at now (no answer" in said.lines[0]
+    assert (
+        len(said.lines) == 1
+        and "3 runs went there before and could not be looked at now (no answer" in said.lines[0]
+    )
 
 
 def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(server, folder):
@@ -273,7 +314,9 @@ def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(se
     )]  # fmt: skip
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
     assert brought(server, folder)
-    assert [kept["state"] for kept in server.artifacts.values() if kept["artifactTypeName"] == "records"] == ["COMMITTED"]
+    assert [kept["state"] for kept in server.artifacts.values() if kept["artifactTypeName"] == "records"] == [
+        "COMMITTED"
+    ]
     said = publish(folder, SETTINGS)
     assert (said.sent, said.before) == (0, 3) and len(server.runs) == 3
 
@@ -281,8 +324,12 @@ def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(se
 def test_nothing_that_is_sent_holds_a_path_of_this_machine_or_a_key(server, folder):
     publish(folder, SETTINGS)
     told = [str(folder), str(Path.cwd()), str(Path.home()), sys.prefix, KEY]
-    sent = [json.dumps(run.node()) for run in server.runs.values()] + [json.dumps(run.rows) for run in server.runs.values()]
-    sent += [content.decode(errors="replace") for run in server.runs.values() for content in run.files.values()]
+    sent = [json.dumps(run.node()) for run in server.runs.values()] + [
+        json.dumps(run.rows) for run in server.runs.values()
+    ]
+    sent += [
+        content.decode(errors="replace") for run in server.runs.values() for content in run.files.values()
+    ]
     sent += [(folder / "wandb.json").read_text(), *(str(kept) for kept in server.artifacts.values())]
     assert [word for word in told for text in sent if word in text] == []
 
@@ -313,5 +360,7 @@ def test_the_server_of_these_tests_keeps_every_page_of_a_long_listing(server):
     for number in range(5):
         server.runs[str(number)] = wandb_server.Stored(str(number), "p", told={"groupName": "g"})
     first = server.do_Runs({"project": "p", "perPage": 3, "filters": '{"group": "g"}'})["project"]["runs"]
-    rest = server.do_Runs({"project": "p", "perPage": 3, "cursor": first["pageInfo"]["endCursor"]})["project"]["runs"]
+    rest = server.do_Runs({"project": "p", "perPage": 3, "cursor": first["pageInfo"]["endCursor"]})[
+        "project"
+    ]["runs"]
     assert (len(first["edges"]), first["pageInfo"]["hasNextPage"], len(rest["edges"])) == (3, True, 2)

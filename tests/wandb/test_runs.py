@@ -35,19 +35,41 @@ def test_the_rows_of_a_curve_are_its_points_with_the_ideal_beside_them(folder):
         for row, point in zip(run.rows, drawn[run.name].points, strict=True):
             told = {name: value for name, value in dataclasses.asdict(point).items() if value is not None}
             assert row == told | {"ideal": point.devices / point.baseline_devices, "ideal_efficiency": 1.0}
-            assert {"seconds", "low", "high", "speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low"} <= set(
-                row
-            )
+            assert {
+                "seconds",
+                "low",
+                "high",
+                "speedup",
+                "speedup_low",
+                "speedup_high",
+                "efficiency",
+                "efficiency_low",
+            } <= set(row)
 
 
 def test_a_run_can_be_filtered_by_every_field_of_its_case_and_by_where_it_was_made(folder):
     config = next(run for run in only(folder, "curve") if "jacrev" in run.name).config
     fields = {name for name in Case.__dataclass_fields__ if name != "devices"}
-    assert fields | {"study", "study_digest", "kind", "environment", "device_kind", "versions", "rows", "series"} <= set(config)
+    assert fields | {
+        "study",
+        "study_digest",
+        "kind",
+        "environment",
+        "device_kind",
+        "versions",
+        "rows",
+        "series",
+    } <= set(config)
     assert config["mode"] == "jacrev" and config["sizes"] == {"m": 48} and config["size_m"] == 48
-    assert config["study"] == "made-up" and config["environment"] == "e1" and config["versions"]["jax"] == "0.10.2"
+    assert (
+        config["study"] == "made-up"
+        and config["environment"] == "e1"
+        and config["versions"]["jax"] == "0.10.2"
+    )
     assert config["baseline_devices"] == 1
-    assert config["device_kind"] == "A Processor" and config["host"] == "node-7" and config["kind"] == "strong"
+    assert (
+        config["device_kind"] == "A Processor" and config["host"] == "node-7" and config["kind"] == "strong"
+    )
 
 
 def test_the_run_of_the_study_holds_every_record_the_fastest_modes_the_figures_and_the_counts(folder):
@@ -55,7 +77,12 @@ def test_the_run_of_the_study_holds_every_record_the_fastest_modes_the_figures_a
     table = run.tables["records"]
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     for row, made in zip(rows, store.load(folder).records, strict=True):
-        assert (row["key"], row["status"], row["text"], row["samples"]) == (made.key, made.status, made.text, len(made.seconds))
+        assert (row["key"], row["status"], row["text"], row["samples"]) == (
+            made.key,
+            made.status,
+            made.text,
+            len(made.seconds),
+        )
     assert {"ok": 6, "failed": 1, "skipped": 0, "cases": 7}.items() <= run.summary.items()
     assert len(run.tables["fastest"]["data"]) == len(SECONDS) and list(run.images) == ["report/speedup.png"]
     assert run.lines == tuple((next(folder.glob("*.jsonl"))).read_text().splitlines())
@@ -67,7 +94,9 @@ def test_a_torn_figure_is_no_figure(folder):
     assert only(folder, "study")[0].images == {}
 
 
-def test_a_weak_curve_says_its_points_per_device_and_keeps_its_identity_when_a_smaller_device_count_comes(tmp_path):
+def test_a_weak_curve_says_its_points_per_device_and_keeps_its_identity_when_a_smaller_device_count_comes(
+    tmp_path,
+):
     late, whole = (only(weak(tmp_path / str(len(n)), n), "curve")[0] for n in ((2, 4), (1, 2, 4)))
     assert late.series == whole.series and late.id != whole.id
     assert whole.config["points_per_device"] == 32 and "points" not in whole.config
@@ -76,14 +105,18 @@ def test_a_weak_curve_says_its_points_per_device_and_keeps_its_identity_when_a_s
 
 def test_strong_and_weak_rows_have_no_name_in_common_but_where_they_stand(folder, tmp_path):
     strong = {name for run in only(folder, "curve") for row in run.rows for name in row}
-    grown = {name for run in only(weak(tmp_path / "weak", (1, 2, 4)), "curve") for row in run.rows for name in row}
+    grown = {
+        name for run in only(weak(tmp_path / "weak", (1, 2, 4)), "curve") for row in run.rows for name in row
+    }
     assert strong & grown == {"devices", "points"} and "weak/speedup" in grown
 
 
 def test_a_series_whose_work_grows_is_nowhere_called_weak(tmp_path):
     refused = weak(tmp_path / "refused", (1, 2, 4), more=1e5)
     for run in runs.plan(refused):
-        assert run.config["kind"] != "weak" and not [name for row in run.rows for name in row if "weak" in name]
+        assert run.config["kind"] != "weak" and not [
+            name for row in run.rows for name in row if "weak" in name
+        ]
     assert [run for run in runs.plan(weak(tmp_path / "weak", (1, 2, 4))) if run.config["kind"] == "weak"]
 
 
@@ -127,7 +160,9 @@ def test_while_a_study_runs_a_curve_waits_for_all_that_its_rows_may_rest_on(fold
     assert {run.id for run in runs.early(folder, 1, (), 9)} == ids
     assert runs.early(folder, 1, ids, 9) == [] and len(runs.early(folder, 1, (), 1)) == 1
     assert runs.early(folder, 2, (), 9) == []  # a second replicate is to come
-    planned(folder, *there, Case("rbf", target="grad_map", sizes={"m": 48}, points=32, api="jit"))  # the baseline of all of them
+    planned(
+        folder, *there, Case("rbf", target="grad_map", sizes={"m": 48}, points=32, api="jit")
+    )  # the baseline of all of them
     assert runs.early(folder, 1, (), 9) == []
     planned(folder, *there, Case("rbf", target="grad_map", sizes={"m": 64}, points=32))  # of another problem
     assert {run.id for run in runs.early(folder, 1, (), 9)} == ids

@@ -34,7 +34,9 @@ def cases_of_studies(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name, request):
+def test_every_study_is_published_and_a_second_publish_adds_nothing(
+    server, tmp_path, cases_of_studies, name, request
+):
     """One curve for each shape of config that no earlier study has; `--full` takes all cases."""
     cases = cases_of_studies(name)
     if not request.config.getoption("--full"):

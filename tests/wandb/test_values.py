@@ -54,7 +54,9 @@ def with_values(run: runs.TrackedRun, draw: random.Random) -> runs.TrackedRun:
     drawn = {f"{draw.choice(TEXTS)} {i}": any_value(draw) for i in range(40)}
     rows = [row | {f"any/{i}": draw.choice(SCALARS[:23]) for i in range(5)} for row in run.rows]
     name = f"{run.name} {draw.choice(TEXTS[:8])}."
-    return dataclasses.replace(run, name=name, config=run.config | kinds | drawn, summary=run.summary | kinds | drawn, rows=rows)
+    return dataclasses.replace(
+        run, name=name, config=run.config | kinds | drawn, summary=run.summary | kinds | drawn, rows=rows
+    )
 
 
 @pytest.mark.wandb
@@ -94,6 +96,21 @@ def test_what_is_kept_of_a_value_is_strict_json_and_is_kept_again(value):
 
 
 def test_only_what_cannot_be_kept_is_left_out():
-    config = {"none": None, "zero": 0, "text": "", "list": [], "no": False, "nan": math.nan, "empty": {}, "wrapped": {"value": 3}}
+    config = {
+        "none": None,
+        "zero": 0,
+        "text": "",
+        "list": [],
+        "no": False,
+        "nan": math.nan,
+        "empty": {},
+        "wrapped": {"value": 3},
+    }
     assert values.storable_config(config) == {"none": None, "zero": 0, "text": "", "list": [], "no": False}
-    assert values.storable_row(config | {"wrapped": 1}) == {"zero": 0, "text": "", "list": [], "no": False, "wrapped": 1}
+    assert values.storable_row(config | {"wrapped": 1}) == {
+        "zero": 0,
+        "text": "",
+        "list": [],
+        "no": False,
+        "wrapped": 1,
+    }

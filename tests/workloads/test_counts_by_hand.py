@@ -121,7 +121,8 @@ def test_work_and_compulsory_bytes_are_those_of_a_formula(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "shared"), [("rbf jacfwd", M), ("linear grad_of_sum", 0), ("residual jacfwd", 0), ("poisson jacrev", 0)]
+    ("name", "shared"),
+    [("rbf jacfwd", M), ("linear grad_of_sum", 0), ("residual jacfwd", 0), ("poisson jacrev", 0)],
 )
 def test_a_device_of_several_does_its_share_and_reads_all_that_is_shared(name, shared):
     fields, flops, _, moved = HAND[name]
@@ -132,7 +133,9 @@ def test_a_device_of_several_does_its_share_and_reads_all_that_is_shared(name, s
 
 def test_the_gradient_over_data_costs_each_device_its_samples_and_gives_the_whole_of_it():
     found, compulsory = measured(devices=4, **LINEAR, mode="jacrev", split="data")
-    assert found.flops == pytest.approx(2 * SAMPLES // 4 * P * OUT, rel=0.02)  # an outer product for each sample, added up
+    assert found.flops == pytest.approx(
+        2 * SAMPLES // 4 * P * OUT, rel=0.02
+    )  # an outer product for each sample, added up
     assert compulsory == pytest.approx(FLOAT * (SAMPLES // 4 * P + P * OUT), rel=0.02)
 
 

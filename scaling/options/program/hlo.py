@@ -20,7 +20,9 @@ _ARRAY = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
 _TEST, _BODY = re.compile(r"condition=%([\w.\-]+)"), re.compile(r"body=%([\w.\-]+)")
 _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works in comes last of its results
 _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost; those within do not fill up anything
-_ON_CHIP = re.compile(r"S\([1-46-9]\)")  # a memory that is neither the device's own (nothing said) nor the host's (5)
+_ON_CHIP = re.compile(
+    r"S\([1-46-9]\)"
+)  # a memory that is neither the device's own (nothing said) nor the host's (5)
 
 
 class HloLine(NamedTuple):
@@ -31,7 +33,9 @@ class HloLine(NamedTuple):
     anywhere: int  # the same of its numbers alone, wherever they lie
     dims: tuple[int, ...]  # of its result, or of the first of several
     dtype: str
-    fastest: int | None  # the axis along which neighbours lie side by side; None where there is but one number
+    fastest: (
+        int | None
+    )  # the axis along which neighbours lie side by side; None where there is but one number
     opcode: str
     operands: list[str]
     called: list[str]
@@ -66,7 +70,9 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
             known = _TRIPS.search(rest)
             trips = float(known[1]) if known else None
             like = _first(shape)
-            lines[name] = HloLine(name, size, anywhere, *like, opcode, operands, called, trips, bool(root), given, rest)
+            lines[name] = HloLine(
+                name, size, anywhere, *like, opcode, operands, called, trips, bool(root), given, rest
+            )
     assert entry, "not the text of an HLO module"
     return computations, entry
 
@@ -80,7 +86,9 @@ def _less(size: int, carried: int, copied: bool) -> int:
 def _bytes(shape: str) -> int:
     """What an array or a tuple of them takes of a device's memory, with what fills up the tiles of its
     layout."""
-    return sum(_stored(array) * _bits(array) // 8 for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5]))
+    return sum(
+        _stored(array) * _bits(array) // 8 for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5])
+    )
 
 
 def _numbers(shape: str) -> int:
@@ -101,7 +109,9 @@ def _stored(array: tuple[str, ...]) -> int:
     lengths = [dims[axis] for axis in order]  # the fastest first
     tile = whole(tiles[1])[::-1]
     lengths += [1] * (len(tile) - len(lengths))
-    return math.prod(-(-length // side) * side for length, side in itertools.zip_longest(lengths, tile, fillvalue=1))
+    return math.prod(
+        -(-length // side) * side for length, side in itertools.zip_longest(lengths, tile, fillvalue=1)
+    )
 
 
 def _first(shape: str) -> tuple[tuple[int, ...], str, int | None]:
@@ -152,7 +162,9 @@ def _place(line: HloLine) -> int | None:
     return int(found[1]) if line.opcode == "get-tuple-element" and found else None
 
 
-def trips(line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> float:
+def trips(
+    line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
+) -> float:
     """How often a loop runs: as XLA says, or as `while counter < end: counter += step` does where all three
     are numbers."""
     if line.trips is not None:
@@ -166,7 +178,9 @@ def trips(line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str
     given, after = [behind(name, lines) for name in first.operands], root_of(body).operands
     begin = _number(given[places[0]])
     end = _number(compared[1] if places[1] is None else given[places[1]])
-    opcode, added, _ = _operation(body[after[places[0]]], body, computations) if len(after) > places[0] else ("", [], "")
+    opcode, added, _ = (
+        _operation(body[after[places[0]]], body, computations) if len(after) > places[0] else ("", [], "")
+    )
     steps = [number for one in added if (number := _number(one)) is not None]
     counter = any(_place(one) == places[0] for one in added)
     if begin is None or end is None or opcode != "add" or not counter or len(steps) != 1 or steps[0] < 1:
@@ -184,5 +198,7 @@ def _operation(
     inner = computations[line.called[0]]
     root = root_of(inner)
     within = [behind(name, inner) for name in root.operands]
-    given = [behind(line.operands[int(one.given)], lines) if one.opcode == "parameter" else one for one in within]
+    given = [
+        behind(line.operands[int(one.given)], lines) if one.opcode == "parameter" else one for one in within
+    ]
     return root.opcode, given, root.rest

@@ -30,10 +30,14 @@ class Kernel:
     bytes: int = 0  # read and written
     turned: int = 0  # of these, the bytes of arrays that change which axis is the fastest
     products: int = 0  # operations of products of matrices, a multiplication and an addition being two
-    arithmetic: int = 0  # other operations on numbers; a comparison, a choice and a conversion are each one too
+    arithmetic: int = (
+        0  # other operations on numbers; a comparison, a choice and a conversion are each one too
+    )
     divisions: int = 0
     transcendentals: int = 0
-    reductions: int = 0  # terms that are added up along the fastest axis; along others, it is arithmetic of many at once
+    reductions: int = (
+        0  # terms that are added up along the fastest axis; along others, it is arithmetic of many at once
+    )
     library: str = ""  # a call in it of which nothing but its bytes is known
     times: float = 1.0
 
@@ -85,7 +89,9 @@ def read(text: str) -> ProgramCost:
     counter says, or else infinitely often.
     """
     computations, entry = hlo.parse(text)
-    devices = math.prod(int(found[1]) for each in (_PARTITIONS, _REPLICAS) if (found := each.search(text[: text.find("\n")])))
+    devices = math.prod(
+        int(found[1]) for each in (_PARTITIONS, _REPLICAS) if (found := each.search(text[: text.find("\n")]))
+    )
 
     @functools.cache
     def inside(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
@@ -101,14 +107,20 @@ def read(text: str) -> ProgramCost:
                 for some, sent in [max(runs, key=_moved)] if kind == "conditional" else runs:
                     kernels += (_again(kernel, trips) for kernel in some)
                     messages += (_again(message, trips) for message in sent)
-            elif kind not in hlo_ops.STILL and not line.opcode.endswith(("-done", "-update")) and _FRESH not in line.rest:
+            elif (
+                kind not in hlo_ops.STILL
+                and not line.opcode.endswith(("-done", "-update"))
+                and _FRESH not in line.rest
+            ):
                 given = {x: computations[name][x] for x in line.operands}
                 body = computations[line.called[0]] if kind == "fusion" else _lone(line, given)
                 messages += _messages(body if kind == "fusion" else {}, line, given, devices)
                 kernels.append(_kernel(body, computations))
         return tuple(kernels), tuple(messages)
 
-    opcodes = Counter(line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values())
+    opcodes = Counter(
+        line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values()
+    )
     try:
         kernels, messages = inside(entry)
     except (LookupError, ValueError):  # another version of XLA may write it otherwise
@@ -143,7 +155,9 @@ def _lone(line: HloLine, given: Mapping[str, HloLine]) -> dict[str, HloLine]:
     }
 
 
-def _messages(body: Mapping[str, HloLine], line: HloLine, given: Mapping[str, HloLine], devices: int) -> Iterator[Message]:
+def _messages(
+    body: Mapping[str, HloLine], line: HloLine, given: Mapping[str, HloLine], devices: int
+) -> Iterator[Message]:
     """The collectives of a kernel: itself, or those that a fusion holds."""
     for one, operands in [
         (line, given),
@@ -168,7 +182,13 @@ def _kernel(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str
         if line.opcode == "fusion":  # within another
             within = _kernel(computations[line.called[0]], computations)
             library = within.library or library
-            done.update({name: value for name, value in vars(within).items() if name not in ("bytes", "times", "library")})
+            done.update(
+                {
+                    name: value
+                    for name, value in vars(within).items()
+                    if name not in ("bytes", "times", "library")
+                }
+            )
     done.pop("", None)
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **done)
 
@@ -185,7 +205,9 @@ def _results(lines: Mapping[str, HloLine]) -> list[HloLine]:
     return [hlo.origin(name, lines) for name in (root.operands if root.opcode == "tuple" else [root.name])]
 
 
-def _in_place(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> dict[str, tuple[HloLine, int]]:
+def _in_place(
+    lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
+) -> dict[str, tuple[HloLine, int]]:
     """Results that are written into a parameter, by name: which, and the bytes of what is written."""
     found = {}
     for result in _results(lines):
@@ -195,7 +217,10 @@ def _in_place(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[s
                 hlo.origin(result.operands[0], lines),
                 lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes,
             )
-        elif result.opcode == "fusion" and len(within := _in_place(computations[result.called[0]], computations)) == 1:
+        elif (
+            result.opcode == "fusion"
+            and len(within := _in_place(computations[result.called[0]], computations)) == 1
+        ):
             ((parameter, size),) = within.values()
             into = hlo.origin(result.operands[int(parameter.given)], lines)
         if into is not None and into.opcode == "parameter":
@@ -218,15 +243,21 @@ def _reads(
                 if place == 0 and line.opcode in hlo_ops.SLICES:
                     part = line.bytes
                 elif place == 0 and line.opcode in hlo_ops.UPDATES and line.name in placed:
-                    part = placed[line.name][1] if line.opcode == "scatter" else 0  # which adds to what is there
+                    part = (
+                        placed[line.name][1] if line.opcode == "scatter" else 0
+                    )  # which adds to what is there
                 reads[source.name] += part
     return Counter({name: min(size, lines[name].bytes) for name, size in reads.items()})
 
 
-def _reads_within(line: HloLine, placed: bool, computations: Mapping[str, Mapping[str, HloLine]]) -> dict[int, int]:
+def _reads_within(
+    line: HloLine, placed: bool, computations: Mapping[str, Mapping[str, HloLine]]
+) -> dict[int, int]:
     """The bytes that a fusion within another reads of each operand: TPUs slice there what is then
     multiplied."""
     lines = computations[line.called[0]]
     reads = _reads(lines, _in_place(lines, computations) if placed else {}, computations)
     whole = {x.name: x.bytes for x in _results(lines)}
-    return {int(x.given): reads[x.name] or whole.get(x.name, 0) for x in lines.values() if x.opcode == "parameter"}
+    return {
+        int(x.given): reads[x.name] or whole.get(x.name, 0) for x in lines.values() if x.opcode == "parameter"
+    }

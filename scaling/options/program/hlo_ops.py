@@ -105,7 +105,12 @@ def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> 
         return 0
     found = re.search(r"window=\{([^}]*)\}", words)
     window = dict(part.split("=") for part in found[1].split()) if found else {}
-    count = 2 * made.dims[labels[3].index("b")] * made.dims[labels[3].index("f")] * kernel.dims[labels[2].index("i")]
+    count = (
+        2
+        * made.dims[labels[3].index("b")]
+        * made.dims[labels[3].index("f")]
+        * kernel.dims[labels[2].index("i")]
+    )
     for place, axis in enumerate(sorted(label for label in labels[3] if label.isdigit())):
         sizes = (
             given.dims[labels[1].index(axis)],

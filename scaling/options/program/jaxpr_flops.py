@@ -47,21 +47,35 @@ ELEMENTWISE = {
     "one_minus_square",
     "polynomial",
 }  # primitives without a product of matrices
-_RULES: dict[str, Callable[[Any, list[Any], list[Any]], int]] = {  # (parameters, inputs, outputs) -> operations
+_RULES: dict[
+    str, Callable[[Any, list[Any], list[Any]], int]
+] = {  # (parameters, inputs, outputs) -> operations
     "results": lambda p, x, y: y[0].size,
     "transcendental": lambda p, x, y: y[0].size,
     "operands": lambda p, x, y: x[0].size if p.get("axes", True) else 0,
     "updates": lambda p, x, y: x[2].size,
-    "integer_pow": lambda p, x, y: y[0].size * (abs(p["y"]).bit_length() + p["y"].bit_count() - 2 + (p["y"] < 0)),  # by squaring
+    "integer_pow": lambda p, x, y: (
+        y[0].size * (abs(p["y"]).bit_length() + p["y"].bit_count() - 2 + (p["y"] < 0))
+    ),  # by squaring
     "one_minus_square": lambda p, x, y: 3 * y[0].size,  # (1 + x) (1 - x), from JAX 0.11
-    "polynomial": lambda p, x, y: 2 * (len(x) - 2) * y[0].size,  # of x and its coefficients, by Horner's rule, from JAX 0.12
-    "dot_general": lambda p, x, y: 2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0]),
+    "polynomial": lambda p, x, y: (
+        2 * (len(x) - 2) * y[0].size
+    ),  # of x and its coefficients, by Horner's rule, from JAX 0.12
+    "dot_general": lambda p, x, y: (
+        2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0])
+    ),
     "conv_general_dilated": lambda p, x, y: (  # with its padding, without the zeros between the numbers of a dilated input
-        2 * y[0].size * x[1].size // x[1].shape[p["dimension_numbers"].rhs_spec[0]] // math.prod(p["lhs_dilation"])
+        2
+        * y[0].size
+        * x[1].size
+        // x[1].shape[p["dimension_numbers"].rhs_spec[0]]
+        // math.prod(p["lhs_dilation"])
     ),
     "triangular_solve": lambda p, x, y: x[1].size * x[0].shape[-1],
     "cholesky": lambda p, x, y: x[0].size * x[0].shape[-1] // 3,
-    "lu": lambda p, x, y: x[0].size * (n := min(x[0].shape[-2:])) * (3 * (m := max(x[0].shape[-2:])) - n) // (3 * m),
+    "lu": lambda p, x, y: (
+        x[0].size * (n := min(x[0].shape[-2:])) * (3 * (m := max(x[0].shape[-2:])) - n) // (3 * m)
+    ),
 }
 
 
@@ -122,7 +136,9 @@ def _one(equation: Any) -> tuple[int, int]:
 def subjaxprs(equation: Any) -> list[Any]:
     """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it
     expands to."""
-    primitive = equation.params.get("_prim")  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12
+    primitive = equation.params.get(
+        "_prim"
+    )  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12
     if hasattr(primitive, "expand"):
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals).jaxpr]
     return list(jaxprs_in_params(equation.params))
@@ -133,11 +149,25 @@ def trips(equation: Any) -> int:
     p = equation.params
     test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr
     begins = equation.invars[p["cond_nconsts"] + p["body_nconsts"] :]
-    carried = zip(begins, test.invars[p["cond_nconsts"] :], body.invars[p["body_nconsts"] :], body.outvars, strict=True)
+    carried = zip(
+        begins, test.invars[p["cond_nconsts"] :], body.invars[p["body_nconsts"] :], body.outvars, strict=True
+    )
     for begin, tested, before, after in carried:
-        ends = [e.invars[1] for e in test.eqns if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, test.outvars)]
-        steps = [e.invars[1] for e in body.eqns if (e.primitive.name, e.invars[0], e.outvars) == ("add", before, [after])]
-        whole = [int(v.val) for v in (begin, *ends, *steps) if isinstance(v, Literal) and isinstance(v.val, int | np.integer)]
+        ends = [
+            e.invars[1]
+            for e in test.eqns
+            if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, test.outvars)
+        ]
+        steps = [
+            e.invars[1]
+            for e in body.eqns
+            if (e.primitive.name, e.invars[0], e.outvars) == ("add", before, [after])
+        ]
+        whole = [
+            int(v.val)
+            for v in (begin, *ends, *steps)
+            if isinstance(v, Literal) and isinstance(v.val, int | np.integer)
+        ]
         if len(ends) == len(steps) == 1 and len(whole) == 3 and whole[2] > 0:
             return max(0, math.ceil((whole[1] - whole[0]) / whole[2]))
     raise KeyError("trips")

@@ -47,7 +47,11 @@ def program_work(one: CompiledCase, devices: Sequence[Any], read: hlo_cost.Progr
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
     """What is wrong with the collectives of a program, in words: a split over points or seeds sends
     nothing."""
-    due = case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    due = (
+        case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
+    )
     if any(collectives.values()) == due:
         return None
-    return f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
+    return (
+        f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
+    )

@@ -68,7 +68,9 @@ def _of_summed(comparison: EntryComparison) -> EntryComparison:
     """Have a comparison evaluate the sum over outputs."""
     measure = comparison.measure
     assert measure is not None
-    return dataclasses.replace(comparison, measure=lambda of, named, part: measure(float64.summed(of), named, part))
+    return dataclasses.replace(
+        comparison, measure=lambda of, named, part: measure(float64.summed(of), named, part)
+    )
 
 
 def _sample(question: Question) -> sampled.Sample:
@@ -76,7 +78,10 @@ def _sample(question: Question) -> sampled.Sample:
     assert question.computed is not None
     outputs = 1 if question.reduction.sums_outputs else question.sizes.outputs
     return sampled.sample(
-        question.computed.backward, outputs, question.sizes.inputs, np.random.default_rng(question.case.data_seed)
+        question.computed.backward,
+        outputs,
+        question.sizes.inputs,
+        np.random.default_rng(question.case.data_seed),
     )
 
 
@@ -101,7 +106,9 @@ def whole_points(question: Question) -> tuple[int, ...]:
     if question.reduction.sampling == "products" or question.case.target == "hvp" or question.stepping:
         return ()
     generator = np.random.default_rng([question.case.data_seed, 1])
-    return tuple(int(point) for point in numeric.picked(_whole_points(question), question.case.points, generator))
+    return tuple(
+        int(point) for point in numeric.picked(_whole_points(question), question.case.points, generator)
+    )
 
 
 def sum_over_outputs(question: Question, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

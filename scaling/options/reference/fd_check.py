@@ -47,7 +47,9 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     roundoff: the unit roundoff of the values; that of the narrowest dtype inside the function.
     """
     directions = [random_direction(of, named, generator) for _ in range(_DIRECTIONS)]
-    pushed = np.array([float64.along(of, named, direction) for direction in directions])  # (directions, points, outputs)
+    pushed = np.array(
+        [float64.along(of, named, direction) for direction in directions]
+    )  # (directions, points, outputs)
     norm = np.sqrt(np.mean(pushed**2, axis=0))
     again = [
         [float64.along(of, nudged(of, named, 4 * roundoff, generator), direction) for direction in directions]
@@ -55,7 +57,9 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     ]
     changes = norm > 8 * np.max(np.abs(np.array(again) - pushed), axis=(0, 1))  # more than rounding explains
     least, noise = _noise(of, named, roundoff, generator)
-    own = _OWN_ROUNDINGS * roundoff * np.abs(float64.values(of, named))  # of a value, which a derivative may hold
+    own = (
+        _OWN_ROUNDINGS * roundoff * np.abs(float64.values(of, named))
+    )  # of a value, which a derivative may hold
     wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, pushed, strict=True):
         found, error = _differences(of, named, direction, noise)
@@ -68,7 +72,11 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
         sure |= 4 * error <= SURE * size
         off = max(
             off,
-            float(np.max(np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0)))),
+            float(
+                np.max(
+                    np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0))
+                )
+            ),
         )
     share = float(np.mean(sure[changes])) if changes.any() else 1.0
     return Confirmation(np.any(wrong, axis=1), share, off)
@@ -93,13 +101,21 @@ def own_sizes(of: Evaluation, named: Named) -> dict[str, np.ndarray]:
     return sizes
 
 
-def nudged(of: Evaluation, named: Named, relative: float, generator: np.random.Generator) -> dict[str, np.ndarray]:
+def nudged(
+    of: Evaluation, named: Named, relative: float, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
     """Return the inputs, every real number moved up or down by this much of itself."""
-    signs = {name: generator.choice([-1.0, 1.0], np.shape(named[name])) for name in named if name not in of.integers}
+    signs = {
+        name: generator.choice([-1.0, 1.0], np.shape(named[name]))
+        for name in named
+        if name not in of.integers
+    }
     return {**named, **{name: named[name] * (1 + relative * sign) for name, sign in signs.items()}}
 
 
-def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _noise(
+    of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Return how far rounding moves the values, two (points, outputs), the second one no less than the first.
 
     By nudges of the inputs; and also by fourth differences at short steps, in which only rounding is left:
@@ -111,7 +127,9 @@ def _noise(of: Evaluation, named: Named, roundoff: float, generator: np.random.G
     direction, seen = random_direction(of, named, generator), np.zeros(here.shape, int)
     fourth = np.zeros(here.shape)
     for step in _NOISE_STEPS:
-        near, far = (_at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2))
+        near, far = (
+            _at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2)
+        )
         found = np.nan_to_num(np.abs(6 * here - 4 * near + far)) / 2
         fourth = np.where(seen < _NOISE_SEEN, np.maximum(fourth, found), fourth)
         seen += found > 0
@@ -123,7 +141,9 @@ def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray
     return float64.values(of, {**named, **{name: named[name] + by * direction[name] for name in of.names}})
 
 
-def _differences(of: Evaluation, named: Named, direction: Named, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _differences(
+    of: Evaluation, named: Named, direction: Named, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the derivative along a direction and its estimated error, each at the step that suits it best:
     (points, outputs).
 

@@ -18,7 +18,9 @@ from scaling.core.shape import DerivativeShape
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import InputSpec, Workload
 
-_COORDINATES = 64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
+_COORDINATES = (
+    64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
+)
 _LOOKED_AT = 2**24  # numbers in all of them
 Exact = Mapping[str, np.ndarray]
 
@@ -56,7 +58,9 @@ def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exac
     return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
 
 
-def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int) -> np.ndarray:
+def step_bound(
+    case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int
+) -> np.ndarray:
     """Return how far a forward difference with the mode's step may lie from the derivative, by input:
     (points, inputs).
 
@@ -66,7 +70,9 @@ def step_bound(case: Case, workload: Workload, sizes: DerivativeShape, start: in
     """
     named, step = inputs.exact_inputs(case, workload, start, stop), STEPS[case.dtype]
     added = _values_added(case, workload, sizes, named)
-    places = [(name, i) for name in workload.names for i in range(int(np.prod(draw_of(workload, name).shape)))]
+    places = [
+        (name, i) for name in workload.names for i in range(int(np.prod(draw_of(workload, name).shape)))
+    ]
     some = min(_COORDINATES, max(8, _LOOKED_AT // ((stop - start) * sizes.values)))
     looked_at = np.unique(np.linspace(0, len(places) - 1, some).astype(int))
     truncation, moves = np.zeros((2, stop - start, len(looked_at)))
@@ -115,7 +121,9 @@ def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> 
     return named[name].reshape(lead)[..., i], at
 
 
-def _bend(workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float) -> tuple[np.ndarray, ...]:
+def _bend(
+    workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float
+) -> tuple[np.ndarray, ...]:
     """Return the larger slope and curvature of values at both ends of a step from x: two (points,)."""
     slope, curvature = np.zeros(()), np.zeros(())
     for end in (0.0, step):

@@ -167,7 +167,8 @@ def _in_blocks(of: Evaluation, named: Named, which: np.ndarray, what: str, axis:
 def _typed(of: Evaluation, named: Named) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the inputs in the dtype of the evaluation: those of the points, and those that they share."""
     typed = {
-        name: np.asarray(array).astype(np.int32 if name in of.integers else jnp.dtype(of.dtype)) for name, array in named.items()
+        name: np.asarray(array).astype(np.int32 if name in of.integers else jnp.dtype(of.dtype))
+        for name, array in named.items()
     }
     rest = {name: array for name, array in typed.items() if name not in of.own}
     return {name: array for name, array in typed.items() if name in of.own}, rest
@@ -179,10 +180,18 @@ def _compiled(of: Evaluation, what: str) -> Callable:
     kernels: dict[str, Callable[..., Any]] = {
         "values": lambda f, x: f(x),
         "along": lambda f, x, own, rest: _push(of, f, x)({**own, **rest}),
-        "columns": lambda f, x, which: jax.vmap(lambda i: _push(of, f, x)(_unit(of, x, i)), out_axes=1)(which),
-        "rows": lambda f, x, which: jax.vmap(lambda i: _pull(of, f, x)(lambda y: _one_hot(i, y.size, y.dtype)))(which),
-        "columns_of_products": lambda f, x, which: jax.vmap(lambda i: _normal(of, f, x)(_unit(of, x, i)), out_axes=1)(which),
-        "gram_along": lambda f, x, direction: _normal(of, f, x)(_split(of, x, direction.astype(jnp.dtype(of.dtype)))),
+        "columns": lambda f, x, which: jax.vmap(lambda i: _push(of, f, x)(_unit(of, x, i)), out_axes=1)(
+            which
+        ),
+        "rows": lambda f, x, which: jax.vmap(
+            lambda i: _pull(of, f, x)(lambda y: _one_hot(i, y.size, y.dtype))
+        )(which),
+        "columns_of_products": lambda f, x, which: jax.vmap(
+            lambda i: _normal(of, f, x)(_unit(of, x, i)), out_axes=1
+        )(which),
+        "gram_along": lambda f, x, direction: _normal(of, f, x)(
+            _split(of, x, direction.astype(jnp.dtype(of.dtype)))
+        ),
     }
     kernel = kernels[what]
 

@@ -102,7 +102,10 @@ def _some_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     """Return the inputs of some points, the first and the last among them."""
     picked = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     each = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in picked]
-    return {name: np.concatenate([one[name] for one in each]) if name in workload.points else each[0][name] for name in each[0]}
+    return {
+        name: np.concatenate([one[name] for one in each]) if name in workload.points else each[0][name]
+        for name in each[0]
+    }
 
 
 def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
@@ -139,7 +142,9 @@ def _rounded(of: Evaluation, named: Named) -> Rounded:
     """Return what rounding meets in the function and its pushforward, at one point."""
     one = {name: array[0] if name in of.own else array for name, array in named.items()}
     structs = {
-        name: jax.ShapeDtypeStruct(np.shape(array), np.int32 if name in of.integers else jax.numpy.dtype(of.dtype))
+        name: jax.ShapeDtypeStruct(
+            np.shape(array), np.int32 if name in of.integers else jax.numpy.dtype(of.dtype)
+        )
         for name, array in one.items()
     }
 
@@ -160,7 +165,9 @@ def _in_float64(
 ) -> tuple[Numeric | None, str | None]:
     """Return the reference in float64; or none and why, where the function is another one there."""
     try:
-        exact = dataclasses.replace(_prepared(_evaluation(case, workload, "float64"), case, named), native=plain.native)
+        exact = dataclasses.replace(
+            _prepared(_evaluation(case, workload, "float64"), case, named), native=plain.native
+        )
         there = float64.values(exact.evaluation, named)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0][:120]
@@ -200,7 +207,9 @@ def _confirmed(found: Numeric, case: Case, workload: Workload, named: Named, why
             return dataclasses.replace(found, wrong=f"{words}: {rule}")
         if unsure or said.wrong.any():
             reason = f"finite differences in {found.evaluation.dtype} confirm {said.sure:.0%} of its outputs"
-            return dataclasses.replace(found, unsure=f"{why}, and {reason}" if why else f"{reason}; give a reference")
+            return dataclasses.replace(
+                found, unsure=f"{why}, and {reason}" if why else f"{reason}; give a reference"
+            )
     return dataclasses.replace(found, seconds=_seconds(found.evaluation, case, named))
 
 

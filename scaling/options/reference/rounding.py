@@ -35,8 +35,12 @@ _WEIGHTS = {  # terms of one evaluation, beyond those of an elementwise operatio
         ),
         0.5,
     ),
-    **dict.fromkeys(("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt"), 1.0),
-    **dict.fromkeys(("lgamma", "digamma", "erf_inv", "igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"), 64.0),
+    **dict.fromkeys(
+        ("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt"), 1.0
+    ),
+    **dict.fromkeys(
+        ("lgamma", "digamma", "erf_inv", "igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"), 64.0
+    ),
     **dict.fromkeys(("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad"), 64.0),
 }
 _FACTORISATIONS = (
@@ -127,7 +131,9 @@ def _of_equation(equation: Any, reached: list[float | None], seen: _Seen) -> lis
     inner = [getattr(each, "jaxpr", each) for each in subjaxprs(equation)]
     if inner and len(inner[0].invars) == len(reached) and len(inner[0].outvars) == many:
         return _depths(inner[0], reached, seen)
-    within = max((max(_depths(each, [0.0] * len(each.invars), seen), default=0.0) for each in inner), default=0.0)
+    within = max(
+        (max(_depths(each, [0.0] * len(each.invars), seen), default=0.0) for each in inner), default=0.0
+    )
     return [before + within + _weight(equation)] * many
 
 

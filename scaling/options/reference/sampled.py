@@ -61,7 +61,9 @@ def jacobians(
         largest = np.abs(J.values).max(axis=2)
     want = float64.columns(of, named, chosen.columns)
     got = _columns(J, chosen.columns)
-    yield EntryComparison(got, want, largest[:, :, None], lambda of, named, part: float64.columns(of, named, chosen.columns))
+    yield EntryComparison(
+        got, want, largest[:, :, None], lambda of, named, part: float64.columns(of, named, chosen.columns)
+    )
     if len(chosen.rows):
         want = float64.rows(of, named, chosen.rows)
         got = _rows(J, chosen.rows, flat_inputs)
@@ -69,7 +71,9 @@ def jacobians(
         yield EntryComparison(got, want, size, lambda of, named, part: float64.rows(of, named, chosen.rows))
 
 
-def products(of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator) -> EntryComparison:
+def products(
+    of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator
+) -> EntryComparison:
     """Compare Jacobians that are multiplied with a vector already: (points, outputs)."""
     want = float64.along(of, named, direction)
     size = np.abs(want)
@@ -115,7 +119,9 @@ def flatten(of: Evaluation, arrays: Named, points: int) -> np.ndarray:
     parts = []
     for name in of.names:
         x = np.asarray(arrays[name], np.float64)
-        parts.append(x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size)))
+        parts.append(
+            x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size))
+        )
     return np.concatenate(parts, axis=1)
 
 
@@ -133,7 +139,9 @@ def _rows(J: Jacobians, which: np.ndarray, inputs: int) -> np.ndarray:
     return _written(J.pattern.rows, J.pattern.cols, inputs, J.values, which)
 
 
-def _written(lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray) -> np.ndarray:
+def _written(
+    lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray
+) -> np.ndarray:
     made = np.zeros((len(values), len(which), length))
     for k, line in enumerate(which):
         at = np.flatnonzero(lines == line)

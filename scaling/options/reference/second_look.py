@@ -46,7 +46,9 @@ def look_again(compared: Comparisons, roundoff: float) -> None:
         compared.count(block, flat, ~(flat <= compared.worst_allowed))
 
 
-def _look_at(compared: Comparisons, native: float64.Evaluation, block: Block, whole: EntryComparison, roundoff: float) -> None:
+def _look_at(
+    compared: Comparisons, native: float64.Evaluation, block: Block, whole: EntryComparison, roundoff: float
+) -> None:
     """Evaluate some of what failed in a block again, and judge the rest by it."""
     question, all_errors = compared.question, relative_error(np.abs(whole.got - whole.want), whole.size)
     part = _worst_part(all_errors > compared.allowed, all_errors, whole.by_column)
@@ -56,7 +58,9 @@ def _look_at(compared: Comparisons, native: float64.Evaluation, block: Block, wh
     # Of an output that crosses zero here, the size elsewhere counts.
     typical = np.sqrt(np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0))
     typical = typical if part.columns is None else typical[..., part.columns]
-    noise, natural, drowned = _explained(question, native, named, comparison, part, roundoff, compared.allowed * typical)
+    noise, natural, drowned = _explained(
+        question, native, named, comparison, part, roundoff, compared.allowed * typical
+    )
     size = np.where(drowned, np.maximum(comparison.size, natural), comparison.size)
     fine, allowed = (
         error <= compared.allowed * comparison.size,
@@ -69,7 +73,9 @@ def _look_at(compared: Comparisons, native: float64.Evaluation, block: Block, wh
     at[part.points] = wrong.reshape(len(wrong), -1).any(axis=1)
     kept = np.zeros(len(all_errors))
     kept[part.points] = np.where(lost, 0.0, relative_error(error, size)).reshape(len(error), -1).max(axis=1)
-    compared.worst_allowed = max(compared.worst_allowed, float(np.where(fine | lost, compared.allowed, allowed).max()))
+    compared.worst_allowed = max(
+        compared.worst_allowed, float(np.where(fine | lost, compared.allowed, allowed).max())
+    )
     compared.count(block, kept, at)
     _judge_rest(
         compared,
@@ -107,7 +113,9 @@ def _explained(
     return noise, natural, drowned
 
 
-def _judge_rest(compared: Comparisons, block: Block, errors: np.ndarray, part: SampledPart, lost: float, drowned: bool) -> None:
+def _judge_rest(
+    compared: Comparisons, block: Block, errors: np.ndarray, part: SampledPart, lost: float, drowned: bool
+) -> None:
     """Judge the entries that failed and were not evaluated again. lost: the share of those that were and say
     nothing."""
     rest = errors.copy()
@@ -117,9 +125,13 @@ def _judge_rest(compared: Comparisons, block: Block, errors: np.ndarray, part: S
         rest[np.ix_(part.points, *map(np.arange, errors.shape[1:-1]), part.columns)] = 0.0
     failed = rest > compared.worst_allowed
     many = int(failed.sum())
-    compared.left_out += int(lost * max(many, part.points.size if part.columns is None else part.columns.size))
+    compared.left_out += int(
+        lost * max(many, part.points.size if part.columns is None else part.columns.size)
+    )
     if many and not lost and not drowned:
-        compared.count(block, rest.reshape(len(rest), -1).max(axis=1), failed.reshape(len(failed), -1).any(axis=1))
+        compared.count(
+            block, rest.reshape(len(rest), -1).max(axis=1), failed.reshape(len(failed), -1).any(axis=1)
+        )
 
 
 def rounding_of_value(roundoff: float, terms: int) -> float:
@@ -148,7 +160,11 @@ def _some_of(failed: Any, error: Any, most: int) -> np.ndarray:
     numbers = np.flatnonzero(failed)
     order = numbers[np.argsort(-error[numbers], kind="stable")]
     rest = np.sort(order[most // 2 :])
-    evenly = rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)] if len(rest) else rest
+    evenly = (
+        rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)]
+        if len(rest)
+        else rest
+    )
     return np.unique(np.concatenate([order[: most // 2], evenly]))
 
 
@@ -191,11 +207,15 @@ def _noise(
     return noise, natural
 
 
-def _natural(question: Question, of: float64.Evaluation, named: Any, value: np.ndarray, like: np.ndarray) -> np.ndarray:
+def _natural(
+    question: Question, of: float64.Evaluation, named: Any, value: np.ndarray, like: np.ndarray
+) -> np.ndarray:
     """Return the size that value and inputs give a derivative, of a shape that broadcasts with `like`."""
     typical = np.sqrt(np.mean([np.mean(named[name] ** 2) for name in of.names])) or 1.0
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
-    along_x = question.case.ad_mode.is_value or question.reduction.along_point or question.case.target == "hvp"
+    along_x = (
+        question.case.ad_mode.is_value or question.reduction.along_point or question.case.target == "hvp"
+    )
     size = value if along_x else (value / typical) ** question.reduction.degree
     if question.reduction.sums_points:
         return np.full((1,) * max(1, like.ndim), size.sum())
@@ -212,10 +232,16 @@ def _jitter(question: Question, named: Any, comparison: EntryComparison, part: S
     of = question.computed.evaluation
     with float64.evaluating(of.dtype):
         found = _nudged(of, named, comparison, part, max(ROUNDOFF[of.dtype], question.computed.inside))
-    return np.abs(found - comparison.want).max(axis=(0, *range(2, found.ndim))).reshape(-1, *[1] * (found.ndim - 2))
+    return (
+        np.abs(found - comparison.want)
+        .max(axis=(0, *range(2, found.ndim)))
+        .reshape(-1, *[1] * (found.ndim - 2))
+    )
 
 
-def _nudged(of: float64.Evaluation, named: Any, comparison: EntryComparison, part: SampledPart, roundoff: float) -> np.ndarray:
+def _nudged(
+    of: float64.Evaluation, named: Any, comparison: EntryComparison, part: SampledPart, roundoff: float
+) -> np.ndarray:
     """Return what is compared at inputs that are moved by some roundings, again and again: (nudges, ...)."""
     assert comparison.measure is not None
     generator = np.random.default_rng(1)
@@ -228,7 +254,9 @@ def measure(question: Question, of: float64.Evaluation, named: Any, part: Sample
     if question.case.ad_mode.is_value:
         return float64.values(of, named)[:, :, None]
     if part.columns is not None:
-        return float64.columns(float64.summed(of) if question.reduction.sums_outputs else of, named, part.columns)
+        return float64.columns(
+            float64.summed(of) if question.reduction.sums_outputs else of, named, part.columns
+        )
     J = float64.jacobian(of, named)
     if question.sizes.summed and question.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)

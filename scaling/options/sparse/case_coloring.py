@@ -20,7 +20,11 @@ __all__ = ["detect_coloring", "gather_indices", "why_unavailable"]
 
 def why_unavailable() -> str | None:
     """Return why no pattern can be detected, or None."""
-    return None if importlib.util.find_spec("asdex") else "asdex is not installed; pip install 'ad-scaling[sparse]'"
+    return (
+        None
+        if importlib.util.find_spec("asdex")
+        else "asdex is not installed; pip install 'ad-scaling[sparse]'"
+    )
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:

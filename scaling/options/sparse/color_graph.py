@@ -95,7 +95,9 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
     """Colour columns and rows for a given division of the entries between them."""
     of_columns = color_columns(matrix, None if not by_row.any() else ~by_row)
-    return TwoSidedColors(of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row)
+    return TwoSidedColors(
+        of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row
+    )
 
 
 def _fullest(places: np.ndarray) -> int:
@@ -103,7 +105,9 @@ def _fullest(places: np.ndarray) -> int:
     return int(np.bincount(places).max(initial=0))
 
 
-def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool) -> Iterator[Colors]:
+def _attempts(
+    matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool
+) -> Iterator[Colors]:
     """Yield colourings of the columns, the most promising first. alone: columns own every entry."""
     of = np.full(matrix.shape[1], -1, np.int32)
     if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
@@ -111,7 +115,9 @@ def _attempts(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int,
     if alone and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _PAIRS:
         yield _by_asdex(matrix, wanted)
         return
-    of = np.full(matrix.shape[1], -1, np.int32)  # those that meet in the fullest row differ anyway, and need not be looked at
+    of = np.full(
+        matrix.shape[1], -1, np.int32
+    )  # those that meet in the fullest row differ anyway, and need not be looked at
     fullest = np.bincount(matrix.rows[owned]).argmax()
     of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(least)
     rest = wanted[of[wanted] < 0]
@@ -122,7 +128,9 @@ def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.nd
     """What the loops go along: the columns that are wanted, the fullest first; the entries column by column,
     and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
-    by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")  # in each row, owned entries come first
+    by_row = np.argsort(
+        2 * matrix.rows.astype(np.int64) + ~owned, kind="stable"
+    )  # in each row, owned entries come first
     column_at, row_at = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
     own_end = row_at[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
     order = wanted[np.argsort(-np.diff(column_at)[wanted], kind="stable")]
@@ -233,7 +241,9 @@ def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]
     yield _fullest(matrix.cols), lambda: np.ones(count, bool)
     by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
     row_at, column_at = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
-    row_stage, column_stage, owned, rest = _fast(_taken_away)(row_at, matrix.cols[by_row], column_at, matrix.rows[by_column])
+    row_stage, column_stage, owned, rest = _fast(_taken_away)(
+        row_at, matrix.cols[by_row], column_at, matrix.rows[by_column]
+    )
 
     def divided(stage: int, left_to_rows: bool) -> np.ndarray:
         of_row, of_column = row_stage[matrix.rows], column_stage[matrix.cols]
@@ -279,7 +289,9 @@ def _taken_away(row_at, column_of, column_at, row_of):
         stage += 1
         owned[:, stage], rest[:, stage] = owned[:, stage - 1], rest[:, stage - 1]
         rest[side, stage] = max(rest[side, stage], full[v] - left[v])
-        for p in range(row_at[v], row_at[v + 1]) if side == 0 else range(column_at[v - m], column_at[v - m + 1]):
+        for p in (
+            range(row_at[v], row_at[v + 1]) if side == 0 else range(column_at[v - m], column_at[v - m + 1])
+        ):
             w = m + column_of[p] if side == 0 else row_of[p]
             if stage_of[w] < 0:
                 left[w] -= 1

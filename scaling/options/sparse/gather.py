@@ -16,7 +16,9 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     return GatherIndices(tuple(at for at, _ in found), tuple(places for _, places in found))
 
 
-def _of_part(sizes: DerivativeShape, part: LinearMapPart, devices: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+def _of_part(
+    sizes: DerivativeShape, part: LinearMapPart, devices: int
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     coloring = sizes.coloring
     assert coloring is not None
     pattern, here = coloring.pattern, ceil_div(part.seeds, devices)
@@ -30,7 +32,9 @@ def _of_part(sizes: DerivativeShape, part: LinearMapPart, devices: int) -> tuple
         device, seed = np.divmod(coloring.rows[pattern.rows[mine]], here)
         at = seed.astype(np.int64) * pattern.inputs + pattern.cols[mine]
     each = [np.flatnonzero(device == number) for number in range(devices)]
-    filled = np.zeros((devices, max(len(some) for some in each)), np.int32 if at.max(initial=0) < 2**31 else np.int64)
+    filled = np.zeros(
+        (devices, max(len(some) for some in each)), np.int32 if at.max(initial=0) < 2**31 else np.int64
+    )
     for number, some in enumerate(each):
         filled[number, : len(some)] = at[some]
     return filled, tuple(mine[some] for some in each)

@@ -43,11 +43,15 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: st
     return cached("coloring", (key, how), color, _KEPT)
 
 
-def _told(pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float) -> Coloring:
+def _told(
+    pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
+) -> Coloring:
     """Return a colouring, with None for what is not compressed."""
     columns, rows = found.columns, found.rows
     of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
-    return Coloring(pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds)
+    return Coloring(
+        pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds
+    )
 
 
 @functools.cache
@@ -90,11 +94,15 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
         raise
     except Exception as error:
         words = " ".join(str(error).split())
-        raise Refusal(f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}") from None
+        raise Refusal(
+            f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}"
+        ) from None
     outputs, inputs = found.shape
     number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
     if not number.size:
-        raise Refusal("the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour")
+        raise Refusal(
+            "the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour"
+        )
     rows, cols = np.divmod(number, inputs)
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
@@ -119,15 +127,21 @@ def validate_coloring(coloring: Coloring) -> None:
     for name, of, count, line, place, read in sides:
         if of is None:
             if count or read.any():
-                raise ValueError(f"there are entries to be read off {name}s, or {count} colours, and no {name} has one")
+                raise ValueError(
+                    f"there are entries to be read off {name}s, or {count} colours, and no {name} has one"
+                )
             continue
         if of.min() < -1 or of.max() >= count:
-            raise ValueError(f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be")
+            raise ValueError(
+                f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be"
+            )
         wrong = read & ((of[line] < 0) | _shared(of[line], place, count))
         if wrong.any():
             entry = int(np.argmax(wrong))
             where = f"entry ({pattern.rows[entry]}, {pattern.cols[entry]})"
-            raise ValueError(f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it")
+            raise ValueError(
+                f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it"
+            )
 
 
 def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:

@@ -55,7 +55,9 @@ _OWN = {  # that a system loads beside those that all of them share; as in measu
 THREADS = True
 JIT = (True, False)
 FORMULATIONS = {"poisson": ("type_broadcast", "generator", "loop", "forward_inside", "broadcast")}
-INSTALL = "see https://julialang.org/install, then: python -c 'from scaling.peers.julia import install; install()'"
+INSTALL = (
+    "see https://julialang.org/install, then: python -c 'from scaling.peers.julia import install; install()'"
+)
 
 _HERE = Path(__file__).parent
 _ENVIRONMENT = Path("environments", "ad-scaling")
@@ -105,7 +107,9 @@ def _output(*words: str) -> str:
 
 def _packages(system: str) -> list[str]:
     """Return the packages that `measure.jl` loads for a system: those that all systems share, and its own."""
-    compatible = tomllib.loads((_HERE / "Project.toml").read_text())["compat"]  # Julia's own packages have no version here
+    compatible = tomllib.loads((_HERE / "Project.toml").read_text())[
+        "compat"
+    ]  # Julia's own packages have no version here
     owned = {name for names in _OWN.values() for name in names}
     return [name for name in compatible if name != "julia" and (name not in owned or name in _OWN[system])]
 
@@ -138,17 +142,28 @@ def install() -> None:
     """Make the environment, or bring it up to date with Project.toml."""
     _environment().mkdir(parents=True, exist_ok=True)
     shutil.copy(_HERE / "Project.toml", _environment())
-    subprocess.run(["julia", f"--project={_environment()}", "-e", "using Pkg; Pkg.resolve(); Pkg.instantiate()"], check=True)
+    subprocess.run(
+        ["julia", f"--project={_environment()}", "-e", "using Pkg; Pkg.resolve(); Pkg.instantiate()"],
+        check=True,
+    )
 
 
-def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int) -> Prepared:
+def prepare(
+    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
+) -> Prepared:
     """A Julia process that holds the case ready; it ends with what is returned here."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     value = case.ad_mode.is_value
     summed = bool(workload.reduce) and not value
     points = 1 if value and sizes.summed else case.points
     due = points, 1 if summed else sizes.outputs, 1 if value else sizes.inputs
-    at_once = threads == 1 and value and case.workload == "rbf" and case.variant == "source" and case.formulation is None
+    at_once = (
+        threads == 1
+        and value
+        and case.workload == "rbf"
+        and case.variant == "source"
+        and case.formulation is None
+    )
     ready = julia.ask(
         "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation, names=workload.names,
         mode=case.mode, dtype=case.dtype, jit=case.jit, whole=case.batch == "whole" or at_once, summed=summed,
@@ -165,9 +180,13 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarr
         return np.fromfile(file, case.dtype).reshape(due)
 
     def sample(sampling: Sampling) -> Samples:
-        return _samples(julia.ask("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most), sampling)
+        return _samples(
+            julia.ask("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most), sampling
+        )
 
-    return Prepared(call, collect, compile_seconds=float(ready["seconds"]), passes=sizes.passes or None, sample=sample)
+    return Prepared(
+        call, collect, compile_seconds=float(ready["seconds"]), passes=sizes.passes or None, sample=sample
+    )
 
 
 def _samples(answer: Mapping[str, Any], sampling: Sampling) -> Samples:
@@ -183,7 +202,9 @@ class _Julia:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
         self.folder = Path(folder.name)
         options = "--startup-file=no", f"--project={_environment()}", f"--threads={threads}"
-        self._process = ChildProcess(["julia", *options, str(_HERE / "measure.jl"), system], reaped=False, tagged=False)
+        self._process = ChildProcess(
+            ["julia", *options, str(_HERE / "measure.jl"), system], reaped=False, tagged=False
+        )
         weakref.finalize(self, _end, self._process, folder)
 
     def hand_over(self, name: str, array: np.ndarray) -> dict[str, Any]:

@@ -24,20 +24,19 @@ def draw(timings: Iterable[Timing], show_environment: bool) -> Drawing | None:
     for timing in timings:
         first = first_call_seconds(timing)
         if first and timing.case.kind == "case" and timing.case.jit and not timing.case.ad_mode.is_value:
-            families.setdefault((timing.environment, *family_key(timing.case)), []).append((timing.median, first, timing))
+            families.setdefault((timing.environment, *family_key(timing.case)), []).append(
+                (timing.median, first, timing)
+            )
     if not families:
         return None
-    caption = (
-        "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. On a slanted line"
-    )
-    caption += (
-        " so many later calls take as long as the first one took: below it most of the time of such a run is computing, above"
-    )
+    caption = "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. On a slanted line"
+    caption += " so many later calls take as long as the first one took: below it most of the time of such a run is computing, above"
     caption += " it is compiling."
     if len(families) > MOST_PANELS:
         caption += f" {MOST_PANELS} of {len(families)} are drawn."
     painters = [
-        partial(_draw, points=points, show_environment=show_environment) for points in list(families.values())[:MOST_PANELS]
+        partial(_draw, points=points, show_environment=show_environment)
+        for points in list(families.values())[:MOST_PANELS]
     ]
     return compose("compile", "Compiling against running", caption, painters)
 

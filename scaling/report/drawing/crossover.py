@@ -27,16 +27,17 @@ def draw(maps: Sequence[FastestModeMap], show_environment: bool) -> Drawing | No
         return None
     shown = ranked[:MOST_PANELS]
     caption = "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: not distinguished"
-    caption += (
-        " from the next. A thick line stands where the fastest mode changes, between sizes at which both modes were measured"
-    )
+    caption += " from the next. A thick line stands where the fastest mode changes, between sizes at which both modes were measured"
     caption += " and are distinguished; dashed where that is not sure."
     if len(ranked) > len(shown):
         caption += f" {len(shown)} of {len(ranked)} maps are drawn; the others stand in the table of the fastest modes."
     height = max(1.2 + 0.34 * len(each.sizes) for each in shown)
-    describe_environment = _marks({method_of(cell.first.case) for each in shown for cell in each.cells.values()})
+    describe_environment = _marks(
+        {method_of(cell.first.case) for each in shown for cell in each.cells.values()}
+    )
     painters = [
-        partial(_draw, of=each, describe_environment=describe_environment, show_environment=show_environment) for each in shown
+        partial(_draw, of=each, describe_environment=describe_environment, show_environment=show_environment)
+        for each in shown
     ]
     return compose(
         "crossover",
@@ -58,7 +59,9 @@ def _varied(maps: Sequence[FastestModeMap]) -> list[FastestModeMap]:
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _draw(axis: Axes, of: FastestModeMap, describe_environment: Mapping[Method, str], show_environment: bool) -> None:
+def _draw(
+    axis: Axes, of: FastestModeMap, describe_environment: Mapping[Method, str], show_environment: bool
+) -> None:
     row, column = ({value: index for index, value in enumerate(values)} for values in (of.sizes, of.devices))
     name_with_blocks: set[str] = set()
     for (size, devices), cell in of.cells.items():
@@ -89,7 +92,9 @@ def _draw(axis: Axes, of: FastestModeMap, describe_environment: Mapping[Method, 
         between = (row[flip.below] + row[flip.above]) / 2
         at_devices = column[flip.devices]
         line_style = "-" if flip.sure else (0, (2, 1.5))
-        axis.plot([at_devices - 0.5, at_devices + 0.5], [between] * 2, color=INK, linewidth=2, linestyle=line_style)
+        axis.plot(
+            [at_devices - 0.5, at_devices + 0.5], [between] * 2, color=INK, linewidth=2, linestyle=line_style
+        )
     axis.set_xlim(-0.5, len(of.devices) - 0.5)
     axis.set_ylim(-0.5, len(of.sizes) - 0.5)
     axis.set_xticks(range(len(of.devices)), [str(count) for count in of.devices])

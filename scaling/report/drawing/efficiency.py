@@ -36,7 +36,9 @@ def draw(
     caption += " they could be told, else they are within the rest. Super-linear points pass the top."
     if count_refused:
         caption += f" {count_of(count_refused, 'point')} left out, where an empty call took as long as the case or longer."
-    painters = [partial(_draw, curve=curve, parts=of[id(curve)], show_environment=show_environment) for curve in best]
+    painters = [
+        partial(_draw, curve=curve, parts=of[id(curve)], show_environment=show_environment) for curve in best
+    ]
     return compose("losses", "Where the efficiency goes", caption, painters)
 
 

@@ -89,13 +89,17 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 def _write_names(axis: Axes, front: ParetoFront) -> None:
     """Write names at the marks, those of the front first; a name that would cover another one is left out."""
     written: list[tuple[float, float, float]] = []  # left, right, height
-    ranked = sorted(front.settings, key=lambda one: (one not in (front.fastest, front.smallest), not one.best))
+    ranked = sorted(
+        front.settings, key=lambda one: (one not in (front.fastest, front.smallest), not one.best)
+    )
     for setting in ranked:
         at = (setting.memory, setting.timing.median)
         name = method_of(setting.timing.case).short_memory_setting or "all at once"
         x, y = axis.transAxes.inverted().transform(axis.transData.transform(at))
         left, right = (x - _LETTER * len(name), x) if x > 0.7 else (x, x + _LETTER * len(name))
-        if any(start < right and left < end and abs(y - height) < _LINE_SPACE for start, end, height in written):
+        if any(
+            start < right and left < end and abs(y - height) < _LINE_SPACE for start, end, height in written
+        ):
             continue
         written.append((left, right, y))
         axis.annotate(

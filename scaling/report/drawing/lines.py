@@ -68,7 +68,9 @@ def format_size(value: float) -> str:
     """Return a size in few characters: 8,192, 262,144, 100 k, 10 M, 1.05 M."""
     if value < 1e6 and (value < 1e5 or value % 1000):
         return f"{round(value):,}"
-    tens, letter = next(((tens, letter) for tens, letter in ((9, "G"), (6, "M"), (3, "k")) if value >= 10**tens))
+    tens, letter = next(
+        ((tens, letter) for tens, letter in ((9, "G"), (6, "M"), (3, "k")) if value >= 10**tens)
+    )
     return f"{value / 10**tens:.3g} {letter}"
 
 

@@ -23,16 +23,14 @@ def draw(timings: Iterable[Timing], show_environment: bool) -> Drawing | None:
     if not panels:
         return None
     caption = "Memory of one device: the peak of the program where the compiler or the device tells it, else inputs, results and"
-    caption += (
-        " temporaries. Each mark is a mode, under one setting of memory, on so many devices; the more devices, the larger the"
-    )
-    caption += (
-        " mark. Of each workload the problem with the most modes is drawn; of several the one on the most numbers of devices,"
-    )
+    caption += " temporaries. Each mark is a mode, under one setting of memory, on so many devices; the more devices, the larger the"
+    caption += " mark. Of each workload the problem with the most modes is drawn; of several the one on the most numbers of devices,"
     caption += " then the largest. The dotted front: nothing else is both faster and smaller."
     if len(panels) > MOST_PANELS:
         caption += f" {MOST_PANELS} of {len(panels)} are drawn."
-    painters = [partial(_draw, points=points, show_environment=show_environment) for points in panels[:MOST_PANELS]]
+    painters = [
+        partial(_draw, points=points, show_environment=show_environment) for points in panels[:MOST_PANELS]
+    ]
     return compose("memory", "Time against memory", caption, painters)
 
 
@@ -44,7 +42,11 @@ def _panels(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
             problems = families.setdefault((timing.environment, *family_key(timing.case)), {})
             problems.setdefault(problem(timing.case), []).append(MemoryPoint(held, timing.median, timing))
     made = [max(problems.values(), key=_fullness) for problems in families.values()]
-    return [points for points in made if len({method_of(timing.case).without_memory_setting for *_, timing in points}) > 1]
+    return [
+        points
+        for points in made
+        if len({method_of(timing.case).without_memory_setting for *_, timing in points}) > 1
+    ]
 
 
 def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
@@ -87,4 +89,6 @@ def _draw(axis: Axes, points: Sequence[MemoryPoint], show_environment: bool) -> 
     axis.grid(True)
     last = points[0].timing
     how = f"{counts[0]} to {counts[-1]} devices" if len(counts) > 1 else f"devices: {counts[0]}"
-    lines.set_panel_title(axis, last.case, f"{size_name(last.case)}, {how}", last.environment if show_environment else "")
+    lines.set_panel_title(
+        axis, last.case, f"{size_name(last.case)}, {how}", last.environment if show_environment else ""
+    )

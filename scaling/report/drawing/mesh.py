@@ -26,19 +26,19 @@ def draw(meshes: Sequence[MeshComparison], show_environment: bool) -> Drawing | 
             problems = families.setdefault((each.environment, *family_key(each.case)), {})
             problems.setdefault(problem(each.case), []).append(each)
     panels = [
-        max(problems.values(), key=lambda group: (len(group), problem_size(group[0].case))) for problems in families.values()
+        max(problems.values(), key=lambda group: (len(group), problem_size(group[0].case)))
+        for problems in families.values()
     ]
     if not panels:
         return None
-    caption = (
-        "Time by mesh: devices over points x devices over seeds; bars are 95 % intervals. A filled mark is the fastest mesh of"
-    )
+    caption = "Time by mesh: devices over points x devices over seeds; bars are 95 % intervals. A filled mark is the fastest mesh of"
     caption += " so many devices, where it is distinguished from the next."
     if len(panels) > MOST_PANELS:
         caption += f" {MOST_PANELS} of {len(panels)} are drawn; the others stand in the table."
     space = panel_size(len(panels[:MOST_PANELS]))
     painters = [
-        partial(_draw, group=_fewer(group), space=space, show_environment=show_environment) for group in panels[:MOST_PANELS]
+        partial(_draw, group=_fewer(group), space=space, show_environment=show_environment)
+        for group in panels[:MOST_PANELS]
     ]
     return compose("mesh", "Meshes: points by seeds", caption, painters)
 
@@ -57,9 +57,13 @@ def _fewer(group: Sequence[MeshComparison]) -> list[MeshComparison]:
     return [each for each in group if _line(each) in kept]
 
 
-def _draw(axis: Axes, group: Sequence[MeshComparison], space: tuple[float, float], show_environment: bool) -> None:
+def _draw(
+    axis: Axes, group: Sequence[MeshComparison], space: tuple[float, float], show_environment: bool
+) -> None:
     axis.set_yscale("log")
-    shapes = sorted({(t.case.devices, -t.case.axes[0], mesh_name(t.case)) for each in group for t, _ in each.rows})
+    shapes = sorted(
+        {(t.case.devices, -t.case.axes[0], mesh_name(t.case)) for each in group for t, _ in each.rows}
+    )
     counts = [count for count, *_ in shapes]
     at = {name: index for index, (_, _, name) in enumerate(shapes)}
     name_with_blocks = set[str]()

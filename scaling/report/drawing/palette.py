@@ -49,7 +49,11 @@ _LAYOUT_SHAPES = {
 
 def method_colour(method: Method) -> str:
     """Return the colour of the mode; a peer has one colour for all modes."""
-    return _MODES.get(method.mode, SKY) if method.engine == "jax" else _ENGINES.get(method.engine.split("/")[0], OLIVE)
+    return (
+        _MODES.get(method.mode, SKY)
+        if method.engine == "jax"
+        else _ENGINES.get(method.engine.split("/")[0], OLIVE)
+    )
 
 
 def line_style(method: Method) -> str:
@@ -61,7 +65,11 @@ def line_style(method: Method) -> str:
 
 def mode_marker(method: Method) -> str:
     """Return the marker of a mode, where lines differ in modes."""
-    return _COLORED_SHAPES.get(method.mode, "d") if method.seeds != "identity" else _MODE_SHAPES.get(method.mode, "x")
+    return (
+        _COLORED_SHAPES.get(method.mode, "d")
+        if method.seeds != "identity"
+        else _MODE_SHAPES.get(method.mode, "x")
+    )
 
 
 def layout_marker(case: Case) -> str:

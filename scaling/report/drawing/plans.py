@@ -34,7 +34,9 @@ def draw(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Drawing | No
         return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     here = [curve for curve in curves if curve.timings[0].records[0].environment.get("device_kind") in kinds]
-    painters = [partial(_draw, row=fewer(row), measured=_measured_curves(row, here)) for row in rows[:MOST_PANELS]]
+    painters = [
+        partial(_draw, row=fewer(row), measured=_measured_curves(row, here)) for row in rows[:MOST_PANELS]
+    ]
     title = f"Planned for {forecast.title}: seconds over devices"
     return compose(f"plan-{stem}", title, _caption(rows, here), painters)
 
@@ -43,14 +45,20 @@ def _largest(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
     """Return the curves of the largest problem of each family, the largest first; values come last."""
     families: dict[tuple, dict[tuple, list[PredictedCurve]]] = {}
     for curve in curves:
-        families.setdefault(family_key(curve.case), {}).setdefault(problem(_stem(curve.case, curve.kind)), []).append(curve)
-    rows = [max(problems.values(), key=lambda same: problem_size(same[0].case)) for problems in families.values()]
+        families.setdefault(family_key(curve.case), {}).setdefault(
+            problem(_stem(curve.case, curve.kind)), []
+        ).append(curve)
+    rows = [
+        max(problems.values(), key=lambda same: problem_size(same[0].case)) for problems in families.values()
+    ]
     return sorted(rows, key=lambda row: (row[0].case.ad_mode.is_value, -problem_size(row[0].case)))
 
 
 def _stem(case: Case, kind: str) -> Case:
     """A case without its devices: with the points of each of them where those grow."""
-    return replace(case, devices=1, mesh=None, points=case.points // case.devices if kind == "weak" else case.points)
+    return replace(
+        case, devices=1, mesh=None, points=case.points // case.devices if kind == "weak" else case.points
+    )
 
 
 def _measured_curves(row: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
@@ -74,7 +82,10 @@ def _draw(axis: Axes, row: Sequence[PredictedCurve], measured: Sequence[Curve]) 
             color=MUTED,
             linewidth=_HEAVY,
         )
-    devices = sorted({p.devices for curve in row for p in curve.points} | {p.devices for known in measured for p in known.points})
+    devices = sorted(
+        {p.devices for curve in row for p in curve.points}
+        | {p.devices for known in measured for p in known.points}
+    )
     _ideal(axis, row, devices)
     axis.set_xlim(devices[0] / _EDGE, devices[-1] * _EDGE)
     lines.set_value_ticks(axis, devices, logarithmic=True)
@@ -83,7 +94,9 @@ def _draw(axis: Axes, row: Sequence[PredictedCurve], measured: Sequence[Curve]) 
     axis.set_ylabel("time")
     axis.grid(True)
     case, weak = row[0].case, row[0].kind == "weak"
-    lines.set_panel_title(axis, case, size_name(_stem(case, row[0].kind)) + (" for each device" if weak else ""), "")
+    lines.set_panel_title(
+        axis, case, size_name(_stem(case, row[0].kind)) + (" for each device" if weak else ""), ""
+    )
     _mark_formula(axis, [point for curve in row for point in curve.points])
 
 
@@ -95,7 +108,9 @@ def _predicted(axis: Axes, curve: PredictedCurve, above: int) -> None:
     method, known = method_of(curve.case), [point for point in curve.points if not point.by_formula]
     shade, marker = method_colour(method), layout_marker(curve.case)
     low, high = zip(*(point.interval for point in curve.points), strict=True)
-    axis.fill_between([p.devices for p in curve.points], low, high, color=shade, alpha=0.14, linewidth=0, zorder=1)
+    axis.fill_between(
+        [p.devices for p in curve.points], low, high, color=shade, alpha=0.14, linewidth=0, zorder=1
+    )
     beyond = [*known[-1:], *(point for point in curve.points if point.by_formula)]
     name = f"{method.name}, {describe_call(curve.case)}"
     at: dict[str, Any] = {
@@ -108,7 +123,9 @@ def _predicted(axis: Axes, curve: PredictedCurve, above: int) -> None:
         axis.plot(*_places(known), label=name, linestyle=line_style(method), zorder=3 - 0.1 * above, **at)
     if len(beyond) > len(known[-1:]):
         own: dict[str, Any] = {} if known else {"label": name}
-        axis.plot(*_places(beyond), linestyle=":", markerfacecolor=GROUND, zorder=2.95 - 0.1 * above, **own, **at)
+        axis.plot(
+            *_places(beyond), linestyle=":", markerfacecolor=GROUND, zorder=2.95 - 0.1 * above, **own, **at
+        )
 
 
 def _places(points: Sequence[PredictedPoint]) -> tuple[list[int], list[float]]:
@@ -157,16 +174,32 @@ def _mark_formula(axis: Axes, points: Sequence[PredictedPoint]) -> None:
 def _caption(rows: Sequence[Sequence[PredictedCurve]], curves: Sequence[Curve]) -> str:
     """Return what is drawn, and what is not."""
     shown = rows[:MOST_PANELS]
-    caption = [("Predicted, not measured: the line is the median of the prediction, the band its 95 % interval; both axes are")]
-    caption[0] += " logarithmic. The largest problem of each workload that was planned on several numbers of devices is drawn."
+    caption = [
+        (
+            "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval; both axes are"
+        )
+    ]
+    caption[0] += (
+        " logarithmic. The largest problem of each workload that was planned on several numbers of devices is drawn."
+    )
     if any(point.by_formula for row in shown for curve in row for point in curve.points):
-        caption.append("Filled marks are of programs compiled for as many devices; hollow ones, dotted, are by formula alone.")
+        caption.append(
+            "Filled marks are of programs compiled for as many devices; hollow ones, dotted, are by formula alone."
+        )
     if any(_measured_curves(row, curves) for row in shown):
-        caption.append("Heavy solid lines with large hollow marks were measured on such devices; bars are 95 % intervals.")
-        if (environments := len({curve.environment for row in shown for curve in _measured_curves(row, curves)})) > 1:
+        caption.append(
+            "Heavy solid lines with large hollow marks were measured on such devices; bars are 95 % intervals."
+        )
+        if (
+            environments := len(
+                {curve.environment for row in shown for curve in _measured_curves(row, curves)}
+            )
+        ) > 1:
             caption.append(f"They are from {environments} environments, a line each.")
     if any(len(row) > MOST_LINES for row in shown):
-        caption.append("Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn.")
+        caption.append(
+            "Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn."
+        )
     if left := rows[MOST_PANELS:]:
         names = "; ".join(family_name(row[0].case) for row in left)
         caption.append(f"{count_of(len(left), 'workload')} left out, but in the table: {names}.")

@@ -20,10 +20,10 @@ def draw(rooflines: Sequence[Roofline], show_environment: bool) -> Drawing | Non
     if not rooflines:
         return None
     shown = rooflines[:MOST_PANELS]
-    caption = (
-        "What one device does in a second, by the operations for each byte that must be read or written whatever the program."
+    caption = "What one device does in a second, by the operations for each byte that must be read or written whatever the program."
+    caption += (
+        " Under the slope memory binds, under the level arithmetic; both were measured on the same machine."
     )
-    caption += " Under the slope memory binds, under the level arithmetic; both were measured on the same machine."
     caption += " What stays in a cache can pass the slope."
     if len(rooflines) > len(shown):
         caption += f" {len(shown)} of {len(rooflines)} are drawn."
@@ -45,9 +45,13 @@ def _draw(axis: Axes, of: Roofline, show_environment: bool) -> None:
         min(ridge, *(point.intensity for point in points)) / 4,
         max(ridge, *(point.intensity for point in points)) * 4,
     )
-    axis.plot([first, ridge, last], [first * of.memory, of.arithmetic, of.arithmetic], color=MUTED, linewidth=1.4)
+    axis.plot(
+        [first, ridge, last], [first * of.memory, of.arithmetic, of.arithmetic], color=MUTED, linewidth=1.4
+    )
     level = f"{format_number(of.arithmetic / 1e9)} GFLOP/s"
-    axis.annotate(level, (last, of.arithmetic), (0, 3), textcoords="offset points", ha="right", fontsize=8, color=MUTED)
+    axis.annotate(
+        level, (last, of.arithmetic), (0, 3), textcoords="offset points", ha="right", fontsize=8, color=MUTED
+    )
     slope = f"{format_number(of.memory / 1e9)} GB/s"
     axis.annotate(
         slope,
@@ -63,4 +67,6 @@ def _draw(axis: Axes, of: Roofline, show_environment: bool) -> None:
     axis.set_xlabel("operations for each byte")
     axis.set_ylabel("FLOP/s of a device")
     axis.grid(True)
-    lines.set_panel_title(axis, of.case, describe_panel(of.case, "", of.honest), of.environment if show_environment else "")
+    lines.set_panel_title(
+        axis, of.case, describe_panel(of.case, "", of.honest), of.environment if show_environment else ""
+    )

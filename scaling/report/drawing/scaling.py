@@ -58,7 +58,9 @@ def fewer(curves: Sequence[Line]) -> list[Line]:
     return list(best.values())
 
 
-def _speedups(axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFit | None], show_environment: bool) -> None:
+def _speedups(
+    axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFit | None], show_environment: bool
+) -> None:
     case, weak = row[0].case, row[0].kind == "weak"
     devices = _curves(axis, row, laws, efficiency=False)
     axis.plot(devices, [count / row[0].baseline_devices for count in devices], label="ideal", **lines.GUIDE)
@@ -78,7 +80,9 @@ def _efficiencies(axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFi
     axis.set_ylim(bottom=0, top=max(1.1, axis.get_ylim()[1]))
 
 
-def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFit | None], efficiency: bool) -> list[int]:
+def _curves(
+    axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFit | None], efficiency: bool
+) -> list[int]:
     """Draw every curve of a problem with its law; return the numbers of devices."""
     devices = sorted({p.devices for curve in row for p in curve.points})
     if devices[-1] > 16:
@@ -86,7 +90,9 @@ def _curves(axis: Axes, row: Sequence[Curve], laws: Mapping[int, ScalingFit | No
     for above, curve in enumerate(reversed(row)):
         known, case, method = curve.points, curve.case, method_of(curve.case)
         rows: list[Any] = [
-            (p.efficiency, p.efficiency_low, p.efficiency_high) if efficiency else (p.speedup, p.speedup_low, p.speedup_high)
+            (p.efficiency, p.efficiency_low, p.efficiency_high)
+            if efficiency
+            else (p.speedup, p.speedup_low, p.speedup_high)
             for p in known
         ]
         name = f"{method.name}, {describe_call(case)}"
@@ -121,17 +127,29 @@ def _caption(
 ) -> str:
     bases = list(dict.fromkeys(row[0].baseline for row in rows[:MOST_ROWS]))
     of = " or ".join(bases) + (", as many points for each device" if kind == "weak" else "")
-    caption = [(f"Against the same program on {of}; bars are 95 % intervals. {_describe_chosen(drawable, rows[:MOST_ROWS])}")]
+    caption = [
+        (
+            f"Against the same program on {of}; bars are 95 % intervals. {_describe_chosen(drawable, rows[:MOST_ROWS])}"
+        )
+    ]
     if len(bases) > 1:
         caption.append("A panel whose baseline is not one device names it at its axis.")
     if fitted:
-        caption.append("The broad pale line behind is the law that fits best (its numbers are in the table of laws).")
+        caption.append(
+            "The broad pale line behind is the law that fits best (its numbers are in the table of laws)."
+        )
     if any(curve.case.split == "both" for row in rows[:MOST_ROWS] for curve in row):
-        caption.append("A split over both axes stands with the mesh that is fastest on each number of devices.")
+        caption.append(
+            "A split over both axes stands with the mesh that is fastest on each number of devices."
+        )
     if any(len(row) > MOST_LINES for row in rows[:MOST_ROWS]):
-        caption.append("Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn.")
+        caption.append(
+            "Where there are many ways to cut and call a mode, the one that is fastest on the most devices is drawn."
+        )
     if left_out := rows[MOST_ROWS:]:
-        caption.append(f"Left out, but in the tables: {'; '.join(family_name(row[0].case) for row in left_out)}.")
+        caption.append(
+            f"Left out, but in the tables: {'; '.join(family_name(row[0].case) for row in left_out)}."
+        )
     # A plain jit program is a baseline and not a curve; neither is a point of a curve of the other kind.
     drawn = {id(curve) for curve in drawable}
     left = [c for c in curves if c.kind == kind and id(c) not in drawn and c.case.api != "jit"]
@@ -163,7 +181,8 @@ def _is_point(curve: Curve, others: Iterable[Curve]) -> bool:
     """Return whether a curve is a single measurement that is also on one of the other curves."""
     only = curve.points[0] if len(curve.points) == 1 else None
     return only is not None and any(
-        (other.environment, replace(other.case, devices=only.devices, points=only.points)) == (curve.environment, curve.case)
+        (other.environment, replace(other.case, devices=only.devices, points=only.points))
+        == (curve.environment, curve.case)
         and only.devices in {point.devices for point in other.points}
         for other in others
     )

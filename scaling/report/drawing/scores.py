@@ -39,7 +39,9 @@ def _draw(axis: Axes, pairs: Sequence[PlannedPair]) -> None:
     for number, (shade, marker) in enumerate(_SIGNS):
         last = number == len(_SIGNS) - 1
         names = workloads[number:] if last else workloads[number : number + 1]
-        group = [(pair.timing.median, _predicted(pair)) for pair in pairs if pair.timing.case.workload in names]
+        group = [
+            (pair.timing.median, _predicted(pair)) for pair in pairs if pair.timing.case.workload in names
+        ]
         if group:
             name = names[0] if len(names) == 1 else f"{len(names)} other workloads"
             axis.plot(
@@ -48,7 +50,9 @@ def _draw(axis: Axes, pairs: Sequence[PlannedPair]) -> None:
             )  # fmt: skip
     both = [seconds for pair in pairs for seconds in (pair.timing.median, _predicted(pair))]
     ends = min(both) / _ROOM, max(both) * _ROOM
-    axis.plot(ends, ends, label="as predicted", color=lines.GUIDE["color"], linewidth=1, linestyle="-", zorder=1)
+    axis.plot(
+        ends, ends, label="as predicted", color=lines.GUIDE["color"], linewidth=1, linestyle="-", zorder=1
+    )
     for number, factor in enumerate((_FACTOR, 1 / _FACTOR)):
         name_with_blocks: dict[str, Any] = {} if number else {"label": "a factor of two"}
         axis.plot(ends, [factor * end for end in ends], zorder=1, **name_with_blocks, **lines.GUIDE)

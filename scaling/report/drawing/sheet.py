@@ -98,7 +98,9 @@ def compose(name: str, title: str, caption: str, painters: Sequence[Painter], he
         legend_height = 0.1 + 0.22 * math.ceil(len(handles) / wide) if handles else 0.0
         boxes = _place_panels(figure, axes, columns, (rows, heading + height, legend_height), heading)
         if handles:
-            figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=wide, frameon=False, fontsize=9)
+            figure.legend(
+                handles.values(), handles.keys(), loc="lower center", ncols=wide, frameon=False, fontsize=9
+            )
         for text in figure.findobj(Text):
             text.set_text(clean_text(text.get_text()))
         svg = _save(figure, "svg").decode()
@@ -144,7 +146,9 @@ def _place_panels(
 def _figure_style(salt: str) -> Iterator[None]:
     """Set our style instead of the user's matplotlibrc; the salt makes the names in an SVG reproducible."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # characters that our font lacks: boxes in PNG
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from font"
+        )  # characters that our font lacks: boxes in PNG
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": salt})
         yield
@@ -166,7 +170,9 @@ def _legend_handles(axes: Sequence[Axes]) -> dict[str, Any]:
 
 
 def _legend_entry(name: str, handle: Any) -> LegendEntry:
-    line = handle[0] if isinstance(handle, Container) else handle  # of an error bar the line, of bars the first
+    line = (
+        handle[0] if isinstance(handle, Container) else handle
+    )  # of an error bar the line, of bars the first
     if not hasattr(line, "get_linestyle") or not hasattr(line, "get_marker"):
         return LegendEntry(name, to_hex(line.get_facecolor()), None, None)
     marker = line.get_marker()
@@ -182,7 +188,12 @@ def _with_background(svg: str, title: str) -> str:
     """Return the whole figure with a background, readable wherever it is opened."""
     head, body = svg.split(">", 1)
     role = f'<svg role="img" aria-label="{html.escape(title)}"'
-    return head.replace("<svg", role, 1) + f'>\n <rect width="100%" height="100%" fill="{GROUND}"/>' + body.strip() + "\n"
+    return (
+        head.replace("<svg", role, 1)
+        + f'>\n <rect width="100%" height="100%" fill="{GROUND}"/>'
+        + body.strip()
+        + "\n"
+    )
 
 
 def _panel_svgs(
@@ -200,7 +211,9 @@ def _panel_svgs(
             other.set_visible(other is axis)
         area = Bbox.from_bounds(left, height - top - tall, width, tall)
         svg = _save(figure, "svg", bbox_inches=area).decode()
-        body = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index(">", svg.index("<svg")) + 1 :], flags=re.DOTALL)
+        body = re.sub(
+            r"<metadata>.*?</metadata>\s*", "", svg[svg.index(">", svg.index("<svg")) + 1 :], flags=re.DOTALL
+        )
         head = f'<svg viewBox="0 0 {72 * width:g} {72 * tall:g}" role="img" aria-label="{html.escape(title)}, panel {number}">'
         panels.append(head + _TAG.sub(partial(_adapt_tag, prefix=f"{name}-{number}-"), body.strip()))
     return tuple(panels)

@@ -20,7 +20,9 @@ _LEAST_SPAN = 1.01  # of the times in a panel
 _ROOM = 0.07  # of a panel's height, between two of them
 
 
-def draw(panels: Sequence[SizeSweep], growths: Sequence[SizeExponent], show_environment: bool) -> Drawing | None:
+def draw(
+    panels: Sequence[SizeSweep], growths: Sequence[SizeExponent], show_environment: bool
+) -> Drawing | None:
     """Return the panels with the most methods and sizes, in turn from each family."""
     if not panels:
         return None
@@ -36,7 +38,8 @@ def draw(panels: Sequence[SizeSweep], growths: Sequence[SizeExponent], show_envi
         caption += f" {len(shown)} of {len(panels)} panels are drawn, those with the most modes and sizes of each workload;"
         caption += " the others stand in the tables."
     painters = [
-        partial(_draw, panel=panel, growths=by_panel.get(id(panel), {}), show_environment=show_environment) for panel in shown
+        partial(_draw, panel=panel, growths=by_panel.get(id(panel), {}), show_environment=show_environment)
+        for panel in shown
     ]
     return compose("size", "Time against size", caption, painters)
 
@@ -69,15 +72,21 @@ def _varied(panels: Sequence[SizeSweep]) -> list[SizeSweep]:
     return [panel for *_, panel in sorted(ranked, key=lambda row: row[:3])]
 
 
-def _draw(axis: Axes, panel: SizeSweep, growths: Mapping[Method, SizeExponent], show_environment: bool) -> None:
+def _draw(
+    axis: Axes, panel: SizeSweep, growths: Mapping[Method, SizeExponent], show_environment: bool
+) -> None:
     sizes = sorted({size for line in panel.lines.values() for size, _ in line})
     axis.set_xscale("log")
     axis.set_yscale("log")
     for above, (method, line) in enumerate(panel.lines.items()):
         rows = [(timing.median, *(timing.interval or (None, None))) for _, timing in line]
-        lines.draw_with_bars(axis, [float(size) for size, _ in line], rows, method.name, method, mode_marker(method), above)
+        lines.draw_with_bars(
+            axis, [float(size) for size, _ in line], rows, method.name, method, mode_marker(method), above
+        )
     lines.set_value_ticks(axis, sizes, logarithmic=True)
-    lines.set_log_axis(axis.yaxis, "s", [timing.median for line in panel.lines.values() for _, timing in line])
+    lines.set_log_axis(
+        axis.yaxis, "s", [timing.median for line in panel.lines.values() for _, timing in line]
+    )
     low, high = axis.get_ylim()
     if high < low * _LEAST_SPAN:  # equal times but for rounding: too little for an axis
         axis.set_ylim(low / _LEAST_SPAN, high * _LEAST_SPAN)
@@ -103,7 +112,9 @@ def _exponents(axis: Axes, panel: SizeSweep, growths: Mapping[Method, SizeExpone
     axis.autoscale_view()  # so that the places are known
     taken: list[float] = []
     ends = sorted(
-        (line[-1][1].median, float(line[-1][0]), method) for method, line in panel.lines.items() if _known(growths.get(method))
+        (line[-1][1].median, float(line[-1][0]), method)
+        for method, line in panel.lines.items()
+        if _known(growths.get(method))
     )
     for seconds, size, method in ends[:_MOST_EXPONENTS]:
         _, height = axis.transAxes.inverted().transform(axis.transData.transform((size, seconds)))

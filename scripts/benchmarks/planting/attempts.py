@@ -24,8 +24,18 @@ class Whole(NamedTuple):
         return trial.run(case)[0] if self.error is None else trial.run_with(case, self.error)
 
 
-def _case(variant: str, n: int, dtype: str, mode: str, layout: str = "plain", way: str = "all at once", **more: Any) -> Case:
-    fields = {"sizes": {"n": n}, "points": 4, "dtype": dtype, "mode": mode, **LAYOUTS[layout], **WAYS[way], **more}
+def _case(
+    variant: str, n: int, dtype: str, mode: str, layout: str = "plain", way: str = "all at once", **more: Any
+) -> Case:
+    fields = {
+        "sizes": {"n": n},
+        "points": 4,
+        "dtype": dtype,
+        "mode": mode,
+        **LAYOUTS[layout],
+        **WAYS[way],
+        **more,
+    }
     return Case(families.__name__, variant=variant, **fields)
 
 
@@ -41,7 +51,9 @@ def _rules() -> list[Whole]:
             if way == "hessian":
                 mode, n = "fwd_over_rev", min(n, 64)
             if name == "rule of a shared input 1 % off":
-                found.append(Whole(name, _case(name, n, dtypes[k % 2], "jacrev", "data over 2", reduce="points")))
+                found.append(
+                    Whole(name, _case(name, n, dtypes[k % 2], "jacrev", "data over 2", reduce="points"))
+                )
             found.append(Whole(name, _case(name, n, dtypes[k % len(dtypes)], mode, way=way)))
     return list({each.case: each for each in found}.values())
 
@@ -60,7 +72,10 @@ def _of_the_program() -> list[Whole]:
         Whole("wrong on the second device only", _case(family, n, dtype, mode, layout), _second(1.01))
         for layout, n, dtype, mode, family in second
     ]
-    sums = [_case("by shared inputs", 64, dtype, "jacrev", "data over 2", reduce="points") for dtype in ("float32", "float64")]
+    sums = [
+        _case("by shared inputs", 64, dtype, "jacrev", "data over 2", reduce="points")
+        for dtype in ("float32", "float64")
+    ]
     found += [Whole("wrong on the second device only", case, _second(1.01)) for case in sums]
     reduced = _case("wide", 64, "float32", "jacfwd", "2 over seeds", reduce="inputs")
     found.append(Whole("wrong on the second device only", reduced, _second(0.0)))

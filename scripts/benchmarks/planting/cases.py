@@ -42,7 +42,16 @@ AXES: dict[str, list[Any]] = {
     "dtype": ["float32", "float64", "bfloat16"],
     "layout": list(LAYOUTS),
     "way": list(WAYS),
-    "mode": ["jacfwd", "linearize", "finite_difference", "jacrev", "grad_of_sum", "mixed", "fwd_over_rev", "rev_over_rev"],
+    "mode": [
+        "jacfwd",
+        "linearize",
+        "finite_difference",
+        "jacrev",
+        "grad_of_sum",
+        "mixed",
+        "fwd_over_rev",
+        "rev_over_rev",
+    ],
     "reduce": [None, "outputs", "inputs", "vector", "norm", "gram", "points"],
     "points": [1, 4, 8, 64],
 }
@@ -54,7 +63,9 @@ Row = tuple
 def _sensible(row: Row) -> bool:
     """Return whether a row is small enough to compute and has digits, without building anything."""
     of = dict(zip(AXES, row, strict=True))
-    outputs, inputs = FAMILIES[of["family"]](2).shape(of["n"]) if of["family"] != "layer" else (of["n"], of["n"])
+    outputs, inputs = (
+        FAMILIES[of["family"]](2).shape(of["n"]) if of["family"] != "layer" else (of["n"], of["n"])
+    )
     seeds = outputs if MODES[of["mode"]].seed == COTANGENT else inputs
     numbers = of["points"] * outputs * inputs
     twice = MODES[of["mode"]].order == 2
@@ -64,13 +75,15 @@ def _sensible(row: Row) -> bool:
         numbers > NUMBERS or (seeds > PASSES and numbers > 2**18) or seeds > 4 * PASSES,
         of["reduce"] == "gram" and (inputs > 64 or outputs == 1),
         of["reduce"] in ("norm", "vector") and numbers > 2**17,
-        of["mode"] == "finite_difference" and (of["dtype"] == "bfloat16" or of["n"] > (2 if of["dtype"] == "float32" else 256)),
+        of["mode"] == "finite_difference"
+        and (of["dtype"] == "bfloat16" or of["n"] > (2 if of["dtype"] == "float32" else 256)),
         of["mode"] == "finite_difference" and of["family"].startswith(("offset", "a row", "scale")),
         twice != (of["way"] in ("hessian", "hvp")),
         twice and (of["family"] != "product" or of["n"] > 64 or of["reduce"] is not None),
         (of["way"] == "colored") != (of["family"] == "chain"),
         of["way"] == "colored" and of["n"] < 4,
-        (of["reduce"] == "points") != (of["layout"].startswith("data") and of["family"] == "by shared inputs"),
+        (of["reduce"] == "points")
+        != (of["layout"].startswith("data") and of["family"] == "by shared inputs"),
         of["family"].startswith("scale") and of["reduce"] in ("norm", "gram"),
         of["family"].startswith("offset") and of["dtype"] == "bfloat16",
         of["layout"] == "eager" and of["n"] > 64,
@@ -104,10 +117,22 @@ def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[
 
 
 def _first(
-    family: str, n: int, points: int, dtype: str, mode: str = "jacrev", layout: str = "2 over points", **more: Any
+    family: str,
+    n: int,
+    points: int,
+    dtype: str,
+    mode: str = "jacrev",
+    layout: str = "2 over points",
+    **more: Any,
 ) -> Case:
     return Case(
-        families.__name__, variant=family, sizes={"n": n}, points=points, dtype=dtype, mode=mode, **LAYOUTS[layout] | more
+        families.__name__,
+        variant=family,
+        sizes={"n": n},
+        points=points,
+        dtype=dtype,
+        mode=mode,
+        **LAYOUTS[layout] | more,
     )
 
 
@@ -156,7 +181,8 @@ def built_in_cases() -> list[Case]:
     modes, dtypes = ("jacfwd", "jacrev", "linearize"), ("float32", "float64", "bfloat16")
     rows = enumerate(itertools.product(problems, dtypes))
     made = [
-        Case(**problem | layouts[k % len(layouts)], dtype=dtype, mode=modes[k // 2 % len(modes)]) for k, (problem, dtype) in rows
+        Case(**problem | layouts[k % len(layouts)], dtype=dtype, mode=modes[k // 2 % len(modes)])
+        for k, (problem, dtype) in rows
     ]
     return [case for case in map(trial.complete, made) if case is not None]
 

@@ -205,4 +205,6 @@ def workload(case: Case) -> Workload:
     inputs = ROWS if case.variant == "tall" else n
     shared: Mapping[str, InputSpec] = {"w": uniform(n, low=0.5, high=1.5)} if found.shared else {}
     whole = found.whole if case.target not in SECOND else None
-    return Workload(found.function, {"x": uniform(inputs, low=0.5, high=1.5)}, shared, wrt=found.wrt, whole=whole)
+    return Workload(
+        found.function, {"x": uniform(inputs, low=0.5, high=1.5)}, shared, wrt=found.wrt, whole=whole
+    )

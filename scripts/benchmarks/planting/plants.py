@@ -17,7 +17,9 @@ from scaling.core.modes import TANGENT
 # The smallest change that is planted, relative to the largest entry of its row.
 LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}
 SMALL_ROW = 1e-9  # of the largest entry of a point: what is wrong in rows that are smaller still is measured against this
-_CLEAR = 0.1  # an entry that is changed is at least so large, relative to the largest of its row; 0.7 in bfloat16
+_CLEAR = (
+    0.1  # an entry that is changed is at least so large, relative to the largest of its row; 0.7 in bfloat16
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Result:
     @property
     def coarse(self) -> bool:
         """Return whether the result has few digits, so that small errors prove nothing."""
-        return self.case.dtype == "bfloat16" or (self.case.ad_mode.finite_step and self.case.dtype == "float32")
+        return self.case.dtype == "bfloat16" or (
+            self.case.ad_mode.finite_step and self.case.dtype == "float32"
+        )
 
     @property
     def exact(self) -> np.ndarray:
@@ -142,10 +146,20 @@ def _shards(of: Result) -> list[tuple] | None:
         return None
     if case.split in ("points", "data"):
         each = -(-points // case.devices)
-        return [(slice(d * each, (d + 1) * each),) for d in range(case.devices)] if points >= case.devices else None
+        return (
+            [(slice(d * each, (d + 1) * each),) for d in range(case.devices)]
+            if points >= case.devices
+            else None
+        )
     forward = case.ad_mode.seed == TANGENT
     count = inputs if forward else outputs
-    if case.reduce or case.seeds == "colored" or case.ad_mode.parts or case.target == "hvp" or count < case.devices:
+    if (
+        case.reduce
+        or case.seeds == "colored"
+        or case.ad_mode.parts
+        or case.target == "hvp"
+        or count < case.devices
+    ):
         return None
     each = -(-count // case.axes[1])
     cuts = [slice(d * each, (d + 1) * each) for d in range(case.axes[1])]
@@ -210,7 +224,11 @@ def _one_number(value: float) -> Plant:
 def _rounded(of: Result) -> np.ndarray | None:
     """Return the result as the next shorter dtype would give it."""
     shorter = {"float64": jnp.float32, "float32": jnp.bfloat16}.get(of.case.dtype)
-    return None if shorter is None or of.case.ad_mode.finite_step else of.right.astype(shorter).astype(of.right.dtype)
+    return (
+        None
+        if shorter is None or of.case.ad_mode.finite_step
+        else of.right.astype(shorter).astype(of.right.dtype)
+    )
 
 
 PLANTS: Mapping[str, Plant] = {
@@ -259,7 +277,9 @@ def planted(of: Result, name: str) -> np.ndarray | None:
     return wrong if wrong is not None and change(of, wrong) >= LEAST[of.case.dtype] else None
 
 
-def chosen(case: Case, right: np.ndarray, count: int, seen: dict[str, int], seed: int) -> list[tuple[str, np.ndarray]]:
+def chosen(
+    case: Case, right: np.ndarray, count: int, seen: dict[str, int], seed: int
+) -> list[tuple[str, np.ndarray]]:
     """Return planted errors of different kinds, those first that `seen` has fewest of, and count them there."""
     generator = np.random.default_rng(seed)
     names = list(PLANTS)

@@ -168,7 +168,9 @@ def _scan(x):
 
 
 def _while(x):
-    return lax.while_loop(lambda state: state[0] < 5, lambda state: (state[0] + 1, jnp.sin(state[1]) + x), (0, x))[1]
+    return lax.while_loop(
+        lambda state: state[0] < 5, lambda state: (state[0] + 1, jnp.sin(state[1]) + x), (0, x)
+    )[1]
 
 
 def _noisy(x):
@@ -203,13 +205,25 @@ def _arrow(x):
 
 def _gaussian(x):
     return (
-        jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1)) if x.ndim > 1 else jnp.exp(-((x[:, None] - x[None]) ** 2)).sum(1)
+        jnp.exp(-jnp.sum((x[:, None] - x[None]) ** 2, axis=-1))
+        if x.ndim > 1
+        else jnp.exp(-((x[:, None] - x[None]) ** 2)).sum(1)
     )
 
 
 # Arrays of NumPy that one function after another is traced with, as those of a user's module are.
-ORDER, SCATTERED, TABLE, MASK = np.array([2, 0, 1]), np.array([0, 2, 2]), np.array([[0, 3], [1, 1]]), np.array([True, False] * 3)
-UPPER, LOWER, MESH, BACKWARDS = np.triu_indices(3), np.tril_indices(2), np.ix_([1, 0], [2, 0]), np.arange(6)[::-1]
+ORDER, SCATTERED, TABLE, MASK = (
+    np.array([2, 0, 1]),
+    np.array([0, 2, 2]),
+    np.array([[0, 3], [1, 1]]),
+    np.array([True, False] * 3),
+)
+UPPER, LOWER, MESH, BACKWARDS = (
+    np.triu_indices(3),
+    np.tril_indices(2),
+    np.ix_([1, 0], [2, 0]),
+    np.arange(6)[::-1],
+)
 
 EVERY: tuple[Fields, ...] = ({}, {"dtype": "float64", "mode": "jacrev"})
 FORWARD: tuple[Fields, ...] = ({}, {"dtype": "float64", "mode": "linearize"})
@@ -310,7 +324,9 @@ LINEAR_ALGEBRA = {
     "einsum": Right(lambda x: jnp.einsum("ij,jk,ki->i", *[_matrix(x)] * 3), n=9),
     "kron": Right(lambda x: jnp.kron(x[:2], x[2:]).reshape(-1)),
     "convolution": Right(lambda x: jnp.convolve(x, x[:3]), n=8),
-    "network": Right(_network, shared={"w": normal(24)}, cases=(*EVERY, {"wrt": "x+w", "mode": "mixed"}, {"wrt": "w"})),
+    "network": Right(
+        _network, shared={"w": normal(24)}, cases=(*EVERY, {"wrt": "x+w", "mode": "mixed"}, {"wrt": "w"})
+    ),
     "attention": Right(_attention, n=12, cases=EVERY),
     "pairwise kernel": Right(_gaussian, n=12),
     "rfft": Right(lambda x: jnp.abs(jnp.fft.rfft(x)) ** 2, n=16, cases=EVERY),
@@ -357,20 +373,29 @@ SCALED = {
     "difference of sums": Right(lambda x: jnp.sum(x**2) - jnp.sum(jnp.roll(x, 1) ** 2)),
     "small values": Right(lambda x: 1e-20 * jnp.sin(x), cases=EVERY),
     "large values": Right(lambda x: 1e20 * jnp.sin(x), cases=EVERY),
-    "values of all sizes": Right(lambda x: jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype), cases=EVERY),
-    "sum of all sizes": Right(lambda x: jnp.sum(jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype)), cases=EVERY),
+    "values of all sizes": Right(
+        lambda x: jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype), cases=EVERY
+    ),
+    "sum of all sizes": Right(
+        lambda x: jnp.sum(jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype)), cases=EVERY
+    ),
     "small inputs": Right(lambda x: 1e20 * x * jnp.roll(x, 1), _of_size(1e-10)),
     "very small inputs": Right(lambda x: x + x**2, _of_size(1e-20)),
     "large inputs": Right(lambda x: jnp.sin(1e-10 * x), _of_size(1e10), cases=EVERY),
     "inputs of all sizes": Right(
-        lambda x: x**2, lambda n: InputSpec((n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n)))
+        lambda x: x**2,
+        lambda n: InputSpec(
+            (n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n))
+        ),
     ),
     "inputs about 1e6": Right(lambda x: jnp.sum((x - 1e6) ** 2), _of_size(1.0, 1e6)),
     "zeros": Right(lambda x: 0 * x, cases=EVERY),
     "constants": Right(lambda x: jnp.ones(3, x.dtype), cases=EVERY),
     "a constant beside the others": Right(lambda x: jnp.sin(x).at[2].set(4.0)),
     "an input that is not used": Right(lambda x: jnp.sin(x[1:])),
-    "inputs that are zero": Right(jnp.exp, lambda n: InputSpec((n,), lambda rng, rows: np.zeros((len(rows), n)))),
+    "inputs that are zero": Right(
+        jnp.exp, lambda n: InputSpec((n,), lambda rng, rows: np.zeros((len(rows), n)))
+    ),
     "rounded": Right(jnp.round),
     "saturated": Right(lambda x: jnp.tanh(30 * x), _beside(0.0, 1.0)),
     "steep": Right(lambda x: jax.nn.sigmoid(100 * x)),
@@ -383,7 +408,9 @@ _SUMS = {"outputs": "jacrev", "inputs": "jacfwd", "vector": "jacfwd", "norm": "j
 SHAPED = {
     "one input": Right(jnp.sin, n=1, cases=BRIEF),
     "one input, cubed": Right(lambda x: x[0] ** 3, positive, n=1, cases=EVERY),
-    "one input, eight outputs": Right(lambda x: jnp.sin(x[0] * jnp.arange(1, 9).astype(x.dtype)), n=1, cases=EVERY),
+    "one input, eight outputs": Right(
+        lambda x: jnp.sin(x[0] * jnp.arange(1, 9).astype(x.dtype)), n=1, cases=EVERY
+    ),
     "two inputs": Right(lambda x: x[0] * jnp.sin(x[1]), n=2),
     "three outputs in two axes": Right(lambda x: jnp.outer(x[:2], x[2:] ** 2)),
     "banded": Right(
@@ -396,21 +423,37 @@ SHAPED = {
     "in blocks on the host": Right(
         lambda x: jnp.sin(_like(x, 7, x.size) @ x),
         n=64,
-        cases=({"storage": "host", "block": 2, "mode": "jacrev"}, {"storage": "host", "block": 2, "chunk": 4}),
+        cases=(
+            {"storage": "host", "block": 2, "mode": "jacrev"},
+            {"storage": "host", "block": 2, "chunk": 4},
+        ),
     ),
     "reduced": Right(
-        lambda x: jnp.sin(_like(x, 7, x.size) @ x), n=9, cases=tuple({"reduce": how, "mode": mode} for how, mode in _SUMS.items())
+        lambda x: jnp.sin(_like(x, 7, x.size) @ x),
+        n=9,
+        cases=tuple({"reduce": how, "mode": mode} for how, mode in _SUMS.items()),
     ),
     "reduced to nothing": Right(
         jax.nn.softmax,
-        cases=({"reduce": "outputs", "mode": "jacrev"}, {"reduce": "inputs"}, {"reduce": "vector", "dtype": "float64"}),
+        cases=(
+            {"reduce": "outputs", "mode": "jacrev"},
+            {"reduce": "inputs"},
+            {"reduce": "vector", "dtype": "float64"},
+        ),
     ),
     "loss over data": Right(
         lambda x, w: (jnp.tanh(x @ w) - 0.5) ** 2,
         shared={"w": normal(6)},
         cases=(
             {"reduce": "points", "mode": "jacrev", "wrt": "w"},
-            {"split": "data", "devices": 2, "api": "shard_map", "mode": "jacrev", "wrt": "w", "dtype": "float64"},
+            {
+                "split": "data",
+                "devices": 2,
+                "api": "shard_map",
+                "mode": "jacrev",
+                "wrt": "w",
+                "dtype": "float64",
+            },
         ),
     ),
     "Hessian of a norm": Right(jnp.linalg.norm, cases=TWICE),
@@ -422,9 +465,13 @@ SHAPED = {
         jnp.sin, cases=({"mode": "finite_difference", "dtype": "float64"}, {"mode": "finite_difference"})
     ),
     "relu by finite differences": Right(
-        lambda x: jax.nn.relu(x - 1), _beside(1.0, 0.5), cases=({"mode": "finite_difference", "dtype": "float64"},)
+        lambda x: jax.nn.relu(x - 1),
+        _beside(1.0, 0.5),
+        cases=({"mode": "finite_difference", "dtype": "float64"},),
     ),
-    "values": Right(lambda x: jnp.sin(x) * jnp.exp(x), cases=({"mode": "value"}, {"mode": "value", "dtype": "bfloat16"})),
+    "values": Right(
+        lambda x: jnp.sin(x) * jnp.exp(x), cases=({"mode": "value"}, {"mode": "value", "dtype": "bfloat16"})
+    ),
 }
 
 RULED = {
@@ -436,7 +483,9 @@ RULED = {
     "implicit rule": Right(_newton, positive, cases=EVERY),
     "custom_root": Right(_custom_root, cases=EVERY),
     "custom_linear_solve": Right(_custom_linear_solve, cases=EVERY),
-    "stable where": Right(lambda x: jnp.sum(x - lax.stop_gradient(jnp.max(x)) + lax.stop_gradient(jnp.max(x)))),
+    "stable where": Right(
+        lambda x: jnp.sum(x - lax.stop_gradient(jnp.max(x)) + lax.stop_gradient(jnp.max(x)))
+    ),
 }
 
 CONTROLLED = {
@@ -475,7 +524,9 @@ INDEXED = {
 
 IN_OTHER_DTYPES = {
     "bernoulli": Right(_noisy, cases=EVERY, digits=False),
-    "random normal": Right(lambda x: x**2 * jax.random.normal(jax.random.key(1), x.shape, x.dtype), cases=EVERY, digits=False),
+    "random normal": Right(
+        lambda x: x**2 * jax.random.normal(jax.random.key(1), x.shape, x.dtype), cases=EVERY, digits=False
+    ),
     "float32 inside": Right(_within(jnp.float32), cases=EVERY, digits=False),
     "float16 inside": Right(_within(jnp.float16), cases=({},), digits=False),
     "bfloat16 inside": Right(_within(jnp.bfloat16), cases=({},), digits=False),
@@ -484,7 +535,16 @@ IN_OTHER_DTYPES = {
 }
 
 RIGHT: dict[str, Right] = (
-    SMOOTH | KINKED | LINEAR_ALGEBRA | REDUCING | SCALED | SHAPED | RULED | CONTROLLED | INDEXED | IN_OTHER_DTYPES
+    SMOOTH
+    | KINKED
+    | LINEAR_ALGEBRA
+    | REDUCING
+    | SCALED
+    | SHAPED
+    | RULED
+    | CONTROLLED
+    | INDEXED
+    | IN_OTHER_DTYPES
 )
 VARIANTS = tuple(RIGHT)
 _MODES = ("jacfwd", "jacrev", "linearize")  # of functions that name no cases, in turns

@@ -55,7 +55,9 @@ def complete(case: Case) -> Case | None:
     with as_worker(case):
         case = workload.complete(case)
         built = workload.build(case)
-        return None if applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) else case
+        return (
+            None if applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) else case
+        )
 
 
 def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
@@ -115,7 +117,9 @@ def second_device_off(case: Case, factor: float) -> contextlib.AbstractContextMa
 
     def changed(*words: Any, **named: Any) -> Any:
         made = program(*words, **named)
-        return dataclasses.replace(made, function=jax.jit(lambda *given: _multiplied(made.function(*given), factor, where)))
+        return dataclasses.replace(
+            made, function=jax.jit(lambda *given: _multiplied(made.function(*given), factor, where))
+        )
 
     return unittest.mock.patch.object(layout, "lay_out", changed)
 
