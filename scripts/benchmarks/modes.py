@@ -19,8 +19,8 @@ import jax
 from scaling.analysis.curves import method_of
 from scaling.core import inputs, layout, timing, workload
 from scaling.core.case import Case
-from scaling.core.modes import MODES
 from scaling.core.formatting import format_duration, format_ratio
+from scaling.core.modes import MODES
 from scaling.core.statistics import ratio_interval
 
 ROUNDS = 15
