@@ -162,7 +162,7 @@ def _of_summed(
     input.
     """
     if part.columns:
-        arrays = _by_input(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
+        by_name = _by_input(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
     else:  # of one seed, which the first device has
-        arrays = [x[:, 0] for x in arrays]
-    return {name: x.reshape(case.points, 1, -1) for name, x in zip(part.names, arrays, strict=True)}
+        by_name = [x[:, 0] for x in arrays]
+    return {name: x.reshape(case.points, 1, -1) for name, x in zip(part.names, by_name, strict=True)}

@@ -18,7 +18,9 @@ MAY_IMPORT = {  # folder -> the other folders that its modules may import; each 
     "report": {"analysis", "contrib", "options"}, "contrib": {"analysis", "report"},
     "cli": {"analysis", "cluster", "options", "plan", "report", "study", "wandb"},
 }  # fmt: skip
-EXCEPTIONS = {"options.machine_peaks>study"}  # imports against the rules, which are to disappear; nothing may be added
+EXCEPTIONS = {
+    "options.machine_peaks>study"
+}  # imports against the rules, which are to disappear; nothing may be added
 WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "transport")
 MOST_IN_WORKER = 55  # modules of the package; the target is 25
 ORDERS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,
