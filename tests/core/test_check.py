@@ -19,7 +19,7 @@ from scaling.core.workload import Reference, Workload, normal, uniform
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
-pytestmark = pytest.mark.thin(10, "contract")
+pytestmark = pytest.mark.thin(20, "contract")
 
 
 def with_rule(function, factor):

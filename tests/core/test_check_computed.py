@@ -15,7 +15,7 @@ from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import float64
 from tests.support.devices import HERE, ONCE
 
-pytestmark = pytest.mark.thin(10, "contract")
+pytestmark = pytest.mark.thin(20, "contract")
 
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 

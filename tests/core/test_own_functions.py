@@ -27,7 +27,7 @@ from scaling.core.workload import InputSpec, Reference, Workload, normal, poisso
 from scaling.options import host_offload
 from tests.support.small_plan import plans, write
 
-pytestmark = pytest.mark.thin(30, "contract")
+pytestmark = pytest.mark.thin(50, "contract")
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)

@@ -11,7 +11,7 @@ TABLES = str(TOP / "scripts" / "benchmarks")
 sys.path.insert(0, TABLES)
 from planting import attempts, cases, plants, right, trial  # noqa: E402
 
-pytestmark = pytest.mark.thin(25, "contract")
+pytestmark = pytest.mark.thin(50, "contract")
 
 SAMPLE = [case for case in cases.HARD if case.points * case.sizes["n"] <= 2**16][::3]
 RIGHT = list(right.RIGHT)[::8]

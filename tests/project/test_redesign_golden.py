@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 _GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "redesign"
 _SPEC = importlib.util.spec_from_file_location("golden_redesign_make", _GOLDEN / "make.py")
 make = importlib.util.module_from_spec(_SPEC)
@@ -88,6 +90,7 @@ def surface(command, tmp_path_factory):
     return _as_json(make.surface(command, tmp_path_factory.mktemp("surface")))
 
 
+@pytest.mark.default
 def test_every_study_has_the_same_case_keys_in_the_same_order(monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)  # composing replaces both
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")

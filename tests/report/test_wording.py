@@ -13,7 +13,7 @@ from scaling.report import export, figures, proposal, write_report
 from scaling.report.labels import clean_text
 from tests.support import made_up
 
-pytestmark = pytest.mark.thin(3, "process")
+pytestmark = pytest.mark.thin(8, "process")
 
 STEERING = "\x00\x1b[31mred\x07\x9b2J\u2028"
 HALF = "\ud800half\uffff"

@@ -8,8 +8,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
@@ -44,15 +42,6 @@ def is_required(tier: str) -> bool:
 def skip_or_fail(tier: str, reason: str) -> None:
     """Skip the running test, or fail it if its tier is required."""
     (pytest.fail if is_required(tier) else pytest.skip)(reason)
-
-
-def thin(values: Iterable[Any], step: int, tier: str = "contract") -> list[Any]:
-    """Return parameters of which every `step`-th runs by default, and the others in a tier."""
-    mark = getattr(pytest.mark, tier)
-    return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark if i % step else ())
-        for i, value in enumerate(values)
-    ]
 
 
 if __name__ == "__main__":
