@@ -69,12 +69,8 @@ def main() -> None:
     """Print a row for each problem."""
     print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
     for name, (problem, ways) in PROBLEMS.items():
-        cases = [
-            ready({**problem, **way})
-            for way in itertools.chain(
-                ways, [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
-            )
-        ]
+        by_hand = [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
+        cases = [ready({**problem, **way}) for way in itertools.chain(ways, by_hand)]
         seconds: list[list[float]] = [[] for _ in cases]
         for turn in range(ROUNDS + 1):
             for (_, call), taken in zip(cases, seconds, strict=True):

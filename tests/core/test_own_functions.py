@@ -400,7 +400,7 @@ LINES = {
     ),
     "no mapping": (
         {"points": X},
-        "points of 'mine' must be a mapping from input names.*not an instance of Draw",
+        "points of 'mine' must be a mapping from input names.*not an instance of InputSpec",
     ),
     "a list": ({"points": [X]}, "points of 'mine' must be a mapping"),
     "no shared inputs": ({"shared": None}, "shared of 'mine' must be a mapping.*not None"),
