@@ -1,7 +1,7 @@
 """What does launching cost? 64 cases on a Slurm cluster, by `scaling run cluster=slurm` and by hydra-submitit-launcher.
 
 The same cases with the same number of samples, one task at a time in both: two at once would time each other. Hydra's launcher
-sends a job for each case; the job runs the same code (measuring/attempt.py) and writes the same records. The overhead is the wall
+sends a job for each case; the job runs the same code (core/run_case.py) and writes the same records. The overhead is the wall
 time from the command to its end, less what the records say of building, compiling, checking and sampling. Exit status 1 when ours
 is not ten times smaller. Wants `pip install -e '.[bench]'` and a cluster, such as slurm/cluster brings up; some ten minutes.
 """
@@ -46,14 +46,14 @@ def main(config):
     from pathlib import Path
 
     from scaling.core.case import from_dict
-    from scaling.measuring import attempt
+    from scaling.core import run_case
     from scaling.core.record import Record
     from scaling.core.sampling import Sampling
     from scaling.core.store import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])
     around = environment.describe("cpu", None, os.environ, None, cores.allowed()[:1])
-    record = attempt.run(Record(case, "failed", around), jax.devices()[:1], "cpu", Sampling(**config.sampling))
+    record = run_case.run_case(Record(case, "failed", around), jax.devices()[:1], "cpu", Sampling(**config.sampling))
     Writer(Path(config.results)).append(record)
 
 
