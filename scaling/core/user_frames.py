@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 
 MARK = "| "  # how each line of a traceback begins in the log of a worker
-_OURS = str(Path(__file__).resolve().parent)
+_OURS = str(Path(__file__).resolve().parents[1])
 _STANDARD = sysconfig.get_path("stdlib")
 _INSTALLED = ("site-packages", "dist-packages")
 

@@ -20,7 +20,7 @@ def plan(records=(), **settings):
 
 
 def record_of(make_record, case, status="ok", **fields):
-    around = schedule.planned_environment(MACHINE, SETTINGS, Examined(case, None, None).around)
+    around = schedule.planned_environment(MACHINE, SETTINGS, Examined(case, None, None).environment_key)
     made = make_record(status, environment=around, **fields)
     return dataclasses.replace(made, case=case, environment=around)
 

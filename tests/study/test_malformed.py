@@ -115,7 +115,7 @@ NO_NAMES = {
     "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
 }  # fmt: skip
 TABLES["names"] = {
-    f"{name} is {what}": Bad((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {known[0]}")
+    f"{name} is {what}": Bad((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {next(iter(known))}")
     for name, known in (CHOICES | OPTIONS).items()
     for what, text in NO_NAMES.items()
 } | {
