@@ -426,7 +426,7 @@ def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(
 
 def test_a_command_that_is_the_first_process_of_a_container_runs_like_any_other(mine, tmp_path):
     """There its worker's parent has the number 1, as an orphan's has elsewhere."""
-    from conftest import COMMAND, SLOWEST, command_environment
+    from tests.support.commands import COMMAND, SLOWEST, command_environment
 
     unshare = shutil.which("unshare")
     alone = [str(unshare), "--pid", "--fork", "--mount-proc"]

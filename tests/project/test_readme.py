@@ -52,9 +52,13 @@ def tier_of(command):
     return "plan" if "hardware=v5p" in command or "hardware=h100" in command else "process"
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(each, marks=getattr(pytest.mark, tier_of(each))) for each in COMMANDS]
-)
+def marks_of(command):
+    """Return the tier of a command, and for those that read what others write, the process that runs them all."""
+    tier = getattr(pytest.mark, tier_of(command))
+    return [tier] if tier_of(command) == "slurm" else [tier, pytest.mark.xdist_group("readme")]
+
+
+@pytest.mark.parametrize("command", [pytest.param(each, marks=marks_of(each)) for each in COMMANDS])
 def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command):
     words = [word.strip("'") for word in command.split()[1:]]
     if words[0] == "plan":

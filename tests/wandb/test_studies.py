@@ -34,14 +34,11 @@ def cases_of_studies(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_published_and_a_second_publish_adds_nothing(
-    server, tmp_path, cases_of_studies, name, request
-):
-    """One curve for each shape of config that no earlier study has; `--full` takes all cases."""
-    cases = cases_of_studies(name)
-    if not request.config.getoption("--full"):
-        earlier = STUDIES[: STUDIES.index(name)]
-        cases = thinned(cases, {shape_of(case) for other in earlier for case in cases_of_studies(other)})
+def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name):
+    """One curve for each shape of config that no earlier study has."""
+    earlier = STUDIES[: STUDIES.index(name)]
+    known = {shape_of(case) for other in earlier for case in cases_of_studies(other)}
+    cases = thinned(cases_of_studies(name), known)
     folder = made_up.write(tmp_path / name, records_of(cases), name)
     runs = plan(folder)
     assert {run.config["way"] for run in runs if run.job_type == "curve"} and len(runs) > 1
