@@ -141,7 +141,7 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what `thin` leaves to a tier and what `sample` adds to the default run; tests of a cluster share a process."""
+    """Mark what `thin` leaves to a tier and what `sample` adds to the default run."""
     seen = Counter()
     for item in items:
         function = item.nodeid.partition("[")[0]
@@ -153,8 +153,6 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(tier)
         if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
             item.add_marker("default")
-        if item.get_closest_marker("slurm"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 def pytest_runtest_setup(item):

@@ -24,7 +24,7 @@ TOP = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("defects.toml")
 PACKAGE = "scaling"
 DEFAULT_RUN = ("-m", f"default or not ({' or '.join(TIERS)})")  # the same tests as scripts/test
-WHOLE = ("-n", "2", "--dist", "loadgroup")
+WHOLE = ("-n", "2", "--dist", "loadfile")
 ALLOWED_MISSES = 1
 FAILED, BAD_INPUT = 1, 2
 

@@ -24,7 +24,7 @@ FEW = ["replicates=2"]  # pairs of processes, where two sides are compared
 PLANNED = ['where=\'workload in ["poisson", "linear"] and mode == "jacrev"\'']  # some of its cases
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reader(tmp_path_factory):
     """A folder with the files that the README shows, under the names that it gives them."""
     folder = tmp_path_factory.mktemp("reader")
@@ -52,13 +52,9 @@ def tier_of(command):
     return "plan" if "hardware=v5p" in command or "hardware=h100" in command else "process"
 
 
-def marks_of(command):
-    """Return the tier of a command, and for those that read what others write, the process that runs them all."""
-    tier = getattr(pytest.mark, tier_of(command))
-    return [tier] if tier_of(command) == "slurm" else [tier, pytest.mark.xdist_group("readme")]
-
-
-@pytest.mark.parametrize("command", [pytest.param(each, marks=marks_of(each)) for each in COMMANDS])
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=getattr(pytest.mark, tier_of(each))) for each in COMMANDS]
+)
 def test_a_command_of_the_readme_does_what_it_says(command, reader, scaling_command):
     words = [word.strip("'") for word in command.split()[1:]]
     if words[0] == "plan":

@@ -14,7 +14,7 @@ TOOL = """#!/bin/sh
 [ "$2" != tests.support.tiers ] || { echo "slurm: none answers"; exit; }
 echo "$(basename "$0")" "$@" >> called
 """
-TWO = "-m pytest -n 2 --dist loadgroup -m"
+TWO = "-m pytest -n 2 --dist loadfile -m"
 ANY = " or ".join(TIERS)
 
 
@@ -61,7 +61,7 @@ def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(clo
 
 def test_tiers_run_by_name_and_what_compares_times_runs_alone(clone):
     assert called(clone, "process", "quiet", "-x")[0][3:] == [
-        f"python {TWO} (process or quiet) and not quiet -x",
+        f"python {TWO} (process or quiet) and not slurm and not quiet -x",
         "python -m pytest -m (process or quiet) and quiet -x",
     ]
 
@@ -69,7 +69,8 @@ def test_tiers_run_by_name_and_what_compares_times_runs_alone(clone):
 def test_all_runs_what_the_machine_can_and_names_the_rest(clone):
     ran, printed = called(clone, "--all")
     assert ran[3:] == [
-        f"python {TWO} (not (slurm or none)) and not quiet",
+        f"python {TWO} (not (slurm or none)) and not slurm and not quiet",
+        "python -m pytest -m (not (slurm or none)) and slurm",
         "python -m pytest -m (not (slurm or none)) and quiet",
     ]
     assert "slurm: none answers" in printed
