@@ -53,7 +53,8 @@ def submit(
     try:
         code = snapshot(made.folder / "code")
         before = None
-        for entries in _arrays(made, cluster):
+        most = slurm.most_in_array() if cluster.name == SLURM else 1
+        for entries in _arrays(made, most):
             jobs = _handed_over(made, entries, cluster, code, before, plan.machine)
             made = submission.with_jobs(made, jobs)
             before = next(iter(jobs.values())).partition("_")[0]
@@ -74,9 +75,8 @@ def _take_back(made: Submission) -> None:
         time.sleep(0.5)
 
 
-def _arrays(made: Submission, cluster: Cluster, most: int = 0) -> list[list[submission.SubmittedTask]]:
-    """Entries of one shape together, no more than an array may have. most: that number; 0: ask Slurm."""
-    most = most or (slurm.most_in_array() if cluster.name == SLURM else 1)
+def _arrays(made: Submission, most: int) -> list[list[submission.SubmittedTask]]:
+    """Return the entries of each array: those of one shape together, at most `most` in an array."""
     shapes: dict[ProcessShape, list[submission.SubmittedTask]] = {}
     for entry in made.entries:
         shapes.setdefault(entry.shape, []).append(entry)
@@ -135,8 +135,12 @@ def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], m
             return 1
 
     made = submission.arrange(results, "STAMP", cluster, tasks)
+    try:
+        most = slurm.most_in_array()
+    except Refusal:  # no Slurm here, or none that answers
+        most = _MANY
     texts: list[str] = []
-    for entries in _arrays(made, cluster, 0 if shutil.which("scontrol") else _MANY):
+    for entries in _arrays(made, most):
         before = "ARRAY" if texts else None
         executor = Unchecked((made.folder / "log").resolve())
         executor.update_parameters(**_asked(made, entries[0], cluster, machine, before))

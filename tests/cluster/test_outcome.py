@@ -132,13 +132,12 @@ def test_what_accounting_believes_to_run_and_the_controller_has_forgotten_does_n
     }  # fmt: skip
 
 
-def test_arrays_are_no_longer_than_the_cluster_allows(monkeypatch):
+def test_arrays_are_no_longer_than_the_cluster_allows():
     from scaling.cluster import submit
 
-    monkeypatch.setattr(slurm, "most_in_array", lambda: 10)
     shapes = [machine.ProcessShape(1)] * 25 + [machine.ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
-    arrays = submit._arrays(types.SimpleNamespace(entries=entries), Cluster(name="slurm"))
+    arrays = submit._arrays(types.SimpleNamespace(entries=entries), 10)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cli import main, run
+from scaling.cli import main, submit
 from scaling.core import supervise
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
@@ -915,7 +915,7 @@ def call(tmp_path, monkeypatch, capsys, make_record):
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):
             monkeypatch.setenv(name, "1")
-        for module, function in ((supervise, "run"), (run, "_hand_over"), (plan, "run")):
+        for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan, "run")):
             monkeypatch.setattr(module, function, start)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
         status = main.main(list(words))
