@@ -2,7 +2,7 @@
 
 import sys
 
-from scaling.core.worker import PROTOCOL, main
+from scaling.workers.worker import PROTOCOL, main
 
 __all__ = ["PROTOCOL", "main"]
 

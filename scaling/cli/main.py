@@ -24,9 +24,9 @@ from scaling.core.case import Refusal, label, unknown_name
 from scaling.core.environment import hide_secrets
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
-from scaling.core.worker_group import AllocationLost
 from scaling.study.compose import complete, compose, configuration
 from scaling.study.hydra_options import Parser
+from scaling.workers.worker_group import AllocationLost
 
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings

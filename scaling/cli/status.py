@@ -24,7 +24,7 @@ from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
 from scaling.core.record import Record
-from scaling.core.schedule import PASSING
+from scaling.workers.schedule import PASSING
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _UNSUBMITTED = ("ok", "skipped", "failed", "missing")  # what there is where nothing was handed to a cluster

@@ -15,9 +15,10 @@ from scaling.cli.run import StudyRun, plan_run
 from scaling.cluster import follow, job_state, pack, submission
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import LOCAL, SLURM
-from scaling.core import schedule, store, supervise
+from scaling.core import store
 from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.workers import schedule, supervise
 
 
 def submit_and_wait(

@@ -21,8 +21,8 @@ from scaling.cluster.submission import Submission, SubmittedTask
 from scaling.core import environment, machine, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.core.schedule import NOT_BEGUN
-from scaling.transport import remote
+from scaling.workers import transport
+from scaling.workers.schedule import NOT_BEGUN
 
 UNKNOWN = "UNKNOWN"  # the state of a task whose scheduler is not asked
 _STATES = "states.json"  # of a submission: what became of the tasks that have ended, after the scheduler has forgotten them
@@ -197,7 +197,7 @@ def _told_by_itself(entry: SubmittedTask, kind: str) -> JobState:
 def _ended_by_log(entry: SubmittedTask) -> str | None:
     """Return the state in which Slurm ended a job, by the log of the job; None where the log does not say."""
     for line in reversed(_log(entry)):
-        if why := remote.explain_failure([line]):
+        if why := transport.explain_failure([line]):
             return _BY_LOG[why[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from scaling.core.case import Case
 from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
-from scaling.core.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
-from scaling.core.settings import RunSettings
 from scaling.plan import cost
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.settings import RunSettings
 
 _START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
 _UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise

@@ -11,7 +11,7 @@ from scaling.cluster.settings import Cluster
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
 from scaling.core.machine import Machine
-from scaling.transport.remote import allocated_nodes
+from scaling.workers.transport import allocated_nodes
 
 LIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED",

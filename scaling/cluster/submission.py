@@ -28,8 +28,8 @@ from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape, node_name
 from scaling.core.sampling import Sampling
-from scaling.core.schedule import Schedule, ScheduledCase
-from scaling.core.settings import RunSettings
+from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.settings import RunSettings
 
 FOLDER = SUBMISSIONS
 SETUP_FAILED = "scaling: setup line failed with exit status"  # the line that a job writes before it ends

@@ -24,9 +24,9 @@ from scaling.cluster.submission import Submission
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.machine import Machine, ProcessShape
-from scaling.core.schedule import Schedule
-from scaling.core.settings import RunSettings
-from scaling.transport.remote import gpu_request
+from scaling.workers.schedule import Schedule
+from scaling.workers.settings import RunSettings
+from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0

@@ -15,12 +15,13 @@ from typing import Any
 
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.core import cores, machine, schedule, store, supervise
+from scaling.core import machine, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.core.schedule import Schedule, ScheduledCase
-from scaling.core.worker_group import AllocationLost, Transport
-from scaling.transport.remote import SrunSteps, SshShells, allocated_nodes, cpus_per_gpu
+from scaling.workers import cores, schedule, supervise
+from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.transport import SrunSteps, SshShells, allocated_nodes, cpus_per_gpu
+from scaling.workers.worker_group import AllocationLost, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up

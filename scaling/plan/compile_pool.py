@@ -12,7 +12,7 @@ from typing import Any
 
 from scaling.core.case import Case, non_default_fields
 from scaling.core.machine import ProcessShape
-from scaling.core.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
+from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 
 # With which a planner starts: the first keeps JAX from looking for devices, the second libtpu from asking the cloud where it
 # runs, the third the plugin for GPUs from looking for CUDA's libraries, the fourth both from talking about it; the last lets

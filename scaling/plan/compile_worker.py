@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.core import environment, event_channel, memory
+from scaling.core import environment, memory
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
+from scaling.workers import event_channel
 
 _USED = re.compile(  # of libtpu's words about a program that does not fit: what it needs, and what there is
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"

@@ -4,7 +4,7 @@ Knows how a case is measured: built and compiled, run once and checked, warmed u
 """
 
 from scaling.core.record import Record
-from scaling.core.settings import RunSettings
+from scaling.workers.settings import RunSettings
 
 _BUILT = 2.0  # seconds to build a case and check it, and for JAX's own start shared out over cases
 _STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")

@@ -16,17 +16,18 @@ from typing import Any
 
 from scaling.analysis import curves, forecast
 from scaling.analysis.findings import Findings
-from scaling.core import cores, environment, memory, store
+from scaling.core import environment, memory, store
 from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
-from scaling.core.settings import RunSettings
 from scaling.plan import calibration, cost, time_model
 from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import CompilePool, Found
 from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
+from scaling.workers import cores
+from scaling.workers.settings import RunSettings
 
 _COMPILERS = {
     "tpu": ("libtpu",),

@@ -18,14 +18,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from scaling.core import event_channel, memory, workload
+from scaling.core import memory, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
-from scaling.core.child_process import signal_name
 from scaling.core.environment import hide_secrets, scrub
 from scaling.core.unused_fields import UnusedField
 from scaling.peers import interface
 from scaling.study.grid import GridCell
 from scaling.study.preflight import without_layout
+from scaling.workers import event_channel
+from scaling.workers.child_process import signal_name
 
 _REMEMBERED = 8  # problems: the launcher asks about the cases of one problem one after another
 _TEXT = 300  # characters of an exception
@@ -37,10 +38,8 @@ def main() -> None:
     event_channel.die_with_parent(parent)
     job = json.loads(kept.orders.readline())
     memory.go_first()
-    from scaling.core import (
-        process_state,  # JAX
-    )
     from scaling.core import shape as derivative_shape  # noqa: F401
+    from scaling.workers import process_state
 
     memory.limit()
     before, make = process_state.read(), _remembering()
@@ -77,8 +76,8 @@ def _import(fields: dict[str, Any]) -> dict[str, Any]:
 
 def answer(cell: GridCell, make: workload.Make = workload.make) -> dict[str, Any]:
     """Complete a case, and say why it cannot run by its nature, if it cannot. A case that would not divide is a `Refusal`."""
-    from scaling.core.applicability import why_inapplicable as why_unfit
     from scaling.core.shape import TooLarge, derivative_shape, without_trivial_blocks
+    from scaling.study.applicability import why_inapplicable as why_unfit
 
     completed = workload.complete(cell.case, make)
     if (scaled := cell.scaled(completed)) != completed:

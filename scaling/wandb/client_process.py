@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.core.child_process import ChildProcess, Event
 from scaling.core.environment import scrub
+from scaling.workers.child_process import ChildProcess, Event
 
 UPLOADS = 3  # the end of a run uploads its files: it may take this many times `timeout`
 _START_SECONDS = 60.0  # importing wandb from a slow network disk

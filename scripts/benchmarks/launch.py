@@ -36,7 +36,8 @@ import hydra
 
 @hydra.main(version_base=None, config_path=".", config_name="app")
 def main(config):
-    from scaling.core import cores, environment
+    from scaling.workers import cores
+    from scaling.core import environment
 
     os.sched_setaffinity(0, cores.allowed()[:1])
     os.environ |= environment.variables("cpu")

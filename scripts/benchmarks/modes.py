@@ -8,7 +8,8 @@ import itertools
 import os
 import sys
 
-from scaling.core import cores, environment
+from scaling.core import environment
+from scaling.workers import cores
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts

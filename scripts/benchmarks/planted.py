@@ -13,7 +13,8 @@ on one core. `scripts/bench planted WORD...` takes only the parts named: attempt
 import os
 import sys
 
-from scaling.core import cores, environment
+from scaling.core import environment
+from scaling.workers import cores
 
 os.sched_setaffinity(0, cores.allowed()[:1])
 if not os.environ.get(

@@ -21,14 +21,15 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
-from scaling.core import schedule, store
+from scaling.core import store
 from scaling.core.case import Case, label, to_dict
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import to_line
-from scaling.core.schedule import ScheduledCase, study_manifest
-from scaling.core.settings import RunSettings
 from scaling.core.workload import complete
+from scaling.workers import schedule
+from scaling.workers.schedule import ScheduledCase, study_manifest
+from scaling.workers.settings import RunSettings
 
 SLOW = [
     "run", "study=function", "workload=poisson", "points=[16,32,48]", "devices=1", "mode=jacrev", "results=here",

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from scaling.cli import main
-from scaling.core import worker_group
 from scaling.core.store import load
+from scaling.workers import worker_group
 
 WORDS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]
 

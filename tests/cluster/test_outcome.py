@@ -9,13 +9,14 @@ import pytest
 from scaling.cluster import job_state, pack, slurm, submission, task
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
-from scaling.core import machine, schedule, supervise
+from scaling.core import machine
 from scaling.core.case import Case
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine
-from scaling.core.settings import RunSettings
 from scaling.core.store import Writer, load
 from scaling.core.workload import complete
+from scaling.workers import schedule, supervise
+from scaling.workers.settings import RunSettings
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
 SETTINGS = RunSettings(attempts=3)

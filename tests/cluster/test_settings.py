@@ -9,7 +9,7 @@ from scaling.cluster import slurm, submit
 from scaling.cluster.settings import from_config
 from scaling.core.case import Refusal
 from scaling.core.machine import Machine, ProcessShape
-from scaling.transport import remote
+from scaling.workers import transport
 
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 
@@ -104,7 +104,7 @@ def test_gpus_are_requested_by_the_option_that_the_site_wants_and_by_no_other(op
 def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
     """Workers choose their GPUs by number."""
     for option in ("gpus_per_node", "gpus_per_task"):
-        (words,) = remote.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
+        (words,) = transport.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
             ProcessShape(8, 2, 4), ["worker"], {}
         )
         assert "--gpus-per-node=h100:4" in words and not any(word.startswith("--gres") for word in words)
@@ -132,7 +132,7 @@ def test_a_process_has_its_share_of_the_cpus_of_its_node_unless_cores_are_given(
 def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, each):
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus)
-    assert remote.cpus_per_gpu() == each
+    assert transport.cpus_per_gpu() == each
 
 
 def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
@@ -152,13 +152,13 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
     ("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
 )
 def test_mpi_is_what_the_site_says(config, word):
-    within = remote.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
+    within = transport.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
     (words,) = within.commands(ProcessShape(1), ["worker"], {})
     assert [each for each in words if each.startswith("--mpi")] == ([word] if word else [])
 
 
 def test_a_step_ends_when_the_first_of_its_workers_has_ended():
-    (words,) = remote.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
+    (words,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
     assert "--kill-on-bad-exit=1" in words and any(
         word.startswith("--wait=") and word != "--wait=0" for word in words
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from scaling.cluster import job_state, submission, task_progress
-from scaling.core import cores
 from scaling.core.store import load
+from scaling.workers import cores
 from tests.support.commands import QUICK
 from tests.support.paths import TOP
 from tests.support.slurm import CLUSTER, call, slurm

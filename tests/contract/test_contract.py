@@ -10,10 +10,11 @@ import random
 import jax
 import pytest
 
-from scaling.core import applicability, check, inputs, layout, modes, run_case, shape, workload
+from scaling.core import check, inputs, layout, modes, run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED, Record
+from scaling.study import applicability
 from tests.support import pairs
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import AXES, PROBLEMS, case_of, rows_that_run, twice

@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from scaling.core import cores, environment
+from scaling.core import environment
 from scaling.core.store import load
+from scaling.workers import cores
 
 CORES = cores.allowed()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

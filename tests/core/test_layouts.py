@@ -18,11 +18,12 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from scaling.core import applicability, compile_case, layout, process_cache, run_case, shape, workload
+from scaling.core import compile_case, layout, process_cache, run_case, shape, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import host_offload
+from scaling.study import applicability
 
 pytestmark = pytest.mark.thin(30, "contract")
 

@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import applicability, compile_case, input_sampling, run_case, shape, workload
+from scaling.core import compile_case, input_sampling, run_case, shape, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.core.store import load
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
+from scaling.study import applicability
 from tests.support.small_plan import plans, write
 
 pytestmark = pytest.mark.thin(50, "contract")

@@ -11,11 +11,12 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
 
-from scaling.core import applicability, run_case, shape, workload
+from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import machine_peaks
+from scaling.study import applicability
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 

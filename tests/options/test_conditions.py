@@ -12,9 +12,10 @@ import time
 
 import pytest
 
-from scaling.core import cores, environment
+from scaling.core import environment
 from scaling.options import host_monitor
 from scaling.options.host_monitor import HostReading
+from scaling.workers import cores
 
 CORE = cores.allowed()[0]
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")

@@ -12,12 +12,13 @@ pytest.importorskip("casadi", reason="scripts/peers installs it")
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.core import applicability, inputs, run_case, shape, workload
+from scaling.core import inputs, run_case, shape, workload
 from scaling.core.case import BATCHES, MODES, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import casadi as peer
+from scaling.study import applicability
 
 pytestmark = pytest.mark.peer
 

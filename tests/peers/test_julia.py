@@ -19,11 +19,12 @@ from scaling.core import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.core import applicability, run_case, shape, workload
+from scaling.core import run_case, shape, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import interface, julia
+from scaling.study import applicability
 
 pytestmark = pytest.mark.thin(8, "peer")
 

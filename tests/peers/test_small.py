@@ -14,12 +14,13 @@ from scaling.core import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.core import applicability, run_case, shape, workload
+from scaling.core import run_case, shape, workload
 from scaling.core.case import BATCHES, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import _seeds, enzyme, interface
+from scaling.study import applicability
 
 pytestmark = pytest.mark.peer
 

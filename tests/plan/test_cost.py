@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.core.sampling import Sampling
-from scaling.core.settings import RunSettings
 from scaling.plan import cost
+from scaling.workers.settings import RunSettings
 from tests.support.planned import plan, predicted
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}

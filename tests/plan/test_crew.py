@@ -11,8 +11,8 @@ import time
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.worker_group import AllocationLost, RecordNotWritten, Variant
 from scaling.plan import compile_pool
+from scaling.workers.worker_group import AllocationLost, RecordNotWritten, Variant
 
 STAND_IN = """
 import json, os, sys, time

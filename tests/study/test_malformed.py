@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import main, submit
-from scaling.core import supervise
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan
+from scaling.workers import supervise
 
 pytestmark = pytest.mark.thin(40, "process")
 

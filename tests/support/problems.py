@@ -2,9 +2,10 @@
 
 import itertools
 
-from scaling.core import applicability, shape, workload
+from scaling.core import shape, workload
 from scaling.core.case import APIS, BATCHES, SECOND, Case
 from scaling.core.modes import HESSIAN, MODES
+from scaling.study import applicability
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from scaling.core import applicability, check, compile_case, layout, run_case, shape, workload
+from scaling.core import check, compile_case, layout, run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
+from scaling.study import applicability
 
 HERE = {"digest": "planted", "platform": "cpu"}
 ONCE = Sampling(least=2, most=2, warm_up=0.0, turns=1)

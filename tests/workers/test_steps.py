@@ -7,11 +7,10 @@ import shlex
 import pytest
 
 from scaling.cluster.settings import from_config
-from scaling.core import worker_group
-from scaling.core.child_process import ChildProcess
 from scaling.core.machine import ProcessShape
-from scaling.transport import remote
-from scaling.transport.remote import SrunSteps, SshShells
+from scaling.workers import transport, worker_group
+from scaling.workers.child_process import ChildProcess
+from scaling.workers.transport import SrunSteps, SshShells
 
 WORKER = ["python", "-m", "scaling.worker"]
 
@@ -91,7 +90,7 @@ def test_a_shell_starts_each_worker_on_its_host_in_this_folder_with_what_steers_
     ],
 )
 def test_slurms_words_for_the_end_of_a_step_become_a_reason(line, reason):
-    found = remote.explain_failure(["Traceback", line, "srun: Force Terminated StepId=12.0"])
+    found = transport.explain_failure(["Traceback", line, "srun: Force Terminated StepId=12.0"])
     assert found == ((reason, line) if reason else None)
 
 
@@ -100,7 +99,7 @@ def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats()
         "F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
         "srun: error: n1",
     ]
-    reason, text = remote.explain_failure(said)
+    reason, text = transport.explain_failure(said)
     assert reason == "node_failed" and "its node failed" in text
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from scaling.core import cores
 from scaling.core.store import load
+from scaling.workers import cores
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from scaling.core import cores, worker
+from scaling.workers import cores, worker
 
 CORES = cores.allowed()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be shared out")

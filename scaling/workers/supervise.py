@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.core import cores, store, worker_group
+from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields
 from scaling.core.examined import user_modules
 from scaling.core.record import Record
-from scaling.core.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
-from scaling.core.settings import RunSettings
-from scaling.core.worker_group import RecordNotWritten, Transport, Variant, WorkerDied, WorkerGroup
+from scaling.workers import cores, worker_group
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.settings import RunSettings
+from scaling.workers.worker_group import RecordNotWritten, Transport, Variant, WorkerDied, WorkerGroup
 
 _MOST_INTERLEAVED = 8  # cases that are prepared in one process at a time
 _FINISH_SECONDS = 60.0  # for a record to be on disk

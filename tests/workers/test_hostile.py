@@ -277,7 +277,7 @@ def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_ter
 
 
 def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tmp_path):
-    from scaling.core.child_process import ChildProcess
+    from scaling.workers.child_process import ChildProcess
 
     script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
     with contextlib.closing(

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from scaling.core import child_process, environment, user_frames
-from scaling.core.child_process import ChildProcess, Event
+from scaling.core import environment, user_frames
 from scaling.core.machine import ProcessShape
+from scaling.workers import child_process
+from scaling.workers.child_process import ChildProcess, Event
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
@@ -33,7 +34,7 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no or
 
 
 class Transport(Protocol):
-    """How worker processes are started on other nodes; see scaling/transport."""
+    """How worker processes are started on other nodes; see workers/transport.py."""
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]

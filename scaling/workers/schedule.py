@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core import cores, environment, store
+from scaling.core import environment, store
 from scaling.core.case import Case, problem, to_dict
 from scaling.core.examined import Examined, user_modules
 from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
-from scaling.core.settings import RunSettings
+from scaling.workers import cores
+from scaling.workers.settings import RunSettings
 
 _TEMPORARY_SKIPS = (
     "not_offered",

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from scaling.core import supervise, worker_group
 from scaling.core.case import Case
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine
-from scaling.core.schedule import Schedule, ScheduledCase
-from scaling.core.settings import RunSettings
 from scaling.core.store import Writer, latest, load
-from scaling.core.worker_group import Variant, WorkerDied
+from scaling.workers import supervise, worker_group
+from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.settings import RunSettings
+from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(
     bind=False

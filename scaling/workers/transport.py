@@ -1,7 +1,7 @@
 """Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote shell.
 
 Knows the options of srun and of a shell; not what is started with them. Each transport has the form of
-`core.worker_group.Transport`.
+`worker_group.Transport`.
 """
 
 import os

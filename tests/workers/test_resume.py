@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from scaling.core import schedule
 from scaling.core.case import Case
 from scaling.core.machine import Machine
-from scaling.core.settings import RunSettings
 from scaling.study.preflight import Examined
+from scaling.workers import schedule
+from scaling.workers.settings import RunSettings
 
 MACHINE, SETTINGS = Machine("cpu", None, 2), RunSettings()
 CASES = [Case("linear", points=points, sizes={"p": 3, "o": 2}, api="jit") for points in (5, 7, 11)]

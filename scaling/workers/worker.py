@@ -29,11 +29,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.core import cores, environment, event_channel, machine, memory
+from scaling.core import environment, machine, memory
 from scaling.core.case import Refusal, from_dict
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.core.store import Writer
+from scaling.workers import cores, event_channel
 
 _LEAVE_SECONDS = 2.0
 _PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
@@ -87,11 +88,8 @@ def _serve(
     job: dict[str, Any], kept: event_channel.Channel, place: Any, context: dict[str, Any], say: Callable[..., None]
 ) -> int:  # fmt: skip
     """Execute the orders. context: fields of the environment that describe all processes of the group."""
-    from scaling.core import (
-        process_state,
-        run_case,  # and with it JAX, which has found cores and flags as they are meant
-        workload,
-    )
+    from scaling.core import run_case, workload
+    from scaling.workers import process_state
 
     writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
     environment.commit()  # as the variables are now: a user's module may remove them

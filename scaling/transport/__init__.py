@@ -1,1 +1,0 @@
-"""How a worker process is reached on another node."""
