@@ -65,6 +65,7 @@ def test_a_mode_is_one_value(layout, monkeypatch):
     assert run(case).status == "ok"
 
 
+@pytest.mark.thin(3, "contract")
 @pytest.mark.parametrize(
     ("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str
 )

@@ -81,7 +81,7 @@ def test_more_cores_than_there_are_is_all_of_them():
 
 
 def test_a_process_that_was_killed_holds_nothing():
-    ask = f"from scaling.core import cores; cores._NAME = {cores._NAME!r}; claim = cores.claimed({len(CORES)}, 'dead'); "
+    ask = f"from scaling.workers import cores; cores._NAME = {cores._NAME!r}; claim = cores.claimed({len(CORES)}, 'dead'); "
     ask += "claim.__enter__(); print('held', flush=True); import time; time.sleep(600)"
     holder = subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
