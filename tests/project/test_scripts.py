@@ -14,7 +14,7 @@ TOOL = """#!/bin/sh
 [ "$2" != tests.support.tiers ] || { echo "slurm: none answers"; exit; }
 echo "$(basename "$0")" "$@" >> called
 """
-TWO = "-m pytest -n 2 --dist loadfile -m"
+TWO = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
 ANY = " or ".join(TIERS)
 
 
