@@ -1,6 +1,6 @@
 """What the module of a workload imports: `Workload`, its inputs and its reference. See docs/adding_a_workload.md."""
 
-from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
+from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.workload import Reference, Workload
 
 Draw = InputSpec  # its name in earlier versions

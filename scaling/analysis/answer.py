@@ -165,7 +165,7 @@ def _describe_saved_memory(record: Record) -> str:
         if isinstance(probes, list)
         else []
     )
-    used = memory.taken(vars(record))
+    used = memory.bytes_while_running(vars(record))
     return (
         f", {format_bytes(used)} against {format_bytes(whole[0])} of all at once"
         if whole and whole[0] and used

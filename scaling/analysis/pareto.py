@@ -80,7 +80,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
         for timing in pool_processes(newest)
         if timing.honest
         and not timing.case.ad_mode.is_value
-        and (needed := memory.taken(vars(timing.records[0])))
+        and (needed := memory.bytes_while_running(vars(timing.records[0])))
     ]
     programs = group_by(points, lambda point: _program(point.timing.environment, point.timing.case))
     replicates = group_by(

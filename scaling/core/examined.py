@@ -1,11 +1,9 @@
-"""The result of examining a case before a study starts, and which modules of a case are the user's own.
+"""The result of examining a case before a study starts.
 
 Does not know how a case is examined (study/preflight.py). Does not import JAX.
 """
 
-import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 from scaling.core.case import Case
 
@@ -28,15 +26,3 @@ class Examined:
     def environment_key(self) -> tuple:
         """Return the part of the environment that depends on the case: equal for cases that share an environment."""
         return self.workload_digest, self.engine
-
-
-def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the names of the modules of a case that are not of this package: its workload, its engine, or both."""
-    engine = case.engine.partition("/")[0]
-    named = ((case.workload, _built_in("workloads")), (engine, _built_in("peers") | {"jax"}))
-    return tuple(name for name, ours in named if name not in ours)
-
-
-@functools.cache
-def _built_in(folder: str) -> frozenset[str]:
-    return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*.py"))

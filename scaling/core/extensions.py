@@ -3,10 +3,11 @@
 The core names no module of an option but in this table. What it expects of each:
 
     compilation_cache    persistent_cache(case, processes, compile) -> context manager; for `cache`
-    sparse               detect_coloring(case, workload), gather_indices(sizes, devices); for `seeds=colored`
+    sparse               detect_coloring(case, workload), gather_indices, read_entries, gather_entries; for `seeds=colored`
     autochunk            compile_largest(case, workload, sizes, compile, settings) -> CompiledCase; for `chunk=auto`
-    host_offload         plan_offload, make_offload_runner, result_bytes; for `storage=host`
+    host_offload         plan_offload(case, workload, sizes), make_offload_runner(compiled); for `storage=host`
     data_parallel        sum_derivative; for a sum over points
+    pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for inputs and outputs that are pytrees
     second_look          look_again(comparison, question, ...); for a result that misses a closed form by little
     computed_reference   examine(question), ...; for a function without a closed form
     host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine did meanwhile
@@ -27,6 +28,7 @@ _MODULES = {
     "host_offload": "scaling.options.host_offload",
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
+    "pytrees": "scaling.options.pytrees",
     "second_look": "scaling.options.reference.second_look",
     "sparse": "scaling.options.sparse.case_coloring",
 }

@@ -1,6 +1,6 @@
-"""Memory: what a compiled program needs, what there is, and the most that was taken. Bytes throughout.
+"""Memory in bytes: what a compiled program needs, what the host and a device have, and the most that was taken.
 
-Knows the host and a device's allocator; not which case asks, nor what becomes of it.
+Does not know which case asks.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from scaling.core.environment import contents
 from scaling.core.formatting import format_bytes
 
 
-def available() -> int | None:
-    """What can be had on this host now, within the limits of its control group."""
+def available_bytes() -> int | None:
+    """Return what this process can get on its host now, within the limits of its control group."""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
     most, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
@@ -24,97 +24,91 @@ def available() -> int | None:
     return min(limits, default=None)
 
 
-def go_first() -> None:
-    """Ask the kernel, should memory run out, to kill this process before any other: not the person's session."""
+def raise_oom_score() -> None:
+    """Ask the kernel to kill this process before any other should memory run out, not the user's session."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def ran_out(text: str) -> bool:
-    """Whether these are words for memory that ran out, of Python, of XLA, or of native code."""
+def is_out_of_memory(text: str) -> bool:
+    """Return whether a text says that memory ran out, in the words of Python, XLA or native code."""
     words = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
     return any(word in text.lower() for word in words)
 
 
-def kills() -> int:
-    """How many processes the kernel of this host has killed for memory so far."""
-    told = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
-    return int(told.group(1)) if told else 0
+def count_oom_kills() -> int:
+    """Return how many processes the kernel of this host has killed for memory so far."""
+    found = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
+    return int(found.group(1)) if found else 0
 
 
-def limit() -> None:
-    """Let this process have most of what the host has now: too much is then an error, before the kernel has to kill."""
+def limit_process() -> None:
+    """Limit this process to 95 % of what the host has now, so that too much is an error before the kernel kills."""
     used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
-    if used and (free := available()):
+    if used and (free := available_bytes()):
         most = int(used.group(1)) * 1024 + free - free // 20
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard)
-        )
+        most = most if soft == resource.RLIM_INFINITY else min(most, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
-def needs(compiled: Any) -> dict[str, int | None]:
-    """What a compiled program will hold on each device, as fields of a record; None where the backend does not tell."""
-    told = _asked(compiled, "memory_analysis")
+def program_bytes(compiled: Any) -> dict[str, int | None]:
+    """Return what a compiled program holds on each device, as fields of a record; None where it is not known."""
+    analysis = _analysis(compiled, "memory_analysis")
     return {
-        f"{what}_bytes": getattr(told, f"{what}_size_in_bytes", None)
+        f"{what}_bytes": getattr(analysis, f"{what}_size_in_bytes", None)
         for what in ("argument", "temp", "output")
     }
 
 
-def taken(needed: Mapping[str, Any], results: int = 1) -> int | None:
-    """Bytes of each device while a program runs: what goes in, what is between and what comes out; None where one is not told."""
-    inside, between, out = (needed.get(f"{what}_bytes") for what in ("argument", "temp", "output"))
-    return None if inside is None or between is None or out is None else inside + between + results * out
+def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
+    """Return the bytes of each device while a program runs: inputs, temporaries and results; None if not known.
+
+    needs: as `program_bytes` returns them. results: how many are held at a time.
+    """
+    arguments, temporaries, output = (needs.get(f"{what}_bytes") for what in ("argument", "temp", "output"))
+    if arguments is None or temporaries is None or output is None:
+        return None
+    total: int = arguments + temporaries + results * output
+    return total
 
 
-def lacking(
-    needed: Mapping[str, Any],
+def describe_shortage(
+    needs: Mapping[str, Any],
     devices: Sequence[Any],
     platform: str,
     limit: int | None = None,
     results: int = 1,
-    beside: int = 0,
+    host_bytes: int = 0,
 ) -> str | None:
-    """What a program needs and what there is, in words, where it needs more; on a CPU all devices share the host's memory.
+    """Return what a program needs and what a device has, in words, or None where it fits.
 
-    limit: of each device, if it may not have all. results: how many of them are there at a time. beside: what the host holds
-    meanwhile.
+    On a CPU all devices share the host's memory. limit: of each device, where it may not have all. results: how
+    many are held at a time. host_bytes: what the host holds meanwhile.
     """
-    each = taken(needed, results)
+    each = bytes_while_running(needs, results)
     if each is None:
         return None
     if limit is not None and each > limit:
         return f"needs {format_bytes(each)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        copied = (each + (0 if beside else needed["output_bytes"])) * len(
-            devices
-        )  # the result, once, for the check
-        each, has = copied + beside, available()
+        result = 0 if host_bytes else needs["output_bytes"]  # copied once, for the check
+        each, has = (each + result) * len(devices) + host_bytes, available_bytes()
     else:
-        told = _asked(devices[0], "memory_stats") or {}
-        has = told["bytes_limit"] - told["bytes_in_use"] if "bytes_limit" in told else None
+        stats = _analysis(devices[0], "memory_stats") or {}
+        has = stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
     return f"needs {format_bytes(each)}, has {format_bytes(has)}" if has is not None and each > has else None
 
 
-def peak(devices: Sequence[Any]) -> int | None:
-    """The most that any of these devices ever held, where the backend tells it."""
-    return _most(devices, "peak_bytes_in_use")
+def most_bytes(devices: Sequence[Any], statistic: str) -> int | None:
+    """Return the largest value on these devices of a statistic such as `peak_bytes_in_use`; None if not known."""
+    each = [_analysis(device, "memory_stats") or {} for device in devices]
+    return max((stats[statistic] for stats in each if statistic in stats), default=None)
 
 
-def held(devices: Sequence[Any]) -> int | None:
-    """The most that any of these devices holds now, where the backend tells it."""
-    return _most(devices, "bytes_in_use")
-
-
-def _most(devices: Sequence[Any], what: str) -> int | None:
-    told = [_asked(device, "memory_stats") or {} for device in devices]
-    return max((stats[what] for stats in told if what in stats), default=None)
-
-
-def _asked(of: Any, what: str) -> Any:
-    """An analysis that some backends do not have."""
+def _analysis(of: Any, method: str) -> Any:
+    """Return an analysis, or None where the backend does not have it."""
     try:
-        return getattr(of, what)()
+        return getattr(of, method)()
     except Exception:
         return None

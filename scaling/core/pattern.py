@@ -42,19 +42,6 @@ class Coloring:
 
 
 @dataclass(frozen=True)
-class GatherIndices:
-    """For each part of a coloured derivative, what each device reads and where on the host that belongs.
-
-    at: for each part (devices, most): flat positions in a device's slices of a point, (seeds, outputs) or
-    (seeds, inputs), padded with zeros. places: for each part and device, the numbers of the entries in the
-    pattern.
-    """
-
-    at: tuple[np.ndarray, ...]
-    places: tuple[tuple[np.ndarray, ...], ...]
-
-
-@dataclass(frozen=True)
 class CommonEntries:
     """How the entries of a pattern (`ours`) lie in another (`theirs`).
 

@@ -1,11 +1,15 @@
-"""The one cache of a process: values that are found once and that many cases of the process need.
+"""The one cache of a process, for values that many of its cases need, and keys of functions for a cache.
 
-Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and
-number of devices.
+Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and number
+of devices.
 """
 
-from collections.abc import Callable, Hashable
+import functools
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
+
+import numpy as np
 
 Value = TypeVar("Value")
 
@@ -13,8 +17,10 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the value of a key, made if it is not there. most: how many values of a kind are kept, the
-    newest ones."""
+    """Return the value of a key; make it where the cache has none.
+
+    most: how many values of a kind are kept, the newest ones.
+    """
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()
@@ -33,3 +39,28 @@ def keys(kind: str) -> list[Hashable]:
 def clear() -> None:
     """Forget everything."""
     _values.clear()
+
+
+def fingerprint(value: Any) -> Hashable:
+    """Return a key that is equal for functions with equal code that close over equal values.
+
+    A workload's functions are made anew for each case. A value that cannot be compared is equal to none.
+    """
+    if isinstance(value, tuple | list):
+        return (type(value), *map(fingerprint, value))
+    if isinstance(value, Mapping):
+        return tuple((fingerprint(key), fingerprint(each)) for key, each in value.items())
+    if isinstance(value, functools.partial):
+        return fingerprint((value.func, value.args, value.keywords))
+    if hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
+    if code := getattr(value, "__code__", None):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells))
+    try:
+        hash(value)
+    except TypeError:
+        return object()
+    same: Hashable = value
+    return same

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from scaling.core import extensions
 from scaling.core import pattern as patterns
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
-from scaling.core.fingerprint import fingerprint
 from scaling.core.pattern import Pattern
+from scaling.core.process_cache import fingerprint
 from scaling.core.reduction_reference import Rounding, count_entries
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape

@@ -156,14 +156,14 @@ def prepare_case(
     known_blocks: the blocks that another attempt at this case found, as its record has them.
     """
     mine = [device for device in group.devices if device.process_index == group.rank]
-    peak, held = memory.peak(mine), memory.held(mine)
+    peak, held = memory.most_bytes(mine, "peak_bytes_in_use"), memory.most_bytes(mine, "bytes_in_use")
     attempt = Attempt(blank)
     attempt.add(Start(datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")))
     with _record_failure(attempt):
         # First: the first program of a process pays for the start of JAX itself.
         attempt.add(DispatchLatency(_dispatch_latency(blank.case, group)))
         attempt.ready = _compile_and_check(blank.case, group, attempt.add, known_blocks)
-        now = memory.peak(mine)
+        now = memory.most_bytes(mine, "peak_bytes_in_use")
         # An allocator never forgets an older peak, and holds what other cases were prepared with.
         attempt.add(PeakMemory(None if now is None or now == peak else now - (held or 0)))
         attempt.turns = _sample_turns(attempt, group, sampling)
@@ -366,7 +366,7 @@ def _compile_for(
 
     def stages(program: layout.Program) -> timing.Stages:
         placed = case.api == "pmap" and several  # where pmap takes no abstract arguments
-        given = inputs.place_inputs(case, built, program) if placed else [*program.arguments.values()]
+        given = layout.place_inputs(case, built, program) if placed else [*program.arguments.values()]
         return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
@@ -392,7 +392,7 @@ def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> Missing
 
     def missing(one: CompiledCase) -> str | None:
         results = 1 + (one.plan is not None)
-        words = memory.lacking(
+        words = memory.describe_shortage(
             one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes
         )
         # Where one process has too little, all have.
@@ -481,19 +481,13 @@ def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
         return None
 
     def measure() -> float:
+        sizes, points = workload.module(CEILING).SIZES, case.devices
         empty = Case(
-            CEILING,
-            "call",
-            mode="value",
-            api=case.api,
-            jit=case.jit,
-            devices=case.devices,
-            points=case.devices,
+            CEILING, "call", None, sizes, points, mode="value", api=case.api, devices=points, jit=case.jit
         )
-        empty = workload.complete(empty)
         built = workload.build(empty)
         program = layout.lay_out(empty, built, group.devices)
-        arguments = inputs.place_inputs(empty, built, program)
+        arguments = layout.place_inputs(empty, built, program)
         stages = timing.compile_stages(program.function, arguments)
         call = functools.partial(stages.call, *arguments)
         seconds = timing.time_floor(call, make_waiter(call()))
@@ -515,4 +509,4 @@ def _reason_of(error: Exception) -> tuple[str, str, str]:
     place = "" if isinstance(error, Refusal) else user_frames.place(error)
     where = f" ({place})" if place else ""
     text = environment.scrub(text)[: 500 - len(where)] + where
-    return "failed", "out_of_memory" if memory.ran_out(text) else "error", text
+    return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text

@@ -7,8 +7,8 @@ the constants
     TARGETS   names of what can be computed, the first being the default
     SINGLE    targets that have one point, whatever `points` says
     VARIANTS  names of functions of the family, the first being the default
-    FORMULATIONS  names of ways to write the same function, the first being the default; or a tuple of them for each variant
-    VALUE     the target that is the function itself, without a derivative; or several, where there is nothing but values
+    FORMULATIONS  names of ways to write the same function, the first being the default; or such a tuple by variant
+    VALUE     the target that is the function itself, without a derivative; or several, where there are only values
     DTYPES    the dtypes it has a meaning in
 
 Does not know modes, devices, or how anything is timed.
@@ -20,10 +20,7 @@ import hashlib
 import importlib
 import importlib.util
 import math
-import os
-import pkgutil
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -31,26 +28,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core import extensions, pytrees, unused_fields
-from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
-from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
+from scaling.core import extensions
+from scaling.core.case import JAX, SECOND, Case, Refusal, built_in, unknown_name
+from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
 Inputs = Mapping[str, Any]
-_WORKLOAD = re.compile(
-    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
-)
 
 
 class Reference(NamedTuple):
     """The value and the derivative in float64, for a block of points.
 
     value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points,
-    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the size of what is added up on
-    the way where that cancels; None where nothing does, and the result's own size counts.
+    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the magnitude of the terms that the
+    function adds up, where they cancel; None where nothing cancels, and the result's own size counts.
     """
 
     value: np.ndarray
@@ -63,39 +57,32 @@ class Reference(NamedTuple):
 class Workload:
     """The function of a case, its inputs, and what its derivative is checked against.
 
-    function: one point, in JAX: takes every input by name, returns an array, or a pytree of arrays, which are
-    raveled and
-        concatenated in the order of `jax.tree.leaves`.
-    points: inputs that each point has its own of; shared: inputs that all points share. Both by name: a
-    `Draw`, or a pytree of
-        them. `build` makes each leaf of a pytree an input of its own, named by its path, such as `params.w`.
-    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` stands for
-    all real leaves of
-        that input in the order of the tree, `params.w` for one of them.
-    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs":
-    the sum over the
-        outputs. None asks for the whole Jacobian.
-    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points,
-    *outputs), a pytree of
-        such arrays, or one number, the sum over points. None where differentiating the batch at once is not offered.
-    whole_modes: name of a whole mode -> function of the batch that returns the derivative asked for, in the
-    order
-        (points, outputs, inputs), each flattened as one likes; or a pytree of arrays as `jax.vmap(jax.jacrev(...))` returns it.
+    function: one point, in JAX: takes every input by name; returns an array, or a pytree of arrays, which are
+        raveled and concatenated in the order of `jax.tree.leaves`.
+    points: the inputs that differ from point to point. shared: the inputs that all points share. Both by name: a
+        `Draw`, or a pytree of them. `build` makes each leaf of a pytree an input of its own, named by its path,
+        such as `params.w`.
+    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` means all real
+        leaves of that input in the order of the tree, `params.w` one of them.
+    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs": the
+        sum over the outputs. None asks for the whole Jacobian.
+    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs),
+        a pytree of such arrays, or one number, the sum over points. None where the batch cannot be
+        differentiated at once.
+    whole_modes: name of a whole mode -> function of the batch that returns its derivative, in the order
+        (points, outputs, inputs), each axis in any shape; or a pytree as `jax.vmap(jax.jacrev(...))` returns it.
     reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It
-    takes pytrees as
-        `points` and `shared` have them, and returns plain arrays: outputs and inputs each flat, in the order of the leaves.
-    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the case's
-    target is `hessian`
-        or `hvp` (that Hessian times the point itself), whole_modes must give that.
-    terms: how many numbers are added up to make one number of the answer; scales the tolerance.
-    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row
-    by row. Where the
-        case's seeds are `colored`, whole_modes must give these entries, (points, entries).
-    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large
-    to be written out.
-    own, left: set by `build`, which sets `reduce` to what the case asks for: the workload's own reduction,
-    and the one that
-        whole_modes leave to be done.
+        takes pytrees as `points` and `shared` have them, and returns plain arrays: outputs and inputs each flat,
+        in the order of the leaves.
+    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the target of
+        the case is `hessian` or `hvp` (that Hessian times the point itself), whole_modes must give that.
+    terms: how many numbers are added up to make one number of the result; scales the tolerance.
+    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row by
+        row. Where the seeds of the case are `colored`, whole_modes must give these entries, (points, entries).
+    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large to
+        be written out.
+    default_reduce, reduces_whole_modes: set by `build`, which sets `reduce` to what the case asks for: the
+        workload's first `reduce`, and whether the results of whole_modes still have to be reduced.
     """
 
     function: Callable[..., Any]
@@ -110,8 +97,13 @@ class Workload:
     terms: int = 1
     pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     nonzeros: Callable[[Inputs], Reference] | None = None
-    own: str | None = None
-    left: str | None = None
+    default_reduce: str | None = None
+    reduces_whole_modes: bool = False
+
+    @property
+    def inputs(self) -> dict[str, InputSpec]:
+        """All inputs by name."""
+        return {**self.points, **self.shared}
 
     @property
     def reduction(self) -> Reduction:
@@ -121,85 +113,39 @@ class Workload:
     @property
     def names(self) -> tuple[str, ...]:
         """The inputs to differentiate by, with the leaves of pytrees one by one."""
-        draws = {**self.points, **self.shared}
-        return tuple(
-            leaf for name in self.wrt.split("+") for leaf in pytrees.names_under(name, draws) or [name]
-        )
+        return tuple(leaf for name in self.wrt.split("+") for leaf in real_leaves(name, self.inputs))
 
 
-@functools.cache
-def built_in() -> list[str]:
-    """Return the names of the workloads that come with the package."""
-    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")]))
-
-
-def is_built_in(case: Case) -> bool:
-    """Return whether neither the workload nor the engine of a case is a user's own module."""
-    peer = case.engine.partition("/")[0]
-    return case.workload in built_in() and (peer == JAX or peer in extensions.load("peers").built_in())
+def real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
+    """Return the real inputs that a name means: an input, a leaf of it, or all leaves below a node of a pytree."""
+    leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
+    return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
 def module(name: str) -> ModuleType:
     """Return the module of a workload: a built-in one by its short name, or any import path."""
-    path = f"scaling.workloads.{name}" if name in built_in() else name
-    _refuse_file(name)
-    if name in built_in():
-        _refuse_shadowed(name)
+    known = sorted(built_in("workloads"))
+    path = f"scaling.workloads.{name}" if name in known else name
     try:
         found = importlib.import_module(path)
     except Refusal as error:
         raise Refusal(f"workload {name!r}: {error}") from None
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
-            raise Refusal(
-                f"{unknown_name('workload', name, built_in())}, or give the import path of a module of your own"
-            ) from None
+            words = unknown_name("workload", name, known)
+            raise Refusal(f"{words}, or give the import path of a module of your own") from None
         raise Refusal(f"workload {name!r} cannot be imported: {error}") from None
     except Exception as error:
         raise Refusal(f"workload {name!r} cannot be imported: {type(error).__name__}: {error}") from None
     if not callable(getattr(found, "workload", None)):
-        raise Refusal(
-            f"workload {name!r} has no function workload(case) -> Workload; see README.md, 'A function of your own'"
-        )
+        hint = "see README.md, 'A function of your own'"
+        raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; {hint}")
     return found
 
 
-def _refuse_file(name: str) -> None:
-    """Refuse a path of a file in the place of an import path, with the import path to write."""
-    if not (name.endswith(".py") or "/" in name or "\\" in name):
-        return
-    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
-    stem = file.removesuffix(".py") or "NAME"
-    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
-        fix = f"write workload={'.'.join([*folders, stem])}"
-    else:
-        folder = name[: name.rindex(file)].rstrip("/") or "/"
-        fix = f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
-    raise Refusal(f"workload {name!r} is a file, and a module is named by its import path: {fix}")
-
-
-def _refuse_shadowed(name: str) -> None:
-    """Refuse the name of a workload of ours where a user's own module has it as well, with a function
-    workload()."""
-    ours = Path(__file__).parents[1] / "workloads"
-    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
-        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            if (
-                file.is_file()
-                and file.resolve().parent != ours.resolve()
-                and _WORKLOAD.search(file.read_text(errors="replace"))
-            ):
-                raise Refusal(
-                    f"workload={name} is built in, and {file} has the same name: "
-                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
-                )
-
-
 def digest(name: str) -> str | None:
-    """Return a hash of the source of a user's workload; None for a built-in one, which the package version
-    covers.
-    """
-    if name in built_in():
+    """Return a hash of the source of a user's workload; None for a built-in one, which the package version covers."""
+    if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
@@ -213,235 +159,122 @@ def make(case: Case) -> Any:
     return module(case.workload).workload(case)
 
 
-def complete(case: Case, make: Make = make) -> Case:
-    """Return the case with every choice that it left to the workload written out."""
-    case = _settled(case)
-    case = dataclasses.replace(case, **_laid_out(case))
-    if case.engine != JAX:
-        case = dataclasses.replace(case, **extensions.load("peers").complete_case(case))
-    made = build(case, make)
-    asked = case.reduce if case.reduce != (made.own or "whole") else None
-    return dataclasses.replace(case, reduce=asked, wrt=None if case.ad_mode.is_value else made.wrt)
-
-
-def unused(case: Case) -> dict[str, unused_fields.UnusedField]:
-    """Return the fields of a case, as a study states it, that have no effect: what `complete` drops, and what
-    nothing reads."""
-    settled, found = _settled(case), dict[str, unused_fields.UnusedField]()
-    if settled.mode != case.mode:
-        found["mode"] = unused_fields.UnusedField(
-            f"with target={settled.target}, which is the function itself", ("target",)
-        )
-    if case.target not in (None, settled.target):
-        found["target"] = unused_fields.UnusedField(
-            f"with mode=value, which computes {settled.target}", ("mode",)
-        )
-    if settled.points != case.points and case.points not in settled.sizes.values():
-        found["points"] = unused_fields.UnusedField(
-            f"with target={settled.target}, which has one point", ("target",)
-        )
-    dropped = unused_fields.unused_fields(settled)
-    result = defaults(dropped) | _laid_out(settled)
-    found |= {
-        name: why for name, why in dropped.items() if getattr(settled, name) != result[name]
-    } | unused_fields.ignored_fields(settled)
-    if case.formulation is not None and settled.formulation is None and "formulation" in dropped:
-        found["formulation"] = dropped["formulation"]
-    if case.engine != JAX:
-        why = unused_fields.UnusedField(
-            f"with engine={case.engine}, which is called in its own way", ("engine",)
-        )
-        own = extensions.load("peers").complete_case(settled) | {"cache": None}
-        found |= {name: why for name, value in own.items() if getattr(settled, name) != value}
-    return found
-
-
-def _settled(case: Case) -> Case:
-    """Return a case with its target, mode, variant, formulation, sizes and points; a name the workload lacks
-    is refused."""
-    of = module(case.workload)
-    value = getattr(of, "VALUE", "value")
-    values = (value,) if isinstance(value, str) else tuple(value)
-    targets = tuple(getattr(of, "TARGETS", ("jacobian",)))
-    first = values[0] if case.ad_mode.is_value else SECOND[0] if case.ad_mode.order == 2 else targets[0]
-    target = case.target or first
-    known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
-    if target not in known:
-        raise unknown_name(f"target of {case.workload}", target, known)
-    if (
-        target in values or case.ad_mode.is_value
-    ):  # the function itself has one mode, and that mode no other target
-        case = dataclasses.replace(case, mode="value")
-        target = target if target in values else values[0]
-    variant = _chosen(case, "variant", tuple(getattr(of, "VARIANTS", ())))
-    written = getattr(of, "FORMULATIONS", ())
-    written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
-    formulation = _chosen(case, "formulation", written, _peer_formulations(case))
-    formulation = (
-        None if formulation in written[:1] else formulation
-    )  # its own first choice goes without saying
-    dtypes = tuple(getattr(of, "DTYPES", DTYPES))
-    if case.dtype not in dtypes:
-        raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
-    own = dict(getattr(of, "SIZES", {}))
-    for name in case.sizes:
-        if name not in own:
-            raise unknown_name(f"size of {case.workload}", name, own or ["none"])
-    sizes = {k: case.points if v == "points" else v for k, v in own.items()} | dict(case.sizes)
-    points = 1 if target in getattr(of, "SINGLE", ()) else case.points
-    formulation = None if case.ad_mode.by_workload else formulation  # written by hand, as it is
-    return dataclasses.replace(
-        case, target=target, variant=variant, formulation=formulation, sizes=sizes, points=points
-    )
-
-
-def _peer_formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations of a workload that only the peer of a case has."""
-    return () if case.engine == JAX else tuple(extensions.load("peers").formulations(case))
-
-
-def _laid_out(case: Case) -> dict[str, Any]:
-    """Return the fields that say how a case is computed, without those that have no effect in it."""
-    if case.split == "both" and case.api != "jit":
-        _fits(case)
-    found = defaults(set(unused_fields.unused_fields(case)) - {"wrt"})
-    if case.split == "data":
-        found["reduce"] = "points"
-        if case.api == "jit":  # one device has all of them
-            found["split"] = "points"
-    if case.storage == "device" and case.chunk != AUTO:
-        found["storage"] = None
-    return found
-
-
-def _fits(case: Case) -> None:
-    """Refuse a mesh that does not have as many devices as the case."""
-    every = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
-    if case.mesh not in every:
-        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
-        choices = f"choose from {', '.join(every)}, or mesh=all for each of them"
-        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
-
-
-def _chosen(case: Case, what: str, own: tuple[str, ...], more: tuple[str, ...] = ()) -> str | None:
-    """Return the case's choice from a list of names, or the workload's first one."""
-    value = getattr(case, what) or (own[0] if own else None)
-    if value is not None and value not in own + more:
-        raise unknown_name(f"{what} of {case.workload}", value, own + more or ["none"])
-    return value
-
-
 def build(case: Case, make: Make = make) -> Workload:
-    """Return the workload of a case with `wrt` settled and pytrees flattened: leaves are inputs, a result is
-    one array.
+    """Return the workload of a case, ready to compute with: its `wrt` and `reduce` are those of the case, each
+    leaf of a pytree is an input, and its functions return one array.
     """
-    own = (
-        dataclasses.replace(case, formulation=None) if case.formulation in _peer_formulations(case) else case
-    )
-    made = make(own)
+    of_peer = case.engine != JAX and case.formulation in extensions.load("peers").formulations(case)
+    made = make(dataclasses.replace(case, formulation=None) if of_peer else case)
     if not isinstance(made, Workload):
-        raise Refusal(
-            f"workload(case) of {case.workload!r} must return a scaling.workload.Workload, not {type(made).__name__}"
-        )
-    made = _flattened(case, made)
-    if case.target in SECOND:
-        by_hand = (
-            made.whole_modes if made.second else {}
-        )  # of the first derivative, where nobody speaks of a second
-        return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None, own=None)
-    asked = made.reduce if case.reduce is None else None if case.reduce == "whole" else case.reduce
-    left, by_hand = None, made.whole_modes
-    if (
-        asked != made.reduce and not case.ad_mode.is_value
-    ):  # a whole Jacobian written by hand can still be reduced, a sum cannot
-        left, by_hand = asked, by_hand if made.reduce is None and asked != "points" else {}
-    return dataclasses.replace(made, reduce=asked, own=made.reduce, left=left, whole_modes=by_hand)
+        words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
+        raise Refusal(f"workload(case) of {case.workload!r} {words}")
+    made = _flatten(case, made)
+    if case.target in SECOND:  # whole_modes are those of the first derivative where there is no `second`
+        by_hand = made.whole_modes if made.second else {}
+        return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None)
+    reduce = {None: made.reduce, "whole": None}.get(case.reduce, case.reduce)
+    built = dataclasses.replace(made, reduce=reduce, default_reduce=made.reduce)
+    if reduce == made.reduce or case.ad_mode.is_value:
+        return built
+    if made.reduce is None and reduce != "points":  # whole Jacobians by hand can be reduced, a sum cannot
+        return dataclasses.replace(built, reduces_whole_modes=True)
+    return dataclasses.replace(built, whole_modes={})
 
 
-def _flattened(case: Case, made: Workload) -> Workload:
-    """Return a user's workload, checked, with flat inputs and with functions that take these and return one
-    array."""
+def _flatten(case: Case, made: Workload) -> Workload:
+    """Return a user's workload, checked, with flat inputs and with functions that return one array."""
     name = case.workload
-    points, trees_of_points = pytrees.flatten_inputs(name, "points", made.points)
-    shared, trees_of_shared = pytrees.flatten_inputs(name, "shared", made.shared)
-    if twice := set(pytrees.top_level(points)) & set(pytrees.top_level(shared)):
+    _check_fields(name, made)
+    if not (_is_flat(made.points) and _is_flat(made.shared)):
+        made = extensions.load("pytrees").flatten_inputs(name, made)
+    if twice := set(_top_level(made.points)) & set(_top_level(made.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(twice))}")
-    if not points:
+    if not made.points:
         raise Refusal(f"workload {name!r} has no input that each point has its own of")
-    _check_functions(name, made)
-    made = dataclasses.replace(made, points=points, shared=shared)
-    made = dataclasses.replace(made, wrt=_by(case, made))
-    trees = trees_of_points + trees_of_shared
-    columns = tuple(math.prod({**points, **shared}[leaf].shape) for leaf in made.names)
-    per_point = made.reduce != "points"
-    by_hand = {
-        mode: pytrees.ReturnsDerivative(function, trees, f"{mode} of {name!r}", columns, per_point)
-        for mode, function in made.whole_modes.items()
-    }
-    references = {
-        field: pytrees.TakesBlocks(function, trees)
-        for field in ("reference", "second", "nonzeros")
-        if trees and (function := getattr(made, field)) is not None
-    }
-    whole = None if made.whole is None else pytrees.ReturnsArray(made.whole, trees, f"whole of {name!r}", 1)
-    function = pytrees.ReturnsArray(made.function, trees, f"the function of {name!r}")
-    return dataclasses.replace(made, function=function, whole=whole, whole_modes=by_hand, **references)  # type: ignore[arg-type]
+    made = dataclasses.replace(made, wrt=_settle_wrt(case, made))
+    columns = tuple(math.prod(made.inputs[leaf].shape) for leaf in made.names)
+    join_leaves = functools.partial(_return_array, "concatenate_leaves")
+    join_blocks = functools.partial(_return_array, "concatenate_blocks")
+    return dataclasses.replace(
+        made,
+        function=functools.partial(join_leaves, made.function, (f"the function of {name!r}",)),
+        whole=made.whole and functools.partial(join_leaves, made.whole, (f"whole of {name!r}", 1)),
+        whole_modes={
+            mode: functools.partial(
+                join_blocks, function, (f"{mode} of {name!r}", columns, made.reduce != "points")
+            )
+            for mode, function in made.whole_modes.items()
+        },
+    )
 
 
-def _check_functions(name: str, made: Workload) -> None:
-    """Refuse a workload whose other fields are not what they should be."""
+def _return_array(
+    join: str, function: Callable[..., Any], options: tuple[Any, ...], /, *inputs: Any, **named: Any
+) -> Any:
+    """Call a function and return its result as one array. join: what makes one of a pytree, in pytrees.py."""
+    result = function(*inputs, **named)
+    if hasattr(result, "shape"):
+        return result
+    return getattr(extensions.load("pytrees"), join)(result, *options)
+
+
+def _is_flat(inputs: Any) -> bool:
+    """Return whether inputs are draws by name; otherwise they are pytrees, or a mistake."""
+    return isinstance(inputs, Mapping) and all(
+        isinstance(name, str) and name.isidentifier() and isinstance(spec, InputSpec)
+        for name, spec in inputs.items()
+    )
+
+
+def _top_level(names: Iterable[str]) -> list[str]:
+    """Return the names of the user's inputs, each once, from the names of their leaves."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+def _check_fields(name: str, made: Workload) -> None:
+    """Refuse a workload whose fields are not what they should be; its inputs are checked when flattened."""
     reductions = [name for name in REDUCTIONS if name != WHOLE.name]
     if made.reduce not in (None, *reductions):
         raise unknown_name("reduce", made.reduce, reductions)
     if not isinstance(made.wrt, str):
-        raise Refusal(
-            f"wrt of {name!r} must be names joined by '+', such as 'x+params', not {pytrees.describe(made.wrt)}"
-        )
+        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", made.wrt)
     if not isinstance(made.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
-        raise Refusal(f"whole_modes of {name!r} must be {words}, not {pytrees.describe(made.whole_modes)}")
+        raise _wrong_type(f"whole_modes of {name!r}", words, made.whole_modes)
+    whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
     for mode in made.whole_modes:
-        if mode not in (known := [each.name for each in MODES.values() if not each.has_seeds]):
-            raise unknown_name(f"mode in whole_modes of {name!r}", mode, known)
-    functions = {
-        field: getattr(made, field) for field in ("whole", "reference", "second", "pattern", "nonzeros")
-    }
-    given = {field: value for field, value in functions.items() if value is not None} | {
-        "function": made.function
-    }
-    for what, value in {**given, **made.whole_modes}.items():
+        if mode not in whole_modes:
+            raise unknown_name(f"mode in whole_modes of {name!r}", mode, whole_modes)
+    optional = ("whole", "reference", "second", "pattern", "nonzeros")
+    given = {field: value for field in optional if (value := getattr(made, field)) is not None}
+    for what, value in {**given, "function": made.function, **made.whole_modes}.items():
         if not callable(value):
-            raise Refusal(f"{what} of {name!r} must be a function, not {pytrees.describe(value)}")
+            raise _wrong_type(f"{what} of {name!r}", "a function", value)
 
 
-def _by(case: Case, made: Workload) -> str:
-    """Return the inputs to differentiate by, as the user names them: those of the case, of the workload, or
-    the first.
-    """
-    draws = {**made.points, **made.shared}
-    real = [leaf for leaf in draws if not draws[leaf].integer]
-    wrt = case.wrt or made.wrt or pytrees.top_level(draws)[0]
-    shared = pytrees.top_level(leaf for leaf in made.shared if leaf in real)
-    if (
-        case.wrt is None
-        and case.reduce == "points"
-        and shared
-        and not _leaves(case, wrt, draws) <= set(made.shared)
-    ):
-        wrt = "+".join(shared)  # of a sum over points, by what these share
-    _leaves(case, wrt, draws)
+def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
+    """Return the refusal of a value of another type."""
+    return Refusal(f"{what} must be {expected}, not {extensions.load('pytrees').describe(value)}")
+
+
+def _settle_wrt(case: Case, made: Workload) -> str:
+    """Return the inputs to differentiate by, as the user names them: of the case, of the workload, or the first."""
+    wrt = case.wrt or made.wrt or _top_level(made.inputs)[0]
+    leaves = _require_leaves(case, wrt, made.inputs)
+    shared = _top_level(leaf for leaf in made.shared if not made.shared[leaf].integer)
+    if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(made.shared):
+        return "+".join(shared)  # a sum over points is differentiated by what they share
     return wrt
 
 
-def _leaves(case: Case, wrt: str, draws: Mapping[str, InputSpec]) -> set[str]:
-    """Return the flat names that wrt stands for; an unknown name, or an input that is named twice, is a
-    `Refusal`."""
+def _require_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
+    """Return the inputs that `wrt` means; refuse an unknown name, or an input that is named twice."""
     found: list[str] = []
     for name in wrt.split("+"):
-        leaves = [leaf for leaf in pytrees.names_under(name, draws) if not draws[leaf].integer]
+        leaves = real_leaves(name, inputs)
         if not leaves:
-            real = [leaf for leaf in draws if not draws[leaf].integer]
-            known = dict.fromkeys([*pytrees.top_level(real), *real])
+            real = [leaf for leaf in inputs if not inputs[leaf].integer]
+            known = dict.fromkeys([*_top_level(real), *real])
             raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, known)
         found += leaves
     if len(set(found)) != len(found):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import SECOND, Case
-from scaling.core.memory import available
+from scaling.core.memory import available_bytes
 from scaling.core.modes import TANGENT
 from scaling.peers import formulas
 
@@ -147,7 +147,7 @@ def refused(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str 
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     between = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
     needs = case.points * (2 * result + 8 * between) * (8 if case.dtype == "float64" else 4)
-    has = available()
+    has = available_bytes()
     return (
         None if has is None or needs <= has else f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB"
     )

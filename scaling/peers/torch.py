@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import SECOND, Case
-from scaling.core.memory import available
+from scaling.core.memory import available_bytes
 from scaling.core.modes import COTANGENT, HESSIAN
 from scaling.peers import formulas
 from scaling.peers.interface import Prepared
@@ -55,7 +55,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
         return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
     if case.jit and not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"
-    needs, has = _needs(case, workload, sizes), available()
+    needs, has = _needs(case, workload, sizes), available_bytes()
     if has is not None and needs > has:
         return f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
     return None

@@ -39,7 +39,7 @@ def main() -> int:
     kept = event_channel.open_channel()
     job = json.loads(kept.orders.readline())
     event_channel.die_with_parent(job["parent"])
-    memory.go_first()
+    memory.raise_oom_score()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     import jax
@@ -72,11 +72,11 @@ def _failed(error: Exception) -> dict[str, Any]:
     from scaling.core.shape import TooLarge
 
     if isinstance(error, TooLarge):
-        needs = error.needs | {"peak_bytes": memory.taken(error.needs)} if error.needs else {}
+        needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
     if isinstance(error, Refusal):
         return {"status": "skipped", "reason": "not_defined", "text": str(error)}
-    reason = "out_of_memory" if memory.ran_out(f"{type(error).__name__} {error}") else "error"
+    reason = "out_of_memory" if memory.is_out_of_memory(f"{type(error).__name__} {error}") else "error"
     return {
         "status": "failed",
         "reason": reason,
@@ -131,7 +131,7 @@ class _Traced:
     def _missing_memory(self, one: Any) -> str | None:
         """Return what a program needs and what a device has, in words, where it needs more."""
         made = one.stages.compiled
-        if isinstance(made, _Exhausted) and one.needs == memory.needs(made):
+        if isinstance(made, _Exhausted) and one.needs == memory.program_bytes(made):
             return _told(made.words)
         taken, limit = one.bytes_while_running, self.case.memory_limit or self.job["memory"]
         return (
@@ -151,7 +151,7 @@ class _Traced:
             except Exception as error:
                 if options is None and _NO_TILES in str(error):
                     return stages(program, _BY_LIBRARY)
-                if not _USED.search(str(error)) and not memory.ran_out(str(error)):
+                if not _USED.search(str(error)) and not memory.is_out_of_memory(str(error)):
                     raise
                 return timing.Stages(program.function, _exhausted(program, self.case.devices, str(error)))
 
@@ -186,7 +186,7 @@ class _Traced:
 
 @dataclasses.dataclass(frozen=True)
 class _Exhausted:
-    """A program that a compiler refused for its memory: its bytes on a device, as `memory.needs` asks for them, and its words.
+    """A program that a compiler refused for its memory: its bytes on a device, as `memory.program_bytes` has them, and its words.
 
     What goes in and comes out is known all the same: whether a smaller block would help is asked of these.
     """

@@ -146,7 +146,7 @@ def _ceilings(folder: Path) -> list[curves.Timing]:
 
 def _of_this_host() -> float | None:
     """What a core may have of the memory of this host, if all are at work."""
-    free = memory.available()
+    free = memory.available_bytes()
     return None if free is None else free / len(cores.allowed())
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment, store
-from scaling.core.case import to_dict
-from scaling.core.examined import user_modules
+from scaling.core.case import to_dict, user_modules
 from scaling.study.grid import GridCell
 
 _FILE = ".examined.json"

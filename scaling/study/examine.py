@@ -21,9 +21,9 @@ from typing import Any
 from scaling.core import memory, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
-from scaling.core.unused_fields import UnusedField
 from scaling.peers import interface
-from scaling.study.grid import GridCell
+from scaling.study.completion import complete, find_module, unused_fields, without_trivial_blocks
+from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.workers import event_channel
 from scaling.workers.child_process import signal_name
@@ -37,11 +37,11 @@ def main() -> None:
     kept, parent = event_channel.open_channel(), os.getppid()
     event_channel.die_with_parent(parent)
     job = json.loads(kept.orders.readline())
-    memory.go_first()
+    memory.raise_oom_score()
     from scaling.core import shape as derivative_shape  # noqa: F401
     from scaling.workers import process_state
 
-    memory.limit()
+    memory.limit_process()
     before, make = process_state.read(), _remembering()
     kept.say(event="ready")
 
@@ -68,7 +68,7 @@ def _cell(fields: dict[str, Any]) -> GridCell:
 def _import(fields: dict[str, Any]) -> dict[str, Any]:
     """Import the user's modules of a cell."""
     case = _cell(fields).case
-    workload.module(case.workload)
+    find_module(case.workload)
     if case.engine != interface.JAX:
         interface.module(case.engine)
     return {"event": "imported"}
@@ -76,12 +76,12 @@ def _import(fields: dict[str, Any]) -> dict[str, Any]:
 
 def answer(cell: GridCell, make: workload.Make = workload.make) -> dict[str, Any]:
     """Complete a case, and say why it cannot run by its nature, if it cannot. A case that would not divide is a `Refusal`."""
-    from scaling.core.shape import TooLarge, derivative_shape, without_trivial_blocks
+    from scaling.core.shape import TooLarge, derivative_shape
     from scaling.study.applicability import why_inapplicable as why_unfit
 
-    completed = workload.complete(cell.case, make)
+    completed = complete(cell.case, make)
     if (scaled := cell.scaled(completed)) != completed:
-        completed = workload.complete(scaled, make)  # some targets have one point, however scaled
+        completed = complete(scaled, make)  # some targets have one point, however scaled
     built = workload.build(completed, make)
     unused = _unused(cell.case, completed)
     try:
@@ -100,7 +100,7 @@ def _unused(stated: Case, completed: Case) -> dict[str, UnusedField]:
     """Return the fields of a case, as a study states it, that have no effect."""
     from scaling.study.matrix_products import multiplies
 
-    unused = workload.unused(stated)
+    unused = unused_fields(stated)
     if (
         completed.engine == interface.JAX
         and completed.precision != "highest"
@@ -172,7 +172,7 @@ def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return do()
     except Refusal as refusal:
         cause = refusal.__context__
-        if cause is not None and memory.ran_out(f"{type(cause).__name__}: {cause}"):
+        if cause is not None and memory.is_out_of_memory(f"{type(cause).__name__}: {cause}"):
             return _failure("out_of_memory", f"raised {type(cause).__name__}")
         return {"event": "answer", "refusal": hide_secrets(str(refusal))}
     except MemoryError:

@@ -9,10 +9,9 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, from_dict, unknown_name
-from scaling.core.unused_fields import UnusedField
 from scaling.study import conditions
 
 SCALINGS = ("strong", "weak")
@@ -38,6 +37,13 @@ _COMMAND_LINE = "on the command line"
 _Sources = dict[
     str, str
 ]  # field -> where it is stated: on the command line, in the study, or in one of its grids
+
+
+class UnusedField(NamedTuple):
+    """Why a field has no effect: in words, and by which other fields."""
+
+    words: str
+    because: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

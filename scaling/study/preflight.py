@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.core.case import Case, Refusal, from_dict, to_dict
-from scaling.core.examined import Examined, user_modules
-from scaling.core.unused_fields import UnusedField
-from scaling.study.grid import GridCell, refuse_unused
+from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
+from scaling.core.examined import Examined
+from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
 from scaling.workers.child_process import ChildProcess, Event
 

@@ -56,7 +56,7 @@ class ChildProcess:
         self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True, log: Path | None = None,
         deliver: Callable[[Event], None] | None = None, tagged: bool = True, **options: Any,
     ) -> None:  # fmt: skip
-        self._kills_before = memory.kills()
+        self._kills_before = memory.count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         first = json.dumps(list(command)) + "\n" if reaped else ""
@@ -106,9 +106,9 @@ class ChildProcess:
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
         """Return why the process ended, from its status and what it wrote to standard error."""
         last = last_line(self.stderr_lines() if lines is None else lines)
-        by_kernel = status == -9 and memory.kills() > self._kills_before
+        by_kernel = status == -9 and memory.count_oom_kills() > self._kills_before
         text = describe_status(status) + (" when the host's memory ran out" if by_kernel else "")
-        return ProcessExit("out_of_memory" if by_kernel or memory.ran_out(last) else "killed", text, last)
+        return ProcessExit("out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last)
 
     def close(self, leave_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process, and everything that it started, and close its streams.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core import environment, store
-from scaling.core.case import Case, problem, to_dict
-from scaling.core.examined import Examined, user_modules
+from scaling.core.case import Case, problem, to_dict, user_modules
+from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
 from scaling.workers import cores

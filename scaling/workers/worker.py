@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment, machine, memory
-from scaling.core.case import Refusal, from_dict
+from scaling.core.case import Refusal, from_dict, user_modules
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.core.store import Writer
@@ -51,7 +51,7 @@ def main() -> int:
         event_channel.die_with_parent(job["parent"])
     else:
         threading.Thread(target=_die_with_launcher, args=(orders.fileno(),), daemon=True).start()
-    memory.go_first()
+    memory.raise_oom_score()
     if job.get("lock") is not None:
         os.set_inheritable(job["lock"], False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which then ends this process
@@ -88,7 +88,7 @@ def _serve(
     job: dict[str, Any], kept: event_channel.Channel, place: Any, context: dict[str, Any], say: Callable[..., None]
 ) -> int:  # fmt: skip
     """Execute the orders. context: fields of the environment that describe all processes of the group."""
-    from scaling.core import run_case, workload
+    from scaling.core import run_case
     from scaling.workers import process_state
 
     writer, attempts, alone = Writer(Path(job["results"])), dict[str, Any](), dict[str, bool]()  # by key
@@ -104,7 +104,7 @@ def _serve(
             begin = run_case.refuse_case if changed else run_case.prepare_case
             attempts[key] = begin(blank, place, Sampling(**job["sampling"]), order.get("known"))
             kept.leave_if_forked()
-            if not workload.is_built_in(blank.case) and (spoilt := process_state.changes(before)):
+            if user_modules(blank.case) and (spoilt := process_state.changes(before)):
                 run_case.fail_case(attempts[key], "error", f"{blank.case.workload} {'; '.join(spoilt)}")
                 _leave_together(attempts[key], place)
         elif what == "turn":
@@ -185,7 +185,7 @@ def _start(
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     devices, gather = _start_jax(job, rank, meet)
     if job["platform"] == "cpu":
-        memory.limit()
+        memory.limit_process()
     import jax
 
     from scaling.core.run_case import ProcessGroup

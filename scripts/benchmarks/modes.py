@@ -22,11 +22,12 @@ if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Pyth
 import jax
 
 from scaling.analysis.curves import method_of
-from scaling.core import inputs, layout, timing, workload
+from scaling.core import layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration, format_ratio
 from scaling.core.modes import MODES
 from scaling.core.statistics import ratio_interval
+from scaling.study import completion
 
 ROUNDS = 15
 VMAP, WHOLE = {"batch": "vmap"}, {"batch": "whole"}
@@ -59,9 +60,9 @@ PROBLEMS = {
 
 def ready(fields: dict) -> tuple:
     """A case compiled, with its inputs in place: (case, call)."""
-    case = workload.complete(Case(api="jit", **fields))
+    case = completion.complete(Case(api="jit", **fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
-    arguments = inputs.place_inputs(case, workload.build(case), program)
+    arguments = layout.place_inputs(case, workload.build(case), program)
     compiled = timing.compile_stages(program.function, arguments).compiled
     return case, lambda: jax.block_until_ready(compiled(*arguments))
 

@@ -20,14 +20,15 @@ from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
+from scaling.study import completion
 
 HERE = {"digest": "benchmark", "platform": "cpu"}
 
 
 def completed(**fields: object) -> Case:
     """A case of one device with these fields."""
-    case = workload.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
-    return shape.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+    case = completion.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
+    return completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
 
 
 def in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:

@@ -14,7 +14,7 @@ from scaling.core import check, inputs, layout, modes, run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED, Record
-from scaling.study import applicability
+from scaling.study import applicability, completion
 from tests.support import pairs
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import AXES, PROBLEMS, case_of, rows_that_run, twice
@@ -92,7 +92,7 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypa
         return lambda v: jax.tree.map(lambda a: a * 1.001, linear_map(v))
 
     monkeypatch.setitem(modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong))
-    record = run(workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
+    record = run(completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
 
@@ -102,10 +102,10 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypa
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 def test_one_wrong_point_is_found_wherever_it_is(name, reference):
     mode = "fwd_over_rev" if twice(name) else "jacfwd"
-    case = workload.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
+    case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
-    got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
+    got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
     if reference == "computed":
         built = dataclasses.replace(built, reference=None)
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
@@ -130,7 +130,7 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
 )
 def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode, api, split):
     fields = PROBLEMS[name] | {"mode": mode, "api": api, "split": split, "devices": 2, "dtype": "float64"}
-    record = run(workload.complete(Case(**fields | {"chunk": 3})))
+    record = run(completion.complete(Case(**fields | {"chunk": 3})))
     assert record.status == "ok", record.text
     assert record.error < 1e-10
 
@@ -138,7 +138,7 @@ def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode
 @pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_point_has_the_same_numbers_however_the_points_are_cut(name):
-    case = workload.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
+    case = completion.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
     built = workload.build(case)
     whole = inputs.exact_inputs(case, built, 0, case.points)
     for start, stop in ((0, case.points // 2), (case.points // 2, case.points)):

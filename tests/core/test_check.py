@@ -11,11 +11,12 @@ import pytest
 
 from scaling.core import check, inputs, layout, run_case, workload
 from scaling.core.case import Case, Refusal
-from scaling.core.input_sampling import InputSpec
+from scaling.core.inputs import InputSpec
 from scaling.core.pattern import Pattern
 from scaling.core.record import Record
 from scaling.core.shape import derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
+from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 from tests.support.problems import PROBLEMS
 
@@ -99,7 +100,7 @@ def test_a_reference_or_a_derivative_of_another_shape_is_not_broadcast(monkeypat
 
 
 def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
-    case = workload.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
+    case = completion.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
     right = workload.build(case)
 
     def wrong(inputs):
@@ -127,20 +128,20 @@ SECOND_OF = {  # functions of one number whose Hessian, or that times the point,
 def test_a_right_hessian_passes_whatever_cancels_and_a_wrong_one_does_not(name, target, dtype, monkeypatch):
     made = Workload(SECOND_OF[name], {"x": uniform(4, low=0.5)}, wrt="x")
     monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case, *_: made))
-    case = workload.complete(
+    case = completion.complete(
         Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype)
     )
     built = workload.build(case)
     with jax.enable_x64(dtype == "float64"):
         program = layout.lay_out(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
+        got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
     got[3].flat[0] += 1e-2
     assert check.verdict(case, built, program.sizes, got, "cpu").reason == "wrong_answer"
 
 
 def test_a_sum_of_so_many_terms_that_no_digit_is_sure_is_skipped_and_not_called_wrong():
-    case = workload.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
+    case = completion.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
     record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", ONCE)
     assert (record.status, record.reason, record.seconds) == ("skipped", "no_digits", [])
     assert "100 terms" in record.text
@@ -155,7 +156,7 @@ REDUCED = ("rbf in three dimensions", "linear by both", "residual by both", "poi
 def jacobian(case, built):
     """The Jacobians of a case in its own dtype, and the inputs that they are by: (points, outputs, inputs), (points, inputs)."""
     rows = {name: jnp.asarray(inputs.point_rows(case, built, name, 0, case.points)) for name in built.points}
-    rest = {name: jnp.asarray(inputs.shared_inputs(case, built, name)) for name in built.shared}
+    rest = {name: jnp.asarray(inputs.shared_input(case, built, name)) for name in built.shared}
 
     def of_one(one):
         named = {**one, **rest}
@@ -183,7 +184,7 @@ def made_of(how, J, x):
 
 def problem(name, **fields):
     """A completed case, its workload and its shape, with the result's way left at the plain one."""
-    case = workload.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
+    case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
     built = workload.build(case)
     return case, built, derivative_shape(case, built)
 
@@ -280,7 +281,7 @@ def test_a_finite_step_is_allowed_its_own_error_and_no_more(how):
     case, built, sizes = problem("linear by W" if how == "points" else "rbf in three dimensions", **fields)
     with jax.enable_x64(True):
         program = layout.lay_out(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
+        got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
     for known in (built, dataclasses.replace(built, reference=None)):
         found = check.verdict(case, known, sizes, got, "cpu")
         assert found.reason is None and 1e-12 < found.tolerance < 1e-4, found

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core import check, layout, run_case, workload
 from scaling.core import question as questions
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import float64
+from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 
 pytestmark = pytest.mark.thin(20, "contract")
@@ -33,13 +34,13 @@ def examine(monkeypatch):
 
     def examined(made, **fields):
         offer(made, monkeypatch)
-        case = workload.complete(
+        case = completion.complete(
             Case("mine", **{"api": "jit", "points": 3, "wrt": made.wrt or None} | fields)
         )
         built = workload.build(case)
         with jax.enable_x64(case.dtype == "float64"):
             program = layout.lay_out(case, built, jax.devices()[: case.devices])
-            got = program.collect(program.function(*inputs.place_inputs(case, built, program))).copy()
+            got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
         return case, built, program.sizes, got
 
     return examined
@@ -48,7 +49,7 @@ def examine(monkeypatch):
 def record_of(made, monkeypatch, **fields):
     """Return the record of a whole attempt at a workload."""
     offer(made, monkeypatch)
-    case = workload.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
+    case = completion.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
     return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 

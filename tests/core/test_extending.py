@@ -15,10 +15,11 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling.core import case as cases
-from scaling.core import modes, reductions, run_case, workload
+from scaling.core import modes, reductions, run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
+from scaling.study import completion
 from tests.support.paths import TOP
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -53,7 +54,7 @@ def add(module, table, block, monkeypatch):
 def test_a_mode_is_one_value(layout, monkeypatch):
     name = add(modes, "MODES", 0, monkeypatch)
     right = dataclasses.replace(modes.MODES[name], linear_map=modes.jacfwd)
-    case = workload.complete(
+    case = completion.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
     record = run(
@@ -73,7 +74,7 @@ def test_a_reduction_is_one_value(mode, layout, monkeypatch):
     if mode == "analytic" and layout.get("split") in ("seeds", "both"):
         layout = layout | {"split": "points", "mesh": None}
     name = add(reductions, "REDUCTIONS", 1, monkeypatch)
-    case = workload.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
+    case = completion.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-12
@@ -93,7 +94,7 @@ def test_a_field_of_a_case_is_one_line_and_changes_no_key(monkeypatch):
     assert source.count(line) == 1
     longer = types.ModuleType("longer")
     monkeypatch.setitem(sys.modules, "longer", longer)  # where a dataclass looks for its own names
-    exec(source.replace(line, f"    turns: int = _of_method(1)\n{line}"), vars(longer))
+    exec(source.replace(line, f"    turns: int = _field('method', 1)\n{line}"), vars(longer))
     plain, one, two = Case("rbf"), longer.Case("rbf"), longer.Case("rbf", turns=2)
     assert one.key == plain.key != two.key
     assert longer.from_dict(longer.to_dict(two)) == two and longer.from_dict(cases.to_dict(plain)) == one

@@ -23,7 +23,7 @@ from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import host_offload
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 pytestmark = pytest.mark.thin(30, "contract")
 
@@ -65,8 +65,8 @@ AT_ONCE = ("linear at once", "poisson at once")
 
 def run(fields: dict) -> Record:
     """The record of a case, measured once."""
-    case = workload.complete(Case(**{"dtype": "float64"} | fields))
-    case = shape.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+    case = completion.complete(Case(**{"dtype": "float64"} | fields))
+    case = completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
     return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
@@ -122,7 +122,7 @@ def test_a_gradient_over_data_is_the_same_on_explicit_and_automatic_axes(axis_ty
 def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(problem, mesh):
     fields = PROBLEMS[problem] | {"split": "both", "mesh": mesh, "devices": 8}
     if problem in AT_ONCE and mesh != "1x8":
-        case = workload.complete(Case(**fields))
+        case = completion.complete(Case(**fields))
         assert (
             applicability.why_inapplicable(
                 case, workload.build(case), shape.derivative_shape(case, workload.build(case))
@@ -149,7 +149,7 @@ def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(probl
 )
 def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
     fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
-    case = workload.complete(Case(**fields))
+    case = completion.complete(Case(**fields))
     if applicability.why_inapplicable(
         case, workload.build(case), shape.derivative_shape(case, workload.build(case))
     ):
@@ -168,7 +168,7 @@ def test_what_cannot_be_reduced_says_why():
         ("residual by both", "mixed", "gram"),
         ("poisson at once", "jacrev", "norm"),
     ):
-        case = workload.complete(Case(**PROBLEMS[problem] | {"mode": mode, "reduce": reduce, "api": "jit"}))
+        case = completion.complete(Case(**PROBLEMS[problem] | {"mode": mode, "reduce": reduce, "api": "jit"}))
         reason, words[problem] = applicability.why_inapplicable(
             case, workload.build(case), shape.derivative_shape(case, workload.build(case))
         )
@@ -198,7 +198,7 @@ def test_a_jacobian_of_the_host_is_that_of_the_devices(mode, chunk, api, split, 
 
 def test_a_jacobian_of_the_host_is_computed_whole_each_time():
     """The second call must not rely on what the first has left."""
-    case = workload.complete(
+    case = completion.complete(
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
     built = workload.build(case)
@@ -223,7 +223,7 @@ def test_what_reverse_mode_keeps_does_not_change_its_result(problem, mode, remat
 
 def test_a_policy_has_no_meaning_forward_and_is_the_same_case():
     fields = PROBLEMS["residual by both"] | {"mode": "jacfwd", "api": "jit"}
-    assert workload.complete(Case(**fields | {"remat": "dots_saveable"})) == workload.complete(Case(**fields))
+    assert completion.complete(Case(**fields | {"remat": "dots_saveable"})) == completion.complete(Case(**fields))
 
 
 @pytest.mark.parametrize("forward", [None, "m", "d"])
@@ -239,7 +239,7 @@ def test_some_inputs_forward_and_the_others_in_reverse_are_one_jacobian(forward,
 @pytest.mark.parametrize("forward", ["x", "m+d", "m+m", ""])
 def test_inputs_that_cannot_be_taken_forward_are_refused(forward):
     with pytest.raises(Refusal, match="forward"):
-        case = workload.complete(Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward}))
+        case = completion.complete(Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward}))
         shape.derivative_shape(case, workload.build(case))
 
 
@@ -348,7 +348,7 @@ def test_what_fits_at_once_is_not_cut():
 
 
 def test_blocks_that_are_known_are_tried_first():
-    case = workload.complete(
+    case = completion.complete(
         Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6})
     )
     known = {"block": 3, "chunk": None, "storage": "device"}
@@ -360,7 +360,7 @@ def test_blocks_that_are_known_are_tried_first():
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
     monkeypatch.setattr(
-        run_case.compile_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed")
+        layout, "place_inputs", lambda *_: pytest.fail("something was placed")
     )
     process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-6)
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
@@ -371,14 +371,15 @@ def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_pl
 
 _ALONE = """
 import resource
-from scaling.core import run_case, workload
+from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
+from scaling.study import completion
 import jax
 
 fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
-case = workload.complete(Case("rbf", **fields))
+case = completion.complete(Case("rbf", **fields))
 group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
 record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record()  # run once and checked
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
@@ -403,13 +404,13 @@ def test_thirty_two_gigabytes_of_rows_are_added_up_and_checked_within_the_limit(
 
 
 def test_points_and_seeds_still_have_to_share_out_and_say_what_fills_them_up():
-    case = workload.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
+    case = completion.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
     reason, words = applicability.why_inapplicable(
         case, workload.build(case), shape.derivative_shape(case, workload.build(case))
     )
     assert reason == "indivisible" and "mesh=1x4" in words
     with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
-        workload.complete(dataclasses.replace(case, split="both", mesh="3x1"))
+        completion.complete(dataclasses.replace(case, split="both", mesh="3x1"))
 
 
 @pytest.mark.parametrize(
@@ -492,7 +493,7 @@ def test_a_colouring_that_lacks_an_entry_is_a_wrong_answer(batch, monkeypatch):
     ],
 )
 def test_what_cannot_be_coloured_says_why(fields):
-    case = workload.complete(Case(**fields | {"seeds": "colored", "points": 4}))
+    case = completion.complete(Case(**fields | {"seeds": "colored", "points": 4}))
     reason, words = applicability.why_inapplicable(
         case, workload.build(case), shape.derivative_shape(case, workload.build(case))
     )
@@ -511,7 +512,7 @@ def test_a_result_on_the_host_is_sized_as_the_array_that_holds_it(dtype, reduce,
         "storage": "host",
         "block": 2,
     }
-    case = workload.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
+    case = completion.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
     one = compile_case.compile_case(

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import compile_case, input_sampling, run_case, shape, workload
+from scaling.core import compile_case, inputs, run_case, shape, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.core.store import load
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
-from scaling.study import applicability
+from scaling.study import applicability, completion
 from tests.support.small_plan import plans, write
 
 pytestmark = pytest.mark.thin(50, "contract")
@@ -129,9 +129,9 @@ def twins(define):
 
 
 def completed(**fields):
-    case = workload.complete(Case(**{"dtype": "float64", "points": 4} | fields))
+    case = completion.complete(Case(**{"dtype": "float64", "points": 4} | fields))
     built = workload.build(case)
-    return shape.without_trivial_blocks(case, shape.derivative_shape(case, built)), built
+    return completion.without_trivial_blocks(case, shape.derivative_shape(case, built)), built
 
 
 def why_not(**fields):
@@ -471,8 +471,8 @@ def test_a_shape_is_given_as_sizes_or_as_one_tuple():
     for of in (normal, uniform):
         assert of((4, 3)).shape == of([4, 3]).shape == of(4, np.int64(3)).shape == (4, 3)
         assert of(()).shape == of().shape == () and of(0).shape == (0,)
-        rows = input_sampling.draw_block(of((4, 3)), 0, "x", 2, 7)
-        np.testing.assert_array_equal(rows, input_sampling.draw_block(of(4, 3), 0, "x", 2, 7))
+        rows = inputs.draw_block(of((4, 3)), 0, "x", 2, 7)
+        np.testing.assert_array_equal(rows, inputs.draw_block(of(4, 3), 0, "x", 2, 7))
 
 
 SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zeros(2),), (3, 4.0)]
@@ -529,7 +529,7 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS)
 def test_a_file_in_the_place_of_an_import_path_is_answered_with_the_import_path(path):
     with pytest.raises(Refusal, match=f"workload {re.escape(repr(path))} is a file.*{PATHS[path]}"):
-        workload.module(path)
+        completion.find_module(path)
 
 
 ARM = """\
@@ -618,7 +618,7 @@ def huge(define):
 def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anything_is_allocated(
     huge, name, monkeypatch
 ):
-    monkeypatch.setattr(run_case.inputs, "place_inputs", lambda *_: pytest.fail("something was placed"))
+    monkeypatch.setattr(run_case.layout, "place_inputs", lambda *_: pytest.fail("something was placed"))
     monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-6)
     fields = {"workload": "huge", "dtype": "float32"} | HUGE[name]
     fields = {"api": "jit"} | fields
@@ -632,18 +632,13 @@ def test_what_is_beyond_memory_or_counting_is_too_large_with_figures_before_anyt
     assert "OverflowError" not in made.text
 
 
-def test_steps_are_the_same_whether_listed_or_counted():
+def test_steps_of_equal_length_take_every_point_with_every_seed():
     for points, block, seeds, chunk in itertools.product((1, 5, 6), (1, 2, 5), (1, 4, 7), (1, 3, 4)):
         block, chunk = min(block, points), min(chunk, seeds)
-        steps = host_offload.OffloadSteps(
-            host_offload.BlockStarts(points, block), host_offload.BlockStarts(seeds, chunk)
-        )
-        listed = [
-            (max(0, min(p, points - block)), max(0, min(s, seeds - chunk)))
-            for p in range(0, points, block)
-            for s in range(0, seeds, chunk)
-        ]
-        assert list(map(tuple, steps)) == listed and len(steps) == len(listed)
+        steps = list(host_offload.iterate_steps(points, block, seeds, chunk))
+        taken = {(p + i, s + j) for p, s in steps for i in range(block) for j in range(chunk)}
+        assert taken == set(itertools.product(range(points), range(seeds)))
+        assert steps == sorted(set(steps)) and len(steps) == -(-points // block) * -(-seeds // chunk)
 
 
 VECTOR = """\

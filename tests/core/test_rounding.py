@@ -8,6 +8,7 @@ from scaling.core import check, inputs, layout, workload
 from scaling.core.case import PRECISIONS, Case
 from scaling.core.shape import derivative_shape
 from scaling.options.reference.finite_differences import ROUNDOFF
+from scaling.study import completion
 
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}
 
@@ -26,7 +27,7 @@ def right_result(case, built):
 @pytest.mark.parametrize(("roundings", "reason"), [(0, None), (4, None), (40, "wrong_answer")])
 def test_a_result_may_be_off_by_some_roundings_a_term_and_by_no_more(dtype, roundings, reason):
     with jax.enable_x64(dtype == "float64"):
-        case = workload.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
+        case = completion.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
         built = workload.build(case)
         got = right_result(case, built)
         entry = np.unravel_index(np.abs(got).argmax(), got.shape)
@@ -39,7 +40,7 @@ def test_a_result_may_be_off_by_some_roundings_a_term_and_by_no_more(dtype, roun
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_product_of_matrices_has_the_precision_of_its_case(precision, mode):
     """The program shows it; on a CPU no result would."""
-    case = workload.complete(Case(**LINEAR, precision=precision, mode=mode))
+    case = completion.complete(Case(**LINEAR, precision=precision, mode=mode))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
     lowered = program.function.lower(*program.arguments.values()).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line]

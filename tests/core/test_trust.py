@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.core import check, inputs, layout, process_cache, run_case, workload
+from scaling.core import check, layout, process_cache, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import host_monitor
+from scaling.study import completion
 
 pytestmark = pytest.mark.thin(2, "contract")
 
@@ -37,7 +38,7 @@ def run(case, sampling=FEW):
 
 
 def case_of(name, **more):
-    return workload.complete(Case(**PROBLEMS[name] | {"api": "jit"} | more))
+    return completion.complete(Case(**PROBLEMS[name] | {"api": "jit"} | more))
 
 
 def with_function(monkeypatch, change):
@@ -55,7 +56,7 @@ def run_once(case):
     """What a case's program gives."""
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
-    return program.function(*inputs.place_inputs(case, built, program))
+    return program.function(*layout.place_inputs(case, built, program))
 
 
 class Pending:
@@ -111,7 +112,7 @@ def test_a_program_into_which_the_inputs_are_folded_is_a_wrong_answer(monkeypatc
     """It answers for the inputs that it was compiled with: so each case is checked on inputs that only come when it is called."""
     case, other = case_of(name), case_of(name, data_seed=1)
     built = workload.build(other)
-    folded = inputs.place_inputs(other, built, layout.lay_out(other, built, jax.devices()[:1]))
+    folded = layout.place_inputs(other, built, layout.lay_out(other, built, jax.devices()[:1]))
     assert run(case).status == "ok"
     with_function(monkeypatch, lambda function, _: lambda *given: function(*folded))
     record = run(case)
@@ -173,8 +174,8 @@ def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_befor
 ):
     from scaling.core import memory
 
-    monkeypatch.setattr(memory, "available", lambda: 100)
-    monkeypatch.setattr(inputs, "place_inputs", lambda *_: 1 / 0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
+    monkeypatch.setattr(layout, "place_inputs", lambda *_: 1 / 0)
     process_cache.clear()
     process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
     record = run(case_of("poisson"))

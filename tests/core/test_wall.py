@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from scaling.core.case import Case, non_default_fields
+from scaling.study import completion
 from tests.support.paths import PACKAGE
 
 CORE = sorted((PACKAGE / "core").glob("*.py"))
@@ -15,12 +17,12 @@ ALLOWED = {"jax", "numpy", *sys.stdlib_module_names}
 RUN = """
 import json, sys
 import jax
-from scaling.core import run_case, workload
+from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 sampling = Sampling(least=1, most=1, warm_up=0.0)
-case = workload.complete(Case(**json.loads(sys.argv[1])))
+case = Case(**json.loads(sys.argv[1]))
 record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", sampling)
 assert record.status == "ok", record.text
 print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
@@ -30,8 +32,9 @@ MEASURED = {"scaling.options.host_monitor", "scaling.options.program.program_sta
 
 def loaded_by(**fields):
     """Return the modules of options and peers that a case loads in a process of its own, without those of every case."""
+    case = non_default_fields(completion.complete(Case(**fields)))
     done = subprocess.run(
-        [sys.executable, "-c", RUN, json.dumps(fields)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", RUN, json.dumps(case)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     others = {

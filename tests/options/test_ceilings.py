@@ -16,7 +16,7 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.options import machine_peaks
-from scaling.study import applicability
+from scaling.study import applicability, completion
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
@@ -91,7 +91,7 @@ def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_m
 ):
     some = cases(platform, devices=devices)
     for case in some:
-        assert workload.complete(case) == case, "nothing is left to the workload"
+        assert completion.complete(case) == case, "nothing is left to the workload"
         built = workload.build(case)
         assert (
             case.points % devices == 0
@@ -165,6 +165,6 @@ def test_a_ceiling_that_does_less_is_a_wrong_answer(target, monkeypatch):
 
 
 def test_a_ceiling_of_any_sizes_can_be_asked_for_by_name():
-    asked = workload.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
+    asked = completion.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
     assert (asked.mode, dict(asked.sizes), run(asked).status) == ("value", {"k": 6, "terms": 1}, "ok")
     assert isinstance(GridCell(asked).case, Case)

@@ -20,7 +20,7 @@ from scaling.core.case import Case
 from scaling.options.program import hlo_cost, jaxpr_flops
 from scaling.options.program.jaxpr_flops import OperationCounts
 from scaling.options.reference import rounding
-from scaling.study import matrix_products
+from scaling.study import completion, matrix_products
 
 pytestmark = pytest.mark.thin(3, "contract")
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_counted_is_unknown_and_not_a_part_of_it(function):
 
 
 def program(**fields) -> layout.Program:
-    case = workload.complete(Case(**{"api": "jit"} | fields))
+    case = completion.complete(Case(**{"api": "jit"} | fields))
     return layout.lay_out(case, workload.build(case), jax.devices()[: case.devices])
 
 

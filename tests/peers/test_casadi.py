@@ -18,7 +18,7 @@ from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import casadi as peer
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 pytestmark = pytest.mark.peer
 
@@ -51,7 +51,7 @@ TWICE = {
 
 
 def completed(**fields):
-    return workload.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
+    return completion.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
 
 
 def refusal(case):

@@ -24,7 +24,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import interface, julia
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 pytestmark = pytest.mark.thin(8, "peer")
 
@@ -178,7 +178,7 @@ def instantiate(depot, leave_out=(), name="Manifest.toml", version="1.2.3"):
 
 
 def completed(**fields):
-    return workload.complete(Case(**{"engine": "julia/ForwardDiff", "dtype": "float64"} | fields))
+    return completion.complete(Case(**{"engine": "julia/ForwardDiff", "dtype": "float64"} | fields))
 
 
 def refusal(case):

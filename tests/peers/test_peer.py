@@ -8,6 +8,7 @@ from scaling.core import environment
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.store import latest, load
 from scaling.peers import interface
+from scaling.study import completion
 
 pytestmark = pytest.mark.process
 
@@ -148,13 +149,12 @@ def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_
 
 
 def test_what_nothing_is_said_of_is_written_alike_in_jax_and_in_the_formulas():
-    from scaling.core import workload
     from scaling.peers import formulas
     from scaling.workloads import rbf
 
     for variant, names in rbf.FORMULATIONS.items():
         said, unsaid = (Case("rbf", variant=variant, formulation=name) for name in (names[0], None))
-        assert workload.complete(said) == workload.complete(unsaid)
+        assert completion.complete(said) == completion.complete(unsaid)
         assert formulas.function(said, None).func is formulas.function(unsaid, None).func
 
 

@@ -20,7 +20,7 @@ from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import _seeds, enzyme, interface
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 pytestmark = pytest.mark.peer
 
@@ -72,7 +72,7 @@ def offered(engine, problem, modes):
     pytest.importorskip(NEEDS[engine], reason="scripts/peers installs it")
     found, turn = {}, itertools.cycle(DTYPES[engine])
     for mode, batch in itertools.product(modes, BATCHES):
-        case = workload.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
+        case = completion.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
         if refusal(case) is None and case not in found:
             found[case] = dataclasses.replace(case, dtype=next(turn))
     return list(found.values())
@@ -98,7 +98,7 @@ def is_right(record):
 
 def why_not(**fields):
     """Why an engine does not offer a case, in words."""
-    case = workload.complete(Case(**fields))
+    case = completion.complete(Case(**fields))
     built = workload.build(case)
     return interface.module(case.engine).unfit(case, built, shape.derivative_shape(case, built))
 
@@ -127,7 +127,7 @@ def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     is_right(
         run(
-            workload.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))
+            completion.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))
         )
     )
 
@@ -137,8 +137,8 @@ def test_enzyme_says_that_it_cannot_sort_instead_of_ending_the_process(tmp_path,
     text += "def workload(case):\n    return Workload(lambda x: jnp.sort(x), points={'x': normal(4)})\n"
     (tmp_path / "sorting.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert run(workload.complete(Case(workload="sorting", mode="value", engine="enzyme"))).status == "ok"
-    record = run(workload.complete(Case(workload="sorting", mode="jacrev", engine="enzyme")))
+    assert run(completion.complete(Case(workload="sorting", mode="value", engine="enzyme"))).status == "ok"
+    record = run(completion.complete(Case(workload="sorting", mode="jacrev", engine="enzyme")))
     assert record.reason == "error" and "sort ends the process" in record.text
 
 
@@ -152,7 +152,7 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(engine, mode, name, 
     monkeypatch.setattr(_seeds, "seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
     monkeypatch.setattr(enzyme, "_seed", lambda *words: 1.001 * seed(*words))
     record = run(
-        workload.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"}))
+        completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"}))
     )
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
@@ -201,13 +201,13 @@ def test_seeds_in_chunks_are_not_offered(engine, mode):
 
 @pytest.mark.parametrize("engine", NEEDS)
 def test_more_than_one_core_is_not_offered(engine):
-    case = workload.complete(Case(**RBF, engine=engine, mode="value", devices=7))
+    case = completion.complete(Case(**RBF, engine=engine, mode="value", devices=7))
     assert refusal(case) == ("not_offered", f"{engine} uses one core")
 
 
 @pytest.mark.parametrize("engine", NEEDS)
 def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(engine, monkeypatch):
-    monkeypatch.setattr(_seeds, "available", lambda: 10**9)
+    monkeypatch.setattr(_seeds, "available_bytes", lambda: 10**9)
     much = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
     words = why_not(workload="residual", wrt="d", points=300_000, **much)
     assert words == "needs about 1.26 GB, has 1 GB"

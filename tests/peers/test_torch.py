@@ -20,7 +20,7 @@ from scaling.core.record import Record
 from scaling.core.sampling import Sampling
 from scaling.peers import formulas
 from scaling.peers import torch as peer
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 pytestmark = pytest.mark.peer
 
@@ -65,7 +65,7 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
     found = {}
     for name, mode, batch, dtype, chunk in itertools.product(problems, modes, BATCHES, dtypes, chunks):
         rest = {"mode": mode, "batch": batch, "dtype": dtype, "chunk": chunk, "engine": "torch", "jit": False}
-        case = workload.complete(Case(**problems[name] | rest | fields))
+        case = completion.complete(Case(**problems[name] | rest | fields))
         if refusal(case) is None:
             found.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
     return [pytest.param(case, id=name) for case, name in found.items()]
@@ -78,7 +78,7 @@ def refusal(case):
 
 def why_not(**fields):
     """Why torch does not offer a case, in words."""
-    case = workload.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
+    case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
     return peer.unfit(case, built, shape.derivative_shape(case, built))
 
@@ -139,7 +139,7 @@ def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
     right = formulas.function
     monkeypatch.setattr(formulas, "function", lambda *words: lambda **x: right(*words)(**x) * 1.001)
     for mode in ("jacfwd", "jacrev"):
-        record = run(workload.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
+        record = run(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
         assert (record.status, record.reason) == ("failed", "wrong_answer")
         assert not record.seconds
 
@@ -147,7 +147,7 @@ def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
 def test_it_uses_as_many_threads_as_jax_has_devices():
     import torch
 
-    case = workload.complete(Case(**RBF | {"engine": "torch", "jit": False}))
+    case = completion.complete(Case(**RBF | {"engine": "torch", "jit": False}))
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
     for threads in (2, 1):
@@ -183,7 +183,7 @@ def test_compiling_without_a_compiler_is_not_offered(monkeypatch, tmp_path):
 
 
 def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(monkeypatch):
-    monkeypatch.setattr(peer, "available", lambda: 10**9)
+    monkeypatch.setattr(peer, "available_bytes", lambda: 10**9)
     much = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
     assert why_not(**much).startswith("needs about 8") and "has 1 GB" in why_not(**much)
     assert why_not(**much, chunk=8) is None

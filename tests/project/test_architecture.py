@@ -72,12 +72,12 @@ def test_what_reads_records_and_submits_jobs_loads_no_jax():
 
 
 def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
-    from scaling.core import workload
     from scaling.core.case import Case, non_default_fields
     from scaling.core.sampling import Sampling
+    from scaling.study import completion
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    case = workload.complete(Case("linear", points=6, api="jit"))
+    case = completion.complete(Case("linear", points=6, api="jit"))
     job = {"results": str(tmp_path), "platform": "cpu", "device_kind": None, "x64": False, "bind": False, "cores": None,
            "owner": "o", "oversubscribe": True, "asked": None, "order_seed": 0, "sampling": vars(Sampling()), "beside": {},
            "shape": {"devices": 1, "nodes": 1, "processes": 1}, "rank": 0, "parent": os.getpid()}  # fmt: skip

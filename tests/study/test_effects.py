@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from scaling.core import unused_fields, workload
 from scaling.core.case import Case, Refusal
+from scaling.study import completion
 from scaling.study.grid import expand_study, refuse_unused
 
 LINEAR = {"workload": "linear", "points": 6}
@@ -17,7 +17,7 @@ LINEAR = {"workload": "linear", "points": 6}
 def asked(study, **overrides):
     """Expand a study and refuse what has no effect in it, as the examination of a study does."""
     cells = expand_study(LINEAR | study, overrides)
-    refuse_unused(cells, [workload.unused(cell.case) for cell in cells])
+    refuse_unused(cells, [completion.unused_fields(cell.case) for cell in cells])
     return cells
 
 
@@ -78,10 +78,10 @@ def test_every_field_that_completing_drops_has_a_reason():
                 "linear", mode=mode, api=api, split=split, points=6, chunk=3, block=2, storage="host", remat="dots_saveable",
                 batch="whole", seeds="colored", forward="W", mesh="1x1", overlap=True, reduce="gram",
             )  # fmt: skip
-            completed, unused = workload.complete(stated), workload.unused(stated)
+            completed, unused = completion.complete(stated), completion.unused_fields(stated)
             dropped = {
                 name
-                for name in unused_fields.unused_fields(stated)
+                for name in completion.unused_in_layout(stated)
                 if getattr(stated, name) != getattr(completed, name)
             } - {"wrt"}
             assert dropped <= set(unused), (mode, api, split)
@@ -115,7 +115,7 @@ def test_a_module_of_ones_own_is_never_replaced_by_the_built_in_one_of_the_same_
 ):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
-    ask = "from scaling.core import workload; from scaling.core.case import Case; print(workload.complete(Case('linear')).key)"
+    ask = "from scaling.study import completion; from scaling.core.case import Case; print(completion.complete(Case('linear')).key)"
     done = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -132,4 +132,4 @@ def test_the_examination_of_a_study_names_what_has_no_effect():
 
     with pytest.raises(Refusal, match="chunk=4 has no effect with mode=analytic"):
         preflight.examine_cells(expand_study(LINEAR | {"mode": "analytic", "chunk": 4}, {}))
-    assert json.dumps(workload.unused(Case("linear", mode="analytic", chunk=4)))
+    assert json.dumps(completion.unused_fields(Case("linear", mode="analytic", chunk=4)))

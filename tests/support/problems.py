@@ -5,7 +5,7 @@ import itertools
 from scaling.core import shape, workload
 from scaling.core.case import APIS, BATCHES, SECOND, Case
 from scaling.core.modes import HESSIAN, MODES
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
@@ -64,7 +64,7 @@ def twice(problem: str) -> bool:
 def case_of(row: tuple) -> Case:
     """The completed case of one row of the product."""
     fields = dict(zip(AXES, row, strict=True))
-    return workload.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
+    return completion.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
 
 
 def runs(row: tuple) -> bool:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import scaling
-from scaling.core import workload
 from scaling.core.case import FIELDS, Case, non_default_fields
 from scaling.core.record import Record
-from scaling.study import grid
+from scaling.study import completion, grid
 from tests.support import made_up, planned
 
 CONF = Path(scaling.__file__).parents[1] / "conf"
@@ -44,7 +43,7 @@ def cases_of(name: str) -> list[Case]:
         field: config[field] for field in FIELDS if field in config and field != "sizes"
     } | OVERRIDES.get(name, {})
     cells = grid.expand_study(OmegaConf.to_container(config.study, resolve=True), shared)
-    return list(dict.fromkeys(workload.complete(cell.scaled(workload.complete(cell.case))) for cell in cells))
+    return list(dict.fromkeys(completion.complete(cell.scaled(completion.complete(cell.case))) for cell in cells))
 
 
 def shape_of(case: Case) -> tuple[frozenset[str], frozenset[str]]:

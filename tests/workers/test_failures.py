@@ -9,6 +9,7 @@ import pytest
 from scaling.core import layout, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
+from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 
 LINEAR = {"workload": "linear", "points": 6, "sizes": {"p": 3, "o": 2}}
@@ -43,7 +44,7 @@ def test_a_program_that_communicates_where_nothing_is_to_be_sent_has_failed(spli
 
         return dataclasses.replace(made, function=jax.jit(function))
 
-    case = workload.complete(Case(**LINEAR, split=split, devices=2))
+    case = completion.complete(Case(**LINEAR, split=split, devices=2))
     for program, outcome in ((plain, ("ok", None)), (with_a_sum, ("failed", "collective"))):
         monkeypatch.setattr(layout, "lay_out", program)
         record = run(case)

@@ -20,15 +20,15 @@ HEAD = """
 import ctypes
 import time
 
-import scaling.core.input_sampling
+import scaling.core.inputs
 
 SIZES = {"k": 3}
 VARIANTS = (
     "plain", "crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "loud", "parent", "slow", "unreferenced",
     "wrong_unreferenced", "hungry", "aborting",
 )
-X = scaling.core.input_sampling.uniform(3, low=0.5)
-SEEN = np.sort(scaling.core.input_sampling.draw_block(X, 0, "x", 0, 6)[:, 0])
+X = scaling.core.inputs.uniform(3, low=0.5)
+SEEN = np.sort(scaling.core.inputs.draw_block(X, 0, "x", 0, 6)[:, 0])
 
 
 def smooth(x):
@@ -248,7 +248,7 @@ def test_a_child_that_a_workload_leaves_behind_is_not_waited_for(mine, scaling_c
 def test_the_point_that_is_wrong_is_named(mine, scaling_command, tmp_path):
     import numpy as np
 
-    from scaling.core.input_sampling import draw_block, uniform
+    from scaling.core.inputs import draw_block, uniform
 
     assert scaling_command(mine("wrong_once")).returncode == 1
     worst = int(np.argmax(draw_block(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))

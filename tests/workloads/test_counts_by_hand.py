@@ -17,6 +17,7 @@ import jax
 
 from scaling.core import layout, timing
 from scaling.options.program import jaxpr_flops
+from scaling.study import completion
 
 pytestmark = pytest.mark.thin(4, "contract")
 
@@ -104,10 +105,10 @@ HAND = {  # a case, its operations, its transcendental functions, its compulsory
 
 def measured(devices=1, **fields):
     """(operations, compulsory bytes) of a device, of the program as it is traced and compiled."""
-    case = workload.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
+    case = completion.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:devices])
     stages = timing.compile_stages(program.function, list(program.arguments.values()))
-    needs = memory.needs(stages.compiled)
+    needs = memory.program_bytes(stages.compiled)
     return jaxpr_flops.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
 
 

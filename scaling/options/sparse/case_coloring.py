@@ -13,9 +13,9 @@ from scaling.core.pattern import Coloring
 from scaling.core.shape import point_structs
 from scaling.core.workload import Workload
 from scaling.options.sparse import sparsity
-from scaling.options.sparse.gather import gather_indices
+from scaling.options.sparse.gather import gather_entries, gather_indices, read_entries
 
-__all__ = ["detect_coloring", "gather_indices", "why_unavailable"]
+__all__ = ["detect_coloring", "gather_entries", "gather_indices", "read_entries", "why_unavailable"]
 
 
 def why_unavailable() -> str | None:

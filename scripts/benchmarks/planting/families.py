@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import SECOND, Case
-from scaling.core.input_sampling import InputSpec, uniform
+from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 
 SIZES = {"n": 8}

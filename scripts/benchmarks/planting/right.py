@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy import linalg, special
 
 from scaling.core.case import Case
-from scaling.core.input_sampling import InputSpec, normal, poisson, uniform
+from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.workload import Workload
 
 SIZES = {"n": 6}

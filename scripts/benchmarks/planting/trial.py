@@ -13,7 +13,7 @@ from scaling.core import check, compile_case, layout, run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.sampling import Sampling
-from scaling.study import applicability
+from scaling.study import applicability, completion
 
 HERE = {"digest": "planted", "platform": "cpu"}
 ONCE = Sampling(least=2, most=2, warm_up=0.0, turns=1)
@@ -54,7 +54,7 @@ def as_worker(case: Case) -> Iterator[None]:
 def complete(case: Case) -> Case | None:
     """Return the case with all its fields, or None where it cannot run by its nature."""
     with as_worker(case):
-        case = workload.complete(case)
+        case = completion.complete(case)
         built = workload.build(case)
         return (
             None if applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) else case
@@ -131,9 +131,8 @@ def inputs_of_another_seed(case: Case) -> contextlib.AbstractContextManager:
 
     def changed(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
         made = program(case, built, devices, *words, **named)
-        from scaling.core import inputs
 
-        stale = inputs.place_inputs(dataclasses.replace(case, data_seed=case.data_seed + 1), built, made)
+        stale = layout.place_inputs(dataclasses.replace(case, data_seed=case.data_seed + 1), built, made)
         return dataclasses.replace(made, function=jax.jit(lambda *given: made.function(*stale)))
 
     return unittest.mock.patch.object(layout, "lay_out", changed)

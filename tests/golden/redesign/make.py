@@ -68,10 +68,9 @@ _BAD = {  # name -> words; each is refused before anything starts
 
 def case_keys() -> dict[str, list[list[Any]]]:
     """Return, for every study in conf/study, the key and the non-default fields of each case, in order."""
-    from scaling.core import workload
     from scaling.core.case import FIELDS, non_default_fields
     from scaling.options import machine_peaks
-    from scaling.study import grid
+    from scaling.study import completion, grid
     from scaling.study.compose import compose
 
     found: dict[str, list[list[Any]]] = {}
@@ -81,9 +80,9 @@ def case_keys() -> dict[str, list[list[Any]]]:
         cells = grid.expand_study(config["study"], overrides, config["max_cases"])
         cells += machine_peaks.peak_cells(cells, "cpu") if machine_peaks.are_wanted(config["study"]) else []
         for cell in cells:
-            case = workload.complete(cell.case)
+            case = completion.complete(cell.case)
             if (scaled := cell.scaled(case)) != case:
-                case = workload.complete(scaled)
+                case = completion.complete(scaled)
             found.setdefault(name, []).append([case.key, non_default_fields(case)])
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):

@@ -1,0 +1,226 @@
+"""Complete a case before it runs: write out what it leaves to its workload, and drop fields without an effect.
+
+A completed case names its target, variant, sizes and inputs, and has the default in each field that its mode,
+target or layout leaves unused. Does not know grids, or whether a case can run.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from scaling.core import workload
+from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, built_in, defaults, unknown_name
+from scaling.peers import interface as peers
+from scaling.study.grid import UnusedField
+
+if TYPE_CHECKING:
+    from scaling.core.shape import DerivativeShape
+
+_DEFINES_WORKLOAD = re.compile(
+    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
+)
+
+
+def complete(case: Case, make: workload.Make = workload.make) -> Case:
+    """Return the case with every choice that it leaves to its workload written out."""
+    case = _settle(case)
+    case = dataclasses.replace(case, **_drop_unused(case))
+    if case.engine != JAX:
+        case = dataclasses.replace(case, **peers.complete_case(case))
+    built = workload.build(case, make)
+    reduce = None if case.reduce == (built.default_reduce or "whole") else case.reduce
+    return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
+
+
+def unused_fields(case: Case) -> dict[str, UnusedField]:
+    """Return the fields of a case, as a study states it, that have no effect."""
+    settled, found = _settle(case), dict[str, UnusedField]()
+    target = f"with target={settled.target}"
+    if settled.mode != case.mode:
+        found["mode"] = UnusedField(f"{target}, which is the function itself", ("target",))
+    if case.target not in (None, settled.target):
+        found["target"] = UnusedField(f"with mode=value, which computes {settled.target}", ("mode",))
+    if settled.points != case.points and case.points not in settled.sizes.values():
+        found["points"] = UnusedField(f"{target}, which has one point", ("target",))
+    unused = unused_in_layout(settled)
+    kept = defaults(unused) | _drop_unused(settled)
+    found |= {name: why for name, why in unused.items() if getattr(settled, name) != kept[name]}
+    if not case.jit:  # both stay a part of the key of the case
+        because = UnusedField("with jit=false, which compiles nothing", ("jit",))
+        found |= {name: because for name in ("cache", "memory_limit") if getattr(case, name) is not None}
+    if case.formulation is not None and settled.formulation is None and "formulation" in unused:
+        found["formulation"] = unused["formulation"]
+    if case.engine != JAX:
+        because = UnusedField(f"with engine={case.engine}, which is called in its own way", ("engine",))
+        fixed = peers.complete_case(settled) | {"cache": None}
+        found |= {name: because for name, value in fixed.items() if getattr(settled, name) != value}
+    return found
+
+
+def _settle(case: Case) -> Case:
+    """Return a case with its target, mode, variant, formulation, sizes and points; refuse unknown names."""
+    module = find_module(case.workload)
+    mode, target = _settle_target(case, module)
+    variant = _choose(case, "variant", tuple(getattr(module, "VARIANTS", ())))
+    written = getattr(module, "FORMULATIONS", ())
+    written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
+    formulation = _choose(case, "formulation", written, peers.formulations(case))
+    dtypes = tuple(getattr(module, "DTYPES", DTYPES))
+    if case.dtype not in dtypes:
+        raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
+    sizes = dict(getattr(module, "SIZES", {}))
+    for name in case.sizes:
+        if name not in sizes:
+            raise unknown_name(f"size of {case.workload}", name, sizes or ["none"])
+    settled = dataclasses.replace(
+        case,
+        target=target,
+        mode=mode,
+        variant=variant,
+        formulation=None if formulation in written[:1] else formulation,  # the first one is the default
+        sizes={k: case.points if v == "points" else v for k, v in sizes.items()} | dict(case.sizes),
+        points=1 if target in getattr(module, "SINGLE", ()) else case.points,
+    )
+    return dataclasses.replace(settled, formulation=None) if settled.ad_mode.by_workload else settled
+
+
+def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
+    """Return the mode and the target of a case: the function itself has one mode, and that mode no other target."""
+    value = getattr(module, "VALUE", "value")
+    values = (value,) if isinstance(value, str) else tuple(value)
+    targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
+    mode = case.ad_mode
+    target = case.target or (values[0] if mode.is_value else SECOND[0] if mode.order == 2 else targets[0])
+    known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
+    if target not in known:
+        raise unknown_name(f"target of {case.workload}", target, known)
+    if target in values:
+        return "value", target
+    return (mode.name, values[0]) if mode.is_value else (mode.name, target)
+
+
+def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+    """Return the choice of a case from the names of its workload, by default the first. others: names of a peer."""
+    value = getattr(case, field) or (names[0] if names else None)
+    if value is not None and value not in names + others:
+        raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
+    return value
+
+
+def _drop_unused(case: Case) -> dict[str, Any]:
+    """Return the new values of the fields that have no effect in a case, or that its layout decides."""
+    if case.split == "both" and case.api != "jit":
+        _require_mesh(case)
+    changed = defaults(set(unused_in_layout(case)) - {"wrt"})
+    if case.split == "data":
+        changed["reduce"] = "points"
+        if case.api == "jit":  # one device has all points
+            changed["split"] = "points"
+    if case.storage == "device" and case.chunk != AUTO:
+        changed["storage"] = None
+    return changed
+
+
+def _require_mesh(case: Case) -> None:
+    """Refuse a mesh that does not have as many devices as the case."""
+    known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
+    if case.mesh not in known:
+        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
+        choices = f"choose from {', '.join(known)}, or mesh=all for each of them"
+        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
+
+
+def unused_in_layout(case: Case) -> dict[str, UnusedField]:
+    """Return the fields that the layout and the settled target and mode of a case leave unused."""
+    unused: dict[str, UnusedField] = {}
+    for name, holds, words, because in _rules(case):
+        if holds:
+            unused.setdefault(name, UnusedField(words, because))
+    return unused
+
+
+def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
+    """Return (field, whether it is unused, words, because of these fields); the first that holds counts."""
+    mode, plain = case.ad_mode, case.api == "jit"
+    whole, by_hand = not mode.has_seeds, mode.by_workload
+    with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
+    adds_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
+    all_points = case.batch == "whole" and not by_hand and not adds_points
+    value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
+    one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which takes one seed"
+    which = ("mode", "target")
+    return [
+        ("mesh", case.split != "both", "without split=both", ("split",)),
+        ("mesh", plain, "with api=jit, which runs on one device", ("api",)),
+        ("split", plain and case.split != "data", "with api=jit, which runs on one device", ("api",)),
+        ("reduce", case.split == "data", "with split=data, which adds up the points", ("split",)),
+        ("reduce", case.target in SECOND, f"with target={case.target}", ("target", "mode")),
+        ("reduce", value_only, "with mode=value, which has no Jacobian", which),
+        ("batch", by_hand, with_mode, ("mode",)),
+        ("chunk", whole, f"{with_mode}, which has no seeds", which),
+        ("chunk", seedless and case.chunk != AUTO, one_seed, which),
+        ("block", whole, with_mode, which),
+        ("block", case.chunk == AUTO, "with chunk=auto, which chooses the blocks", ("chunk",)),
+        ("block", all_points, "with batch=whole, which takes all points at once", ("batch",)),
+        ("seeds", mode.is_value, "with mode=value, which has no seeds", which),
+        ("storage", whole, with_mode, which),
+        ("remat", not mode.uses_reverse, f"{with_mode}, which has no reverse mode", ("mode",)),
+        ("forward", not mode.parts, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
+        ("forward", case.seeds != "identity", f"with seeds={case.seeds}", ("seeds",)),
+        ("overlap", case.split != "data", "without split=data", ("split",)),
+        ("overlap", alone, "on one device; it takes devices=2 or more", ("devices", "api")),
+        ("overlap", whole, with_mode, ("mode",)),
+        ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
+        ("wrt", mode.is_value, "with mode=value, which has no derivative", which),
+    ]
+
+
+def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
+    """Return the case without a `chunk` or `block` that takes all that a device has, which is the same program."""
+    from scaling.core.shape import ceil_div
+
+    a, b = case.axes
+    seeds = max((ceil_div(part.seeds, b) for part in sizes.parts), default=None)
+    if isinstance(case.chunk, int) and seeds is not None and case.chunk >= seeds:
+        case = dataclasses.replace(case, chunk=None)
+    if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
+        case = dataclasses.replace(case, block=None)
+    return case
+
+
+def find_module(name: str) -> ModuleType:
+    """Return the module of a workload; refuse the path of a file, and a built-in name that a user's file has too."""
+    if name.endswith(".py") or "/" in name or "\\" in name:
+        raise Refusal(
+            f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
+        )
+    if name in built_in("workloads"):
+        _refuse_shadowed(name)
+    return workload.module(name)
+
+
+def _import_path(name: str) -> str:
+    """Return what to write instead of the path of a file."""
+    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    stem = file.removesuffix(".py") or "NAME"
+    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
+        return f"write workload={'.'.join([*folders, stem])}"
+    folder = name[: name.rindex(file)].rstrip("/") or "/"
+    return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
+
+
+def _refuse_shadowed(name: str) -> None:
+    """Refuse the name of a built-in workload where a user's file on the path defines a workload of this name."""
+    folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
+    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
+            theirs = file.is_file() and file.resolve().parent != folder_of_package
+            if theirs and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
+                raise Refusal(
+                    f"workload={name} is built in, and {file} has the same name: "
+                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
+                )
