@@ -31,7 +31,6 @@ import numpy as np
 from scaling.core import extensions
 from scaling.core.case import JAX, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
-from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
@@ -165,9 +164,6 @@ def build(case: Case, make: Make = make) -> Workload:
     """
     of_peer = case.engine != JAX and case.formulation in extensions.load("peers").formulations(case)
     made = make(dataclasses.replace(case, formulation=None) if of_peer else case)
-    if not isinstance(made, Workload):
-        words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
-        raise Refusal(f"workload(case) of {case.workload!r} {words}")
     made = _flatten(case, made)
     if case.target in SECOND:  # whole_modes are those of the first derivative where there is no `second`
         by_hand = made.whole_modes if made.second else {}
@@ -182,9 +178,8 @@ def build(case: Case, make: Make = make) -> Workload:
 
 
 def _flatten(case: Case, made: Workload) -> Workload:
-    """Return a user's workload, checked, with flat inputs and with functions that return one array."""
+    """Return a user's workload with flat inputs and with functions that return one array."""
     name = case.workload
-    _check_fields(name, made)
     if not (_is_flat(made.points) and _is_flat(made.shared)):
         made = extensions.load("pytrees").flatten_inputs(name, made)
     if twice := set(_top_level(made.points)) & set(_top_level(made.shared)):
@@ -229,32 +224,6 @@ def _is_flat(inputs: Any) -> bool:
 def _top_level(names: Iterable[str]) -> list[str]:
     """Return the names of the user's inputs, each once, from the names of their leaves."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
-
-
-def _check_fields(name: str, made: Workload) -> None:
-    """Refuse a workload whose fields are not what they should be; its inputs are checked when flattened."""
-    reductions = [name for name in REDUCTIONS if name != WHOLE.name]
-    if made.reduce not in (None, *reductions):
-        raise unknown_name("reduce", made.reduce, reductions)
-    if not isinstance(made.wrt, str):
-        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", made.wrt)
-    if not isinstance(made.whole_modes, Mapping):
-        words = "a mapping from modes to functions, such as {'analytic': derivative}"
-        raise _wrong_type(f"whole_modes of {name!r}", words, made.whole_modes)
-    whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
-    for mode in made.whole_modes:
-        if mode not in whole_modes:
-            raise unknown_name(f"mode in whole_modes of {name!r}", mode, whole_modes)
-    optional = ("whole", "reference", "second", "pattern", "nonzeros")
-    given = {field: value for field in optional if (value := getattr(made, field)) is not None}
-    for what, value in {**given, "function": made.function, **made.whole_modes}.items():
-        if not callable(value):
-            raise _wrong_type(f"{what} of {name!r}", "a function", value)
-
-
-def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
-    """Return the refusal of a value of another type."""
-    return Refusal(f"{what} must be {expected}, not {extensions.load('pytrees').describe(value)}")
 
 
 def _settle_wrt(case: Case, made: Workload) -> str:

@@ -124,7 +124,7 @@ def find_blocks(
                 continue
             first = [_first_fitting(each, try_blocks) for each in _candidates(case, workload, sizes, storage)]
             if not any(first) and not (storage == DEVICE and try_blocks(Blocks()).hopeless):
-                first = [_first_fitting(_of_one_point(case, workload, sizes, storage), try_blocks)]
+                first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), try_blocks)]
             if found := [blocks for blocks in first if blocks is not None]:
                 return max(found, key=lambda blocks: _numbers_at_a_time(case, sizes, blocks))
         return None
@@ -158,7 +158,9 @@ def _candidates(
     yield start + [Blocks(None, chunk, storage) for chunk in _halves(seeds)]
 
 
-def _of_one_point(case: Case, workload: Workload, sizes: DerivativeShape, storage: str) -> Iterator[Blocks]:
+def _single_point_candidates(
+    case: Case, workload: Workload, sizes: DerivativeShape, storage: str
+) -> Iterator[Blocks]:
     """Yield candidates of one point with fewer and fewer seeds."""
     points, seeds = _all_of_device(case, sizes)
     if points > 1 and _has_blocks(case, workload):

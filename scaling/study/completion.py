@@ -5,24 +5,18 @@ target or layout leaves unused. Does not know grids, or whether a case can run.
 """
 
 import dataclasses
-import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from scaling.core import workload
-from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, built_in, defaults, unknown_name
+from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField
+from scaling.study.user_workload import check_workload, find_module
 
 if TYPE_CHECKING:
     from scaling.core.shape import DerivativeShape
-
-_DEFINES_WORKLOAD = re.compile(
-    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
-)
 
 
 def complete(case: Case, make: workload.Make = workload.make) -> Case:
@@ -31,7 +25,7 @@ def complete(case: Case, make: workload.Make = workload.make) -> Case:
     case = dataclasses.replace(case, **_drop_unused(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
-    built = workload.build(case, make)
+    built = workload.build(case, lambda case: check_workload(case.workload, make(case)))
     reduce = None if case.reduce == (built.default_reduce or "whole") else case.reduce
     return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
 
@@ -190,37 +184,3 @@ def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
     if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
         case = dataclasses.replace(case, block=None)
     return case
-
-
-def find_module(name: str) -> ModuleType:
-    """Return the module of a workload; refuse the path of a file, and a built-in name that a user's file has too."""
-    if name.endswith(".py") or "/" in name or "\\" in name:
-        raise Refusal(
-            f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
-        )
-    if name in built_in("workloads"):
-        _refuse_shadowed(name)
-    return workload.module(name)
-
-
-def _import_path(name: str) -> str:
-    """Return what to write instead of the path of a file."""
-    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
-    stem = file.removesuffix(".py") or "NAME"
-    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
-        return f"write workload={'.'.join([*folders, stem])}"
-    folder = name[: name.rindex(file)].rstrip("/") or "/"
-    return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
-
-
-def _refuse_shadowed(name: str) -> None:
-    """Refuse the name of a built-in workload where a user's file on the path defines a workload of this name."""
-    folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
-    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
-        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            theirs = file.is_file() and file.resolve().parent != folder_of_package
-            if theirs and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
-                raise Refusal(
-                    f"workload={name} is built in, and {file} has the same name: "
-                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
-                )

@@ -22,9 +22,10 @@ from scaling.core import memory, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
 from scaling.peers import interface
-from scaling.study.completion import complete, find_module, unused_fields, without_trivial_blocks
+from scaling.study.completion import complete, unused_fields, without_trivial_blocks
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
+from scaling.study.user_workload import find_module
 from scaling.workers import event_channel
 from scaling.workers.child_process import signal_name
 

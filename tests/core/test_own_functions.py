@@ -25,7 +25,7 @@ from scaling.core.sampling import Sampling
 from scaling.core.store import load
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
-from scaling.study import applicability, completion
+from scaling.study import applicability, completion, user_workload
 from tests.support.small_plan import plans, write
 
 pytestmark = pytest.mark.thin(50, "contract")
@@ -529,7 +529,7 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS)
 def test_a_file_in_the_place_of_an_import_path_is_answered_with_the_import_path(path):
     with pytest.raises(Refusal, match=f"workload {re.escape(repr(path))} is a file.*{PATHS[path]}"):
-        completion.find_module(path)
+        user_workload.find_module(path)
 
 
 ARM = """\

@@ -25,7 +25,7 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty line
 def nothing_kept():
     """Each test begins without patterns and colourings of another."""
     process_cache.clear()
-    sparsity._ready.cache_clear()
+    sparsity._import_asdex.cache_clear()
 
 
 def drawn(generator, kind):
@@ -56,7 +56,7 @@ def pattern_of(there):
 
 def colored(pattern, how):
     """A pattern coloured, without a function that has it."""
-    return sparsity._told(pattern, sparsity._colored(pattern, how), 0.0, 0.0)
+    return sparsity._make_coloring(pattern, sparsity._color(pattern, how), 0.0, 0.0)
 
 
 def seeds(colors, count):
@@ -110,7 +110,7 @@ def test_any_division_of_the_entries_between_columns_and_rows_can_be_coloured(ki
         pattern = pattern_of(there)
         by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
         matrix = Matrix(pattern.rows, pattern.cols, there.shape)
-        found = sparsity._told(pattern, color_graph.divide_entries(matrix, by_row), 0.0, 0.0)
+        found = sparsity._make_coloring(pattern, color_graph.divide_entries(matrix, by_row), 0.0, 0.0)
         J = there * generator.integers(1, 10**6, there.shape)
         np.testing.assert_array_equal(read_off(found, J), J[there])
         sparsity.validate_coloring(found)
@@ -206,8 +206,8 @@ def test_places_that_many_entries_share_are_found_by_sorting_as_by_counting():
         place, color = generator.integers(0, 30, 40), generator.integers(-1, 3, 40).astype(np.int32)
         far = place * 10**7  # too many places to count in
         want = [np.sum((place == p) & (color == c)) > 1 for p, c in zip(place, color, strict=True)]
-        np.testing.assert_array_equal(sparsity._shared(color, place, 3), want)
-        np.testing.assert_array_equal(sparsity._shared(color, far, 3), want)
+        np.testing.assert_array_equal(sparsity._meets_another(color, place, 3), want)
+        np.testing.assert_array_equal(sparsity._meets_another(color, far, 3), want)
 
 
 def shapes(*of):

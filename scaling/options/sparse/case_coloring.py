@@ -1,5 +1,4 @@
-"""The colouring of a case's Jacobian, and where its entries are gathered from; what the core asks for with
-seeds=colored."""
+"""What seeds=colored needs: the colouring of a case's Jacobian, and where its entries are read and gathered."""
 
 import importlib.util
 from typing import Any
@@ -20,11 +19,8 @@ __all__ = ["detect_coloring", "gather_entries", "gather_indices", "read_entries"
 
 def why_unavailable() -> str | None:
     """Return why no pattern can be detected, or None."""
-    return (
-        None
-        if importlib.util.find_spec("asdex")
-        else "asdex is not installed; pip install 'ad-scaling[sparse]'"
-    )
+    installed = importlib.util.find_spec("asdex") is not None
+    return None if installed else "asdex is not installed; pip install 'ad-scaling[sparse]'"
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
@@ -39,19 +35,11 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
     def gradient(*x: Any) -> Any:
         return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums=tuple(range(len(x))))(*x))
 
-    twice = mode.order == 2
-    key = (
-        case.workload,
-        case.target,
-        case.variant,
-        case.formulation,
-        *case.sizes.items(),
-        case.wrt,
-        case.dtype,
-        twice,
-    )
+    second_order = mode.order == 2
+    problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
+    key = (*problem, case.dtype, second_order)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
     structs = tuple(one[name] for name in workload.names)
-    found = sparsity.find_coloring(key, gradient if twice else function, structs, compress)
+    found = sparsity.find_coloring(key, gradient if second_order else function, structs, compress)
     sparsity.validate_coloring(found)
     return found

@@ -1,7 +1,7 @@
 """Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
 
-The pattern is read by asdex off the function's jaxpr, and holds for all inputs; how it is coloured stands in
-colors.py. Both are done once a process. Does not know cases, programs, or how entries are read off slices.
+asdex reads the pattern off the function's jaxpr, so that it holds for all inputs; color_graph.py colours it. Both are
+done once a process. Does not know cases, programs, or how entries are read off slices.
 """
 
 import contextlib
@@ -24,29 +24,29 @@ _INSTALL = "pip install 'ad-scaling[sparse]'"
 _KEPT = 4  # patterns, and colourings, of which each may have millions of entries
 
 
-def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple, how: str) -> Coloring:
+def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], how: str) -> Coloring:
     """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
 
-    key: what else would make another function or other shapes. x: shapes and dtypes. how: compress columns,
-    rows, or both, of which the fewest colours are taken. A `Refusal` where asdex is not installed, or does
-    not know what the function does.
+    key: of the function and the shapes. x: shapes and dtypes. how: compress columns, rows, or both, whichever takes
+    the fewest colours. Refuse where asdex is not installed, or cannot analyse the function.
     """
     if how not in HOW:
         raise unknown_name("way to colour", how, HOW)
 
     def color() -> Coloring:
-        _ready()
-        pattern, detect_seconds = cached("pattern", key, lambda: _timed(_detected, function, x), _KEPT)
-        found, color_seconds = _timed(_colored, pattern, how)
-        return _told(pattern, found, detect_seconds, color_seconds)
+        _import_asdex()
+        detect = functools.partial(_measure_seconds, _detect, function, x)
+        pattern, detect_seconds = cached("pattern", key, detect, _KEPT)
+        found, color_seconds = _measure_seconds(_color, pattern, how)
+        return _make_coloring(pattern, found, detect_seconds, color_seconds)
 
     return cached("coloring", (key, how), color, _KEPT)
 
 
-def _told(
+def _make_coloring(
     pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
 ) -> Coloring:
-    """Return a colouring, with None for what is not compressed."""
+    """Return a colouring, with None for the colours of what is not compressed."""
     columns, rows = found.columns, found.rows
     of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
     return Coloring(
@@ -55,8 +55,8 @@ def _told(
 
 
 @functools.cache
-def _ready() -> None:
-    """Import asdex and compile what colours, so that neither is counted."""
+def _import_asdex() -> None:
+    """Import asdex and compile the loops that colour, so that their time does not count."""
     try:
         import asdex  # noqa: F401
     except ImportError as error:
@@ -64,15 +64,16 @@ def _ready() -> None:
     color_graph.ready()
 
 
-def _timed(make: Callable, *args: Any) -> tuple[Any, float]:
+def _measure_seconds(make: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """Return the result of a call, and the seconds that it took."""
     start = time.perf_counter()
     made = make(*args)
     return made, time.perf_counter() - start
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Switch the garbage collector off, which would look at a set for each number of the function."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off, which would visit a set for each number of the function."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -82,13 +83,13 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
+def _detect(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
     """Return the pattern of a function's Jacobian, whatever its inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
     try:
-        with _uncollected():
+        with _without_garbage_collection():
             found = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
     except MemoryError:
         raise
@@ -107,7 +108,7 @@ def _detected(function: Callable[..., Any], x: tuple) -> Pattern:
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
-def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
+def _color(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
     """Return the colours of a pattern's columns, rows, or both."""
     matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
     if how == "both":
@@ -116,35 +117,29 @@ def _colored(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` for an entry that cannot be read off: one without a colour, or one that shares its
-    place.
-    """
+    """Raise `ValueError` for an entry without a colour, or one that shares its place in a slice with another."""
     pattern = coloring.pattern
     sides = (
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
         ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, coloring.by_row),
     )
-    for name, of, count, line, place, read in sides:
-        if of is None:
+    for name, colors, count, line, place, read in sides:
+        if colors is None:
             if count or read.any():
-                raise ValueError(
-                    f"there are entries to be read off {name}s, or {count} colours, and no {name} has one"
-                )
+                words = f"there are entries to be read off {name}s, or {count} colours, and no {name} has one"
+                raise ValueError(words)
             continue
-        if of.min() < -1 or of.max() >= count:
-            raise ValueError(
-                f"{name}s have colours from {of.min()} to {of.max()}, where {count} are said to be"
-            )
-        wrong = read & ((of[line] < 0) | _shared(of[line], place, count))
+        if colors.min() < -1 or colors.max() >= count:
+            raise ValueError(f"{name}s have colours from {colors.min()} to {colors.max()} of {count} colours")
+        wrong = read & ((colors[line] < 0) | _meets_another(colors[line], place, count))
         if wrong.any():
             entry = int(np.argmax(wrong))
             where = f"entry ({pattern.rows[entry]}, {pattern.cols[entry]})"
-            raise ValueError(
-                f"{where} cannot be read off its {name}'s colour: it has none, or is not alone with it"
-            )
+            words = f"cannot be read off its {name}'s colour: it has none, or is not alone with it"
+            raise ValueError(f"{where} {words}")
 
 
-def _shared(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
+def _meets_another(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
     """Return whether an entry meets another of its colour in its place: (entries,)."""
     number = place.astype(np.int64) * (count + 1) + color + 1
     if (int(place.max()) + 1) * (count + 1) <= 16 * len(place):

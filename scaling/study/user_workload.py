@@ -1,0 +1,87 @@
+"""Mistakes in the workload of a user, refused before a study starts: how it is named, and what it returns."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from scaling.core import workload
+from scaling.core.case import Refusal, built_in, unknown_name
+from scaling.core.modes import MODES
+from scaling.core.reductions import REDUCTIONS, WHOLE
+from scaling.core.workload import Workload
+
+_DEFINES_WORKLOAD = re.compile(
+    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
+)
+
+
+def find_module(name: str) -> ModuleType:
+    """Return the module of a workload; refuse the path of a file, and a built-in name that a user's file has too."""
+    if name.endswith(".py") or "/" in name or "\\" in name:
+        raise Refusal(
+            f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
+        )
+    if name in built_in("workloads"):
+        _refuse_shadowed(name)
+    return workload.module(name)
+
+
+def _import_path(name: str) -> str:
+    """Return what to write instead of the path of a file."""
+    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    stem = file.removesuffix(".py") or "NAME"
+    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
+        return f"write workload={'.'.join([*folders, stem])}"
+    folder = name[: name.rindex(file)].rstrip("/") or "/"
+    return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
+
+
+def _refuse_shadowed(name: str) -> None:
+    """Refuse the name of a built-in workload where a user's file on the path defines a workload of this name."""
+    folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
+    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
+            theirs = file.is_file() and file.resolve().parent != folder_of_package
+            if theirs and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
+                raise Refusal(
+                    f"workload={name} is built in, and {file} has the same name: "
+                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
+                )
+
+
+def check_workload(name: str, made: Any) -> Workload:
+    """Return the result of `workload(case)`; refuse one whose fields are not what they should be.
+
+    Its inputs are checked when they are flattened.
+    """
+    if not isinstance(made, Workload):
+        words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
+        raise Refusal(f"workload(case) of {name!r} {words}")
+    reductions = [name for name in REDUCTIONS if name != WHOLE.name]
+    if made.reduce not in (None, *reductions):
+        raise unknown_name("reduce", made.reduce, reductions)
+    if not isinstance(made.wrt, str):
+        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", made.wrt)
+    if not isinstance(made.whole_modes, Mapping):
+        words = "a mapping from modes to functions, such as {'analytic': derivative}"
+        raise _wrong_type(f"whole_modes of {name!r}", words, made.whole_modes)
+    whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
+    for mode in made.whole_modes:
+        if mode not in whole_modes:
+            raise unknown_name(f"mode in whole_modes of {name!r}", mode, whole_modes)
+    optional = ("whole", "reference", "second", "pattern", "nonzeros")
+    given = {field: value for field in optional if (value := getattr(made, field)) is not None}
+    for what, value in {**given, "function": made.function, **made.whole_modes}.items():
+        if not callable(value):
+            raise _wrong_type(f"{what} of {name!r}", "a function", value)
+    return made
+
+
+def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
+    """Return the refusal of a value of another type."""
+    from scaling.options.pytrees import describe
+
+    return Refusal(f"{what} must be {expected}, not {describe(value)}")
