@@ -1,5 +1,4 @@
-"""Reductions: what is computed from the Jacobian J of each point, as values that hold everything particular
-to one.
+"""Reductions: what is computed from the Jacobian J of each point, each a value that holds all that is particular to it.
 
 A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its slices as they are computed, so
 that a whole Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from scaling.core.reduction_reference import EntryCounts, Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
-Terms = tuple[
-    Any, Any, Any
-]  # expected result, influence and magnitude: three arrays (points, outputs', inputs')
+# The expected result, its influence and its magnitude: three arrays (points, outputs', inputs').
+Terms = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
