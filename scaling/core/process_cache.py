@@ -7,6 +7,7 @@ of devices.
 import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ def clear() -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a key that is equal for functions with equal code that close over equal values.
 
-    A workload's functions are made anew for each case. A value that cannot be compared is equal to none.
+    A workload's functions are made anew for each case. A value that cannot be hashed is equal to itself alone.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
@@ -61,6 +62,19 @@ def fingerprint(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return object()
+        return _Identity(value)
     same: Hashable = value
     return same
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A key of an object that is equal to no other object."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
