@@ -108,7 +108,9 @@ class ChildProcess:
         last = last_line(self.stderr_lines() if lines is None else lines)
         by_kernel = status == -9 and memory.count_oom_kills() > self._kills_before
         text = describe_status(status) + (" when the host's memory ran out" if by_kernel else "")
-        return ProcessExit("out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last)
+        return ProcessExit(
+            "out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last
+        )
 
     def close(self, leave_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process, and everything that it started, and close its streams.

@@ -223,7 +223,9 @@ def test_what_reverse_mode_keeps_does_not_change_its_result(problem, mode, remat
 
 def test_a_policy_has_no_meaning_forward_and_is_the_same_case():
     fields = PROBLEMS["residual by both"] | {"mode": "jacfwd", "api": "jit"}
-    assert completion.complete(Case(**fields | {"remat": "dots_saveable"})) == completion.complete(Case(**fields))
+    assert completion.complete(Case(**fields | {"remat": "dots_saveable"})) == completion.complete(
+        Case(**fields)
+    )
 
 
 @pytest.mark.parametrize("forward", [None, "m", "d"])
@@ -239,7 +241,9 @@ def test_some_inputs_forward_and_the_others_in_reverse_are_one_jacobian(forward,
 @pytest.mark.parametrize("forward", ["x", "m+d", "m+m", ""])
 def test_inputs_that_cannot_be_taken_forward_are_refused(forward):
     with pytest.raises(Refusal, match="forward"):
-        case = completion.complete(Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward}))
+        case = completion.complete(
+            Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward})
+        )
         shape.derivative_shape(case, workload.build(case))
 
 
@@ -359,9 +363,7 @@ def test_blocks_that_are_known_are_tried_first():
 
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_what_fits_in_no_block_is_skipped_with_the_figures_before_anything_is_placed(fields, monkeypatch):
-    monkeypatch.setattr(
-        layout, "place_inputs", lambda *_: pytest.fail("something was placed")
-    )
+    monkeypatch.setattr(layout, "place_inputs", lambda *_: pytest.fail("something was placed"))
     process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-6)
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
     assert (record.status, record.reason) == ("skipped", "too_large")

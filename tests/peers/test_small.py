@@ -127,7 +127,9 @@ def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     is_right(
         run(
-            completion.complete(Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64"))
+            completion.complete(
+                Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64")
+            )
         )
     )
 

@@ -43,7 +43,9 @@ def cases_of(name: str) -> list[Case]:
         field: config[field] for field in FIELDS if field in config and field != "sizes"
     } | OVERRIDES.get(name, {})
     cells = grid.expand_study(OmegaConf.to_container(config.study, resolve=True), shared)
-    return list(dict.fromkeys(completion.complete(cell.scaled(completion.complete(cell.case))) for cell in cells))
+    return list(
+        dict.fromkeys(completion.complete(cell.scaled(completion.complete(cell.case))) for cell in cells)
+    )
 
 
 def shape_of(case: Case) -> tuple[frozenset[str], frozenset[str]]:
