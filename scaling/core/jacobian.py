@@ -177,9 +177,10 @@ def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[A
     """
     seed, start = [], 0
     for a in like:
-        rows = start + jnp.arange(a.size) if colors is None else colors[start : start + a.size]
-        seed.append((number == rows).astype(a.dtype).reshape(a.shape))
-        start += a.size
+        stop = start + a.size
+        rows = number == start + jnp.arange(a.size) if colors is None else colors[start:stop] == number
+        seed.append(rows.astype(a.dtype).reshape(a.shape))
+        start = stop
     return tuple(seed)
 
 
