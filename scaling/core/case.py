@@ -166,7 +166,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What its record is of: a `case`, or the most (`ceiling`) or least (`floor`) that the machine can do."""
+        """What its record is of: a `case`, the most that the machine can do (`ceiling`), or the least (`floor`)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -178,7 +178,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """A short hash of the fields that differ from their defaults: a field added later changes no old key."""
+        """A short hash of the fields that differ from their defaults: a later field changes no old key."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -233,7 +233,7 @@ def to_dict(case: Case) -> dict[str, Any]:
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, which an older version without a later field reads too."""
+    """Return the fields that differ from their defaults, which older versions can read too."""
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 

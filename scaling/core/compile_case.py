@@ -56,7 +56,7 @@ class CompiledCase:
     """A case as it runs, with what it left open filled in, and its compiled program.
 
     plan: its steps, with storage=host. overflow: why there is no program, in words; `needs` is then what any
-    program of the case needs at least. blocks: how its blocks were found, with chunk=auto, as a record has it.
+    program of the case needs at least. blocks: how its blocks were found, with chunk=auto, for a record.
     """
 
     case: Case
@@ -76,14 +76,14 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The needs as a record has them: without a program only the inputs, and maybe the result, are known."""
+        """The needs for a record: without a program only the inputs, and maybe the result, are known."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Bytes of each device while the program runs: inputs, result and temporaries; of a step, two results."""
+        """Bytes of each device while the program runs: inputs, temporaries, result; two results of a step."""
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
     @property
@@ -93,10 +93,10 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Bytes that each device must move: its inputs read once and its result written once; None if not known.
+        """Bytes that each device must move: its inputs read once and its result written once, if known.
 
-        With storage=host the per-point inputs and the result are those of the whole case; what the points share
-        stays on the device and counts once.
+        With storage=host the per-point inputs and the result are those of the whole case; what the points
+        share stays on the device and counts once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
@@ -147,7 +147,7 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return the compiled program of a case that fits into memory; raise `TooLarge` with the figures if none does.
+    """Return the compiled program of a case that fits into memory; raise `TooLarge` if none does.
 
     sizes: as `settle_shape` returns them, where they are known already.
     """
@@ -202,7 +202,7 @@ def trace_program(one: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a case without a program, with the bytes of a device that any program of it needs: inputs and result.
+    """Return a case without a program, with the bytes of its inputs and its result on a device.
 
     `overflow` says whether an array, or the number of a seed, is beyond what XLA and JAX can count.
     """
@@ -239,7 +239,7 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_numbers(case: Case, sizes: DerivativeShape) -> int:
-    """Return how many numbers there are in the seeds that a device takes at a time, at all points of a block."""
+    """Return how many numbers the seeds have that a device takes at a time, at all points of a block."""
     a, b = case.axes
     points = 1 if case.batch == "whole" else min(ceil_div(case.points, a), case.block or case.points)
     most = 0

@@ -3,15 +3,15 @@
 The core names no module of an option but in this table. What it expects of each:
 
     compilation_cache    persistent_cache(case, processes, compile) -> context manager; for `cache`
-    sparse               detect_coloring(case, workload), gather_indices, read_entries, gather_entries; for `seeds=colored`
-    autochunk            compile_largest(case, workload, sizes, compile, settings) -> CompiledCase; for `chunk=auto`
-    host_offload         plan_offload(case, workload, sizes), make_offload_runner(compiled); for `storage=host`
+    sparse               detect_coloring, gather_indices, read_entries, gather_entries; for `seeds=colored`
+    autochunk            compile_largest(...) -> CompiledCase; for `chunk=auto`
+    host_offload         plan_offload(...) -> StepPlan, make_offload_runner(compiled); for `storage=host`
     data_parallel        sum_derivative; for a sum over points
-    pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for inputs and outputs that are pytrees
-    second_look          look_again(comparison, question, ...); for a result that misses a closed form by little
+    pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
+    second_look          look_again(comparison, question, ...); for a result that is a little off
     computed_reference   examine(question), ...; for a function without a closed form
-    host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine did meanwhile
-    program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes, moves and sends
+    host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine does
+    program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes and moves
     peers                another system that differentiates; for `engine`
 """
 

@@ -1,7 +1,7 @@
 """Gather the parts of a derivative that devices hold into one array on the host: (points, outputs, inputs).
 
-The arrays of a result lead with the two axes of the mesh: (devices over points, devices over seeds, ...). What
-only pads an axis is dropped; sums over seeds of which each device has its part are added up, in float64.
+The arrays of a result lead with the two axes of the mesh: (devices over points, devices over seeds, ...).
+What only pads an axis is dropped; sums over seeds of which each device has its part are added up, in float64.
 """
 
 import math
@@ -24,7 +24,7 @@ def join_pieces(
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return the result as arrays that follow each other along the inputs; none is copied unless it has to be."""
+    """Return the result as arrays that follow each other along the inputs, with as few copies as possible."""
     shape = result_shape(case, workload, sizes)
     if not case.ad_mode.has_seeds:
         (array,) = (np.asarray(leaf) for leaf in jax.tree.leaves(result))
@@ -36,12 +36,10 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
     if workload.reduction.sums_points:
         return [_sum_over_points(case, part, arrays) for part, arrays in parts]
     found = [_gather_part(case, workload, sizes, part, arrays) for part, arrays in parts]
-    if (
-        len(found) > 1 and not workload.reduction.linear_in_inputs
-    ):  # one number of each output, or of each point
-        return [np.sum([array for by_name in found for array in by_name.values()], axis=0)]
     if len(found) == 1:
         return list(found[0].values())
+    if not workload.reduction.linear_in_inputs:  # one number of each output, or of each point
+        return [np.sum([array for by_name in found for array in by_name.values()], axis=0)]
     by_name = {name: array for each in found for name, array in each.items()}
     return [by_name[name] for name in workload.names]
 
@@ -80,7 +78,10 @@ def _sum_over_points(case: Case, part: LinearMapPart, arrays: list[np.ndarray]) 
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the slices of one linear map by input: (points, outputs, inputs). The first has what is no axis of J."""
+    """Return the slices of one linear map by input: (points, outputs, inputs).
+
+    What has no axis of inputs is under the name of the first.
+    """
     if part.along or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
     if sizes.summed:  # the gradient of one number: its tangents run over all points, input by input
@@ -133,6 +134,6 @@ def _drop_padding(case: Case, array: np.ndarray) -> np.ndarray:
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split columns that run over the inputs of a part, and over all points of each, into an array for each input."""
+    """Split columns that run over the inputs of a part, and over the points of each, by input."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

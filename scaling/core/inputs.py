@@ -1,7 +1,7 @@
 """Random inputs: any slice of rows is made from (seed, name, row) alone.
 
-A row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in blocks, each
-block from a Philox generator of its own. Does not know where an input is placed, or what computes with it.
+A row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in blocks,
+each block from a Philox generator of its own. Does not know where an input is placed, or who computes with it.
 """
 
 import functools
@@ -25,7 +25,7 @@ _SMALLEST = 2.0**-24  # keeps the open interval open after rounding to float32 a
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input: the shape of one row, and `make(generator, rows)`, which returns float64 (len(rows), *shape)."""
+    """An input: the shape of a row, and `make(generator, rows)`, which returns float64 (len(rows), *shape)."""
 
     shape: tuple[int, ...]
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
@@ -81,7 +81,10 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input that is normal with this mean and standard deviation. Give its shape as for `uniform`."""
+    """Return an input that is normal with this mean and standard deviation.
+
+    Give its shape as for `uniform`.
+    """
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)

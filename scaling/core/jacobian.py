@@ -1,10 +1,11 @@
 """The derivative that one device computes: seeds -> slices -> its part of the result.
 
-A seeded mode maps (f, x) to a linear map from a seed to one slice of the Jacobian of f at x: a column in forward
-mode, a row in reverse mode. A Jacobian is that map applied to a matrix of seeds, whose rows are those of the
-identity, or their sums by colour. Distributing it is choosing which axis to partition: a device has some of the
-points, and some rows of the matrix of seeds. It reduces its slices as they are computed; with `chunk` it never
-holds more than that many. Does not know meshes or apis (layout.py), nor how parts are put together (gather.py).
+A seeded mode maps (f, x) to a linear map from a seed to one slice of the Jacobian of f at x: a column in
+forward mode, a row in reverse mode. A Jacobian is that map applied to a matrix of seeds, whose rows are those
+of the identity, or their sums by colour. Distributing it is choosing which axis to partition: a device has
+some of the points, and some rows of the matrix of seeds. It reduces its slices as they are computed; with
+`chunk` it never holds more than that many. Does not know meshes or apis (layout.py), nor how parts are put
+together (gather.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ Named = Mapping[str, Any]
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device along points and seeds, the first seed of this step, and the sum over all devices."""
+    """Where a device is along points and seeds, the first seed of this step, and the sum over all devices."""
 
     points: Any = 0
     seeds: Any = 0
@@ -35,7 +36,7 @@ class DevicePosition(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedRange:
-    """Rows `first` to `first + count` of the matrix of seeds, at most `chunk` at a time; None takes all at once."""
+    """Rows `first` to `first + count` of the matrix of seeds, at most `chunk` at a time, None for all."""
 
     first: Any
     count: int
@@ -53,7 +54,7 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """The slices of a linear map on one device: the function seed number -> slice, and the numbers of its seeds.
+    """The slices of a linear map on one device: seed number -> slice, and the numbers of its seeds.
 
     x: the inputs that the map differentiates by.
     """
@@ -69,8 +70,8 @@ def local_derivative(
 ) -> Callable[[Named, Named, Named, DevicePosition], Any]:
     """Return the function (per-point inputs, shared inputs, coloring, position) -> part of this device.
 
-    A seeded derivative is a tuple with an entry for each linear map; with coloured seeds, of the entries of the
-    pattern that this device reads.
+    A seeded derivative is a tuple with an entry for each linear map; with coloured seeds, of the entries of
+    the pattern that this device reads.
     """
 
     def compute(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
@@ -121,7 +122,7 @@ def _jacobian(
 def _derivative_by_hand(
     case: Case, workload: Workload, sizes: DerivativeShape, named: Named, here: DevicePosition
 ) -> Any:
-    """Return the derivative that the workload itself computes, reduced where it is a whole Jacobian of each point."""
+    """Return the derivative that the workload itself computes, reduced where it is a whole Jacobian."""
     result = workload.whole_modes[case.mode](**named)
     if workload.reduction.sums_points:
         return here.over_all(result)
@@ -230,7 +231,7 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return columns, seeds last; their sum over the seeds; or their products with the columns of all inputs."""
+    """Return columns, seeds last; their sum; or their products with the columns of all inputs."""
     shape = (-1,) if batch is None else (batch, -1)
     flat = lambda number: slices.at(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds
@@ -266,7 +267,7 @@ def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: in
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    """Return rows, seeds first, an array for each input; their sum, or that of their products; or a number for each.
+    """Return rows, seeds first, an array for each input; their sum; that of their products; or numbers.
 
     outputs: of each point.
     """
@@ -286,7 +287,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(at: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the rows of a batch summed for each point; seeds run over the outputs of one point after another."""
+    """Return the rows of a batch summed by point; seeds run over the outputs of one point after another."""
     if seeds.at_once and seeds.count == batch * outputs:
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(seeds.rows)]
 

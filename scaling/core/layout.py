@@ -1,8 +1,9 @@
 """Lay out a derivative over devices with `jit`, `shard_map` or `pmap`, and place its inputs.
 
-Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution is
-only the question of which axis is partitioned, so the three apis differ in how the same function of one device is
-wrapped. `lay_out` returns what to compile, with the shapes and shardings of its arguments, and places nothing.
+Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution
+is only the question of which axis is partitioned, so the three apis differ in how the same function of one
+device is wrapped. `lay_out` returns what to compile, with the shapes and shardings of its arguments, and
+places nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from scaling.core.workload import Workload
 
 # The axes of the mesh. pmap has the first alone, along which devices over seeds follow each other.
 POINTS, SEEDS = "points", "seeds"
-# Arguments that are no inputs begin with "+": the colours, the entries that each device reads, the first seed.
+# Arguments that are no inputs begin with "+": the colours, the entries that a device reads, the first seed.
 ENTRIES, START = "+entries", "+start"
 Named = Mapping[str, Any]
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
@@ -32,10 +33,10 @@ OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function to compile, the shapes, dtypes and shardings of its arguments by name, and how to gather its result.
+    """A function to compile, its abstract arguments by name, and how to gather its result.
 
-    collect: result -> (points, outputs, inputs) on the host, see `shape.result_shape`. pieces: the same in arrays
-    that follow each other along the inputs. given: the arguments that are no inputs, by name.
+    collect: result -> (points, outputs, inputs) on the host, see `shape.result_shape`. pieces: the same in
+    arrays that follow each other along the inputs. given: the arguments that are no inputs, by name.
     """
 
     function: Callable[..., Any]
@@ -63,7 +64,8 @@ def lay_out(
 ) -> Program:
     """Return the program of a case on these devices, as many as the case has.
 
-    stepped: whether the number of its first seed is an argument, for a program that takes one step after another.
+    stepped: whether the number of its first seed is an argument, for a program that takes one step after
+    another.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
@@ -146,8 +148,8 @@ def _wrap_shard_map(
         )
         return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
 
-    # The parts of the result are independent. Were JAX to check what is replicated, it would also all-reduce the
-    # derivative by a replicated input, which is the whole Jacobian.
+    # The parts of the result are independent. Were JAX to check what is replicated, it would also all-reduce
+    # the derivative by a replicated input, which is the whole Jacobian.
     specs = tuple(x.spec for x in arguments.values())
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
     times = {P(POINTS): case.axes[0], P(SEEDS): case.axes[1], P(): 1}
@@ -189,7 +191,7 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Place the arguments of a program, or those with these names, on its devices; each device makes its own rows.
+    """Place the arguments of a program on its devices; each device makes its own rows.
 
     host: per-point inputs that are on the host already, as many points as the case has.
     """

@@ -1,4 +1,4 @@
-"""Memory in bytes: what a compiled program needs, what the host and a device have, and the most that was taken.
+"""Memory in bytes: what a program needs, what the host and a device have, and the most that was taken.
 
 Does not know which case asks.
 """
@@ -43,7 +43,7 @@ def count_oom_kills() -> int:
 
 
 def limit_process() -> None:
-    """Limit this process to 95 % of what the host has now, so that too much is an error before the kernel kills."""
+    """Limit this process to 95 % of the host's free memory, to fail before the kernel kills it."""
     used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if used and (free := available_bytes()):
         most = int(used.group(1)) * 1024 + free - free // 20
@@ -53,7 +53,7 @@ def limit_process() -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return what a compiled program holds on each device, as fields of a record; None where it is not known."""
+    """Return what a compiled program holds on each device, as fields of a record; None if not known."""
     analysis = _analysis(compiled, "memory_analysis")
     return {
         f"{what}_bytes": getattr(analysis, f"{what}_size_in_bytes", None)
@@ -62,7 +62,7 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of each device while a program runs: inputs, temporaries and results; None if not known.
+    """Return the bytes of each device while a program runs, None if not known: inputs, temporaries, results.
 
     needs: as `program_bytes` returns them. results: how many are held at a time.
     """
@@ -83,8 +83,8 @@ def describe_shortage(
 ) -> str | None:
     """Return what a program needs and what a device has, in words, or None where it fits.
 
-    On a CPU all devices share the host's memory. limit: of each device, where it may not have all. results: how
-    many are held at a time. host_bytes: what the host holds meanwhile.
+    On a CPU all devices share the host's memory. limit: of each device, where it may not have all. results:
+    how many are held at a time. host_bytes: what the host holds meanwhile.
     """
     each = bytes_while_running(needs, results)
     if each is None:
@@ -101,7 +101,7 @@ def describe_shortage(
 
 
 def most_bytes(devices: Sequence[Any], statistic: str) -> int | None:
-    """Return the largest value on these devices of a statistic such as `peak_bytes_in_use`; None if not known."""
+    """Return the largest value on these devices of a statistic, such as `peak_bytes_in_use`, if known."""
     each = [_analysis(device, "memory_stats") or {} for device in devices]
     return max((stats[statistic] for stats in each if statistic in stats), default=None)
 

@@ -1,5 +1,4 @@
-"""Sparsity patterns: where a Jacobian may be other than zero, how it is coloured, and how two patterns
-compare.
+"""Sparsity patterns: where a Jacobian may be other than zero, its colours, and how two patterns compare.
 
 Does not know how a pattern is detected or coloured.
 """
@@ -55,8 +54,7 @@ class CommonEntries:
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """A pattern of this shape; a `Refusal` where it has another, or does not name each entry once, row by
-    row."""
+    """Return a pattern of this shape; refuse one that does not name each entry once, row by row."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(

@@ -1,7 +1,7 @@
 """The one cache of a process, for values that many of its cases need, and keys of functions for a cache.
 
-Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and number
-of devices.
+Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and
+number of devices.
 """
 
 import functools
@@ -45,7 +45,8 @@ def clear() -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a key that is equal for functions with equal code that close over equal values.
 
-    A workload's functions are made anew for each case. A value that cannot be hashed is equal to itself alone.
+    A workload's functions are made anew for each case. A value that cannot be hashed is equal to itself
+    alone.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))

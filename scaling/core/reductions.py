@@ -1,4 +1,4 @@
-"""Reductions: what is computed from the Jacobian J of each point, each a value that holds all that is particular to it.
+"""Reductions: what is computed from the Jacobian J of each point, as values.
 
 A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its slices as they are computed, so
 that a whole Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some

@@ -50,7 +50,7 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The sizes of a derivative. A Hessian has as many outputs as inputs: it is the derivative of the gradient.
+    """The sizes of a derivative. A Hessian, the derivative of the gradient, has as many outputs as inputs.
 
     outputs, inputs: of one point, inputs those to differentiate by; 1 input for a Hessian times a vector.
     seeds: that the linear maps take; 0 for a whole mode. passes: JVPs and VJPs that these take.
@@ -119,7 +119,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 def _linear_maps(
     case: Case, workload: Workload, shape: DerivativeShape, by: Mapping[str, int], numbers: int
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded mode. by: the size of each input. numbers: how many are differentiated."""
+    """Return the linear maps of a seeded mode. by: the size of each input. numbers: of the function's result."""
     names, mode = workload.names, case.ad_mode
     forward, reverse = mode.parts or (mode.name, mode.name)
     if (coloring := shape.coloring) is not None:
@@ -187,10 +187,10 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host after the reduction: (points, outputs, inputs), inputs 1 for a value.
+    """Return the shape of the result on the host, after the reduction: (points, outputs, inputs).
 
-    The sum of a value over the points is (1, 1, 1). A sum over points is one for all, or with split=data one copy
-    for each device. Coloured: (points, 1, entries of the pattern).
+    The sum of a value over the points is (1, 1, 1). A sum over points is one for all, or with split=data one
+    copy for each device. Coloured: (points, 1, entries of the pattern).
     """
     value = case.ad_mode.is_value
     if workload.reduction.sums_points:
@@ -206,7 +206,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], named: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a function's result; refuse a function that fails, or returns no real numbers."""
+    """Return the shape and dtype of a function's result; refuse one that fails, or returns no real numbers."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(named))
     except Refusal:

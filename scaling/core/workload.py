@@ -7,9 +7,9 @@ the constants
     TARGETS   names of what can be computed, the first being the default
     SINGLE    targets that have one point, whatever `points` says
     VARIANTS  names of functions of the family, the first being the default
-    FORMULATIONS  names of ways to write the same function, the first being the default; or such a tuple by variant
-    VALUE     the target that is the function itself, without a derivative; or several, where there are only values
-    DTYPES    the dtypes it has a meaning in
+    FORMULATIONS  names of ways to write the same function, the first being the default; or such a tuple by
+    variant VALUE     the target that is the function itself, without a derivative; or several, where there
+    are only values DTYPES    the dtypes it has a meaning in
 
 Does not know modes, devices, or how anything is timed.
 """
@@ -42,8 +42,8 @@ class Reference(NamedTuple):
     """The value and the derivative in float64, for a block of points.
 
     value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points,
-    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the magnitude of the terms that the
-    function adds up, where they cancel; None where nothing cancels, and the result's own size counts.
+    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the magnitude of the terms that
+    the function adds up, where they cancel; None where nothing cancels, and the result's own size counts.
     """
 
     value: np.ndarray
@@ -58,28 +58,30 @@ class Workload:
 
     function: one point, in JAX: takes every input by name; returns an array, or a pytree of arrays, which are
         raveled and concatenated in the order of `jax.tree.leaves`.
-    points: the inputs that differ from point to point. shared: the inputs that all points share. Both by name: a
-        `Draw`, or a pytree of them. `build` makes each leaf of a pytree an input of its own, named by its path,
-        such as `params.w`.
-    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` means all real
-        leaves of that input in the order of the tree, `params.w` one of them.
-    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs": the
-        sum over the outputs. None asks for the whole Jacobian.
-    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points, *outputs),
-        a pytree of such arrays, or one number, the sum over points. None where the batch cannot be
+    points: the inputs that differ from point to point. shared: the inputs that all points share. Both by
+        name: a `Draw`, or a pytree of them. `build` makes each leaf of a pytree an input of its own, named by
+        its path, such as `params.w`.
+    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` means all
+        real leaves of that input in the order of the tree, `params.w` one of them.
+    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs":
+        the sum over the outputs. None asks for the whole Jacobian.
+    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points,
+        *outputs), a pytree of such arrays, or one number, the sum over points. None where the batch cannot be
         differentiated at once.
     whole_modes: name of a whole mode -> function of the batch that returns its derivative, in the order
-        (points, outputs, inputs), each axis in any shape; or a pytree as `jax.vmap(jax.jacrev(...))` returns it.
+        (points, outputs, inputs), each axis in any shape; or a pytree as `jax.vmap(jax.jacrev(...))` returns
+        it.
     reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It
-        takes pytrees as `points` and `shared` have them, and returns plain arrays: outputs and inputs each flat,
-        in the order of the leaves.
-    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the target of
-        the case is `hessian` or `hvp` (that Hessian times the point itself), whole_modes must give that.
+        takes pytrees as `points` and `shared` have them, and returns plain arrays: outputs and inputs each
+        flat, in the order of the leaves.
+    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the target
+        of the case is `hessian` or `hvp` (that Hessian times the point itself), whole_modes must give that.
     terms: how many numbers are added up to make one number of the result; scales the tolerance.
-    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row by
-        row. Where the seeds of the case are `colored`, whole_modes must give these entries, (points, entries).
-    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large to
-        be written out.
+    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row
+        by row. Where the seeds of the case are `colored`, whole_modes must give these entries, (points,
+        entries).
+    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large
+        to be written out.
     default_reduce, reduces_whole_modes: set by `build`, which sets `reduce` to what the case asks for: the
         workload's first `reduce`, and whether the results of whole_modes still have to be reduced.
     """
@@ -116,7 +118,7 @@ class Workload:
 
 
 def real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    """Return the real inputs that a name means: an input, a leaf of it, or all leaves below a node of a pytree."""
+    """Return the real inputs that a name means: an input, a leaf of it, or all leaves below a node."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
@@ -143,7 +145,10 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source of a user's workload; None for a built-in one, which the package version covers."""
+    """Return a hash of the source of a user's workload; None for a built-in one.
+
+    The version of the package covers built-in workloads.
+    """
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
@@ -159,8 +164,10 @@ def make(case: Case) -> Any:
 
 
 def build(case: Case, make: Make = make) -> Workload:
-    """Return the workload of a case, ready to compute with: its `wrt` and `reduce` are those of the case, each
-    leaf of a pytree is an input, and its functions return one array.
+    """Return the workload of a case, ready to compute with.
+
+    Its `wrt` and `reduce` are those of the case, each leaf of a pytree is an input, and its functions return
+    one array.
     """
     of_peer = case.engine != JAX and case.formulation in extensions.load("peers").formulations(case)
     made = make(dataclasses.replace(case, formulation=None) if of_peer else case)
@@ -188,29 +195,36 @@ def _flatten(case: Case, made: Workload) -> Workload:
         raise Refusal(f"workload {name!r} has no input that each point has its own of")
     made = dataclasses.replace(made, wrt=_settle_wrt(case, made))
     columns = tuple(math.prod(made.inputs[leaf].shape) for leaf in made.names)
-    join_leaves = functools.partial(_return_array, "concatenate_leaves")
-    join_blocks = functools.partial(_return_array, "concatenate_blocks")
+    by_hand = {
+        mode: functools.partial(
+            _join_blocks, function, f"{mode} of {name!r}", columns, made.reduce != "points"
+        )
+        for mode, function in made.whole_modes.items()
+    }
     return dataclasses.replace(
         made,
-        function=functools.partial(join_leaves, made.function, (f"the function of {name!r}",)),
-        whole=made.whole and functools.partial(join_leaves, made.whole, (f"whole of {name!r}", 1)),
-        whole_modes={
-            mode: functools.partial(
-                join_blocks, function, (f"{mode} of {name!r}", columns, made.reduce != "points")
-            )
-            for mode, function in made.whole_modes.items()
-        },
+        function=functools.partial(_join_leaves, made.function, f"the function of {name!r}", 0),
+        whole=made.whole and functools.partial(_join_leaves, made.whole, f"whole of {name!r}", 1),
+        whole_modes=by_hand,
     )
 
 
-def _return_array(
-    join: str, function: Callable[..., Any], options: tuple[Any, ...], /, *inputs: Any, **named: Any
-) -> Any:
-    """Call a function and return its result as one array. join: what makes one of a pytree, in pytrees.py."""
+def _join_leaves(function: Callable[..., Any], what: str, leading: int, /, *inputs: Any, **named: Any) -> Any:
+    """Return the result of a function as one array. what, leading: see pytrees.concatenate_leaves."""
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
-    return getattr(extensions.load("pytrees"), join)(result, *options)
+    return extensions.load("pytrees").concatenate_leaves(result, what, leading)
+
+
+def _join_blocks(
+    function: Callable[..., Any], what: str, columns: tuple[int, ...], per_point: bool, /, **named: Any
+) -> Any:
+    """Return the derivative that a function returns as one array, see pytrees.concatenate_blocks."""
+    result = function(**named)
+    if hasattr(result, "shape"):
+        return result
+    return extensions.load("pytrees").concatenate_blocks(result, what, columns, per_point)
 
 
 def _is_flat(inputs: Any) -> bool:
@@ -227,7 +241,7 @@ def _top_level(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, made: Workload) -> str:
-    """Return the inputs to differentiate by, as the user names them: of the case, of the workload, or the first."""
+    """Return the inputs to differentiate by, as the user names them: of the case, the workload, or the first."""
     wrt = case.wrt or made.wrt or _top_level(made.inputs)[0]
     leaves = _require_leaves(case, wrt, made.inputs)
     shared = _top_level(leaf for leaf in made.shared if not made.shared[leaf].integer)

@@ -1,8 +1,8 @@
 """chunk=auto: find the largest blocks of a derivative that fit into memory, by compiling.
 
-Fewer points with all their seeds, or all points with fewer seeds, whichever computes more at a time; where neither
-fits, fewer seeds of one point. What a program needs is not monotone in these, so it is not modelled: candidates are
-compiled, from the largest on, and the first that fits is refined once.
+Fewer points with all their seeds, or all points with fewer seeds, whichever computes more at a time; where
+neither fits, fewer seeds of one point. What a program needs is not monotone in these, so it is not modelled:
+candidates are compiled, from the largest on, and the first that fits is refined once.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many points and seeds each device takes at a time, None for all, and where inputs and result are kept."""
+    """How many points and seeds a device takes at a time, None for all, and where inputs and result are kept."""
 
     block: int | None = None
     chunk: int | None = None
@@ -106,8 +106,8 @@ def find_blocks(
 ) -> BlockSearch:
     """Return the largest blocks that fit. known: blocks that fitted before, tried first.
 
-    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and the
-    case does not say that they stay on the device.
+    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and
+    the case does not say that they stay on the device.
     """
     probes: dict[Blocks, MemoryNeed] = {}
 
@@ -134,7 +134,7 @@ def find_blocks(
 
 
 def _first_fitting(candidates: Iterable[Blocks], try_blocks: Callable[[Blocks], MemoryNeed]) -> Blocks | None:
-    """Return the first candidate that fits, or one half way to the larger one; None where no smaller one would help."""
+    """Return the first candidate that fits, or one half way to the larger one; None if none can fit."""
     larger = None
     for blocks in candidates:
         needed = try_blocks(blocks)
@@ -150,7 +150,7 @@ def _first_fitting(candidates: Iterable[Blocks], try_blocks: Callable[[Blocks], 
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[Blocks]]:
-    """Yield candidates from all at once, by halves: fewer points with all seeds; all points with fewer seeds."""
+    """Yield candidates by halves: fewer points with all seeds; all points with fewer seeds."""
     points, seeds = _all_of_device(case, sizes)
     start = [Blocks()] if storage == DEVICE else []
     if _has_blocks(case, workload):
@@ -173,7 +173,7 @@ def _has_blocks(case: Case, workload: Workload) -> bool:
 
 
 def _can_offload(case: Case, workload: Workload) -> bool:
-    """Return whether a result can go to the host block by block of points: not where it is one batch, or one sum."""
+    """Return whether a result can go to the host by blocks of points: not one batch, or one sum."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 

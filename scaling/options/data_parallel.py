@@ -35,7 +35,7 @@ def sum_derivative(
     padded = count * case.axes[0] != case.points
 
     def over_points(of: Callable[[Total], Any]) -> Any:
-        """Return `of` the sum over this device's points, added up over blocks of points, then over all devices."""
+        """Return `of` the sum over this device's points, added up over blocks, then over all devices."""
 
         def block(numbers: Any) -> Any:
             cut = lambda x: jax.lax.dynamic_slice_in_dim(x, numbers[0], len(numbers)) if case.block else x  # noqa: E731
@@ -57,7 +57,7 @@ def sum_derivative(
 
 
 def _total(case: Case, workload: Workload, points: Named, shared: Named, real: Any) -> Any:
-    """Return the sum of the function over points and outputs. real: which points are no padding; None for all."""
+    """Return the sum of the function over points and outputs. real: which points are not padding, or None."""
     if case.batch == "whole" and workload.whole is not None and real is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda one: workload.function(**one, **shared))(points)

@@ -1,9 +1,9 @@
 """Compute a Jacobian larger than the devices step by step, into an array on the host (storage=host).
 
-Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the devices. A
-step is some points, and of a whole Jacobian some of its seeds. The last blocks begin early enough to be as long as
-the others: what they share with the block before them is computed twice. One result is fetched while the next is
-computed.
+Per-point inputs are kept on the host as well, and travel with each step; what points share stays on the
+devices. A step is some points, and of a whole Jacobian some of its seeds. The last blocks begin early enough
+to be as long as the others: what they share with the block before them is computed twice. One result is
+fetched while the next is computed.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 
 
 def _seeds_of_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
-    """Return how many seeds a step takes; None where slices have no place in the result, and seeds are not divided."""
+    """Return how many seeds a step takes; None where slices have no place in the result."""
     part, seeds = sizes.parts[0], case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = workload.reduction.columns if part.columns else workload.reduction.rows
     kept = reduction.placed and not part.along and sizes.coloring is None
@@ -73,7 +73,10 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[S
 
 
 def make_offload_runner(one: CompiledCase) -> Callable[[], np.ndarray]:
-    """Return a function that computes the whole result, each time into the same array: (points, outputs, inputs)."""
+    """Return a function that computes the whole result, each time into the same array.
+
+    The array has the shape (points, outputs, inputs).
+    """
     case, workload, plan, program = one.case, one.workload, one.plan, one.program
     assert plan is not None and program is not None
     block, (seeds, chunk) = plan.case.points, (one.sizes.seeds, plan.seeds) if plan.seeds else (1, 1)

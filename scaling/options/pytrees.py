@@ -1,7 +1,7 @@
 """Workloads whose inputs or outputs are pytrees: each leaf of an input becomes an input, a result one array.
 
-A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the order
-of `jax.tree.leaves`. Loaded for a workload that has pytrees, or one that must be refused.
+A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
+order of `jax.tree.leaves`. Loaded for a workload that has pytrees, or one that must be refused.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from scaling.core.workload import InputSpec, Workload
 
 @dataclass(frozen=True)
 class InputTree:
-    """An input that is a pytree: its name, its structure, and the names of its leaves in the order of the tree."""
+    """An input that is a pytree: its name, its structure, and the names of its leaves in their order."""
 
     name: str
     structure: Any
@@ -149,9 +149,10 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return a function's result, a pytree, as one array: (*leading axes, numbers) where it has several leaves.
+    """Return a function's result, a pytree, as one array: (*leading axes, numbers) if it has several leaves.
 
-    what: the function in the words of an error message. leading: the number of leading axes that all leaves share.
+    what: the function in the words of an error message. leading: the number of leading axes that all leaves
+    share.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -203,8 +204,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays can be the blocks of a derivative, row by row, the k-th by an input of `widths[k]`
-    numbers."""
+    """Return whether arrays can be the blocks of a derivative, row by row. widths: of the input of each."""
     if len(widths) != len(leaves) or 0 in widths:
         return False
     if not per_point:

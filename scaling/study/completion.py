@@ -1,4 +1,4 @@
-"""Complete a case before it runs: write out what it leaves to its workload, and drop fields without an effect.
+"""Complete a case: write out what it leaves to its workload, and drop fields without an effect.
 
 A completed case names its target, variant, sizes and inputs, and has the default in each field that its mode,
 target or layout leaves unused. Does not know grids, or whether a case can run.
@@ -83,7 +83,7 @@ def _settle(case: Case) -> Case:
 
 
 def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the mode and the target of a case: the function itself has one mode, and that mode no other target."""
+    """Return the mode and target of a case. The function itself has one mode, and that mode no other target."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
@@ -98,7 +98,7 @@ def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the choice of a case from the names of its workload, by default the first. others: names of a peer."""
+    """Return the choice of a case from the names of its workload, by default the first. others: of a peer."""
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
         raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
@@ -174,7 +174,7 @@ def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that takes all that a device has, which is the same program."""
+    """Return the case without a `chunk` or `block` that takes all that a device has: the same program."""
     from scaling.core.shape import ceil_div
 
     a, b = case.axes

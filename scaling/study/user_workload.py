@@ -19,7 +19,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module of a workload; refuse the path of a file, and a built-in name that a user's file has too."""
+    """Return the module of a workload; refuse a path, and a name that is built in and a file's too."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
             f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
@@ -40,7 +40,7 @@ def _import_path(name: str) -> str:
 
 
 def _refuse_shadowed(name: str) -> None:
-    """Refuse the name of a built-in workload where a user's file on the path defines a workload of this name."""
+    """Refuse the name of a built-in workload that a user's file on the path has as well."""
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):

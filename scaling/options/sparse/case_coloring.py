@@ -1,4 +1,4 @@
-"""What seeds=colored needs: the colouring of a case's Jacobian, and where its entries are read and gathered."""
+"""What seeds=colored needs: the colouring of a Jacobian, and where its entries are read and gathered."""
 
 import importlib.util
 from typing import Any

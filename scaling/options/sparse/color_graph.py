@@ -60,9 +60,7 @@ class TwoSidedColors:
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Colour the columns; or the rows, of the transposed matrix. owned: the entries that columns own; None
-    for all.
-    """
+    """Colour the columns; of the transposed matrix, the rows. owned: the entries that columns own, or None."""
     mine = np.ones(len(matrix.rows), bool) if owned is None else owned
     wanted = np.unique(matrix.cols[mine])
     least = _fullest(matrix.rows[mine])
@@ -80,9 +78,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Colour columns and rows together with the fewest colours found, which may be of columns or of rows
-    alone.
-    """
+    """Colour columns and rows together with the fewest colours found, which may be of one of them alone."""
     best = None
     for least, by_row in sorted(_divisions(matrix), key=lambda division: division[0]):
         if best is None or least < best.count:
@@ -125,8 +121,7 @@ def _attempts(
 
 
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What the loops go along: the columns that are wanted, the fullest first; the entries column by column,
-    and row by row."""
+    """Return the columns that are wanted, the fullest first, and the entries column by column and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
     by_row = np.argsort(
         2 * matrix.rows.astype(np.int64) + ~owned, kind="stable"
@@ -138,8 +133,7 @@ def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.nd
 
 
 def ready() -> None:
-    """Compile every loop, ours and those of asdex, so that it need not be done while somebody looks at the
-    clock."""
+    """Compile every loop, ours and those of asdex, so that its time is not measured."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
     wanted = np.unique(matrix.cols)
     for loop in (_by_saturation, _in_order):
@@ -149,8 +143,7 @@ def ready() -> None:
 
 
 def _starts(places: np.ndarray, count: int) -> np.ndarray:
-    """Where each place begins among entries that are sorted by place, and where the last ends: (count +
-    1,)."""
+    """Return where each place begins among entries sorted by place, and where the last ends: (count + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(places, minlength=count))])
 
 
@@ -190,8 +183,7 @@ def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
 
 
 def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """The lowest free colour, always for a column that has the fewest left, and of these for the one that met
-    a new colour last.
+    """Colour always the column that has the fewest free colours, of these the one that met a new colour last.
 
     So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how
     many there are, 0 where they are more than the bits of a number. After D. Brelaz, Communications of the

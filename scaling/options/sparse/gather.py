@@ -1,7 +1,7 @@
 """Where the nonzeros of a coloured Jacobian lie in its compressed slices, device by device.
 
-Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing is
-sent.
+Each device has some of the colours, and reads the entries that these hold off its own slices, so that nothing
+is sent.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
 
-asdex reads the pattern off the function's jaxpr, so that it holds for all inputs; color_graph.py colours it. Both are
-done once a process. Does not know cases, programs, or how entries are read off slices.
+asdex reads the pattern off the function's jaxpr, so that it holds for all inputs; color_graph.py colours it.
+Both are done once a process. Does not know cases, programs, or how entries are read off slices.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ _KEPT = 4  # patterns, and colourings, of which each may have millions of entrie
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], how: str) -> Coloring:
     """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
 
-    key: of the function and the shapes. x: shapes and dtypes. how: compress columns, rows, or both, whichever takes
-    the fewest colours. Refuse where asdex is not installed, or cannot analyse the function.
+    key: of the function and the shapes. x: shapes and dtypes. how: compress columns, rows, or both, whichever
+    takes the fewest colours. Refuse where asdex is not installed, or cannot analyse the function.
     """
     if how not in HOW:
         raise unknown_name("way to colour", how, HOW)
@@ -117,7 +117,7 @@ def _color(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` for an entry without a colour, or one that shares its place in a slice with another."""
+    """Raise `ValueError` for an entry without a colour, or one that shares its place in a slice."""
     pattern = coloring.pattern
     sides = (
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
