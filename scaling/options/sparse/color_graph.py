@@ -1,13 +1,12 @@
 """Colour the columns and the rows of a sparse matrix so that its entries can be read off compressed slices.
 
 Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a
-colour, and two of
-them differ where a row has an entry of each and one of these is owned by its column: then nothing is added to
-what is read. Likewise for rows. Where columns own all entries that is the colouring of columns alone; where
-some are left to rows it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient computation
-of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
-Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. To find the
-fewest colours is NP-hard: these are found greedily.
+colour, and two of them differ where a row has an entry of each and one of these is owned by its column: then
+nothing is added to what is read. Likewise for rows. Where columns own all entries that is the colouring of
+columns alone; where rows own some it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient
+computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see
+also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. To find
+the fewest colours is NP-hard: these are found greedily.
 
 Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or
 how a pattern is found.
@@ -16,6 +15,7 @@ how a pattern is found.
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -111,9 +111,8 @@ def _attempts(
     if alone and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _PAIRS:
         yield _by_asdex(matrix, wanted)
         return
-    of = np.full(
-        matrix.shape[1], -1, np.int32
-    )  # those that meet in the fullest row differ anyway, and need not be looked at
+    # Columns that meet in the fullest row differ in any case.
+    of = np.full(matrix.shape[1], -1, np.int32)
     fullest = np.bincount(matrix.rows[owned]).argmax()
     of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(least)
     rest = wanted[of[wanted] < 0]
@@ -123,9 +122,8 @@ def _attempts(
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the columns that are wanted, the fullest first, and the entries column by column and row by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
-    by_row = np.argsort(
-        2 * matrix.rows.astype(np.int64) + ~owned, kind="stable"
-    )  # in each row, owned entries come first
+    owned_first = 2 * matrix.rows.astype(np.int64) + ~owned
+    by_row = np.argsort(owned_first, kind="stable")
     column_at, row_at = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
     own_end = row_at[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
     order = wanted[np.argsort(-np.diff(column_at)[wanted], kind="stable")]
@@ -158,15 +156,15 @@ def _by_asdex(matrix: Matrix, wanted: np.ndarray) -> Colors:
 
 
 @functools.cache
-def _fast(loop: Callable) -> Callable:
-    """A loop, compiled once and kept on disk."""
+def _fast(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loop, compiled once and kept on disk."""
     import numba
 
     return numba.njit(cache=True)(loop)
 
 
 def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """The lowest free colour for one column after another. Returns how many colours these take."""
+    """Give one column after another the lowest free colour; return how many colours these take."""
     taken, count = np.full(len(of) + 1, -1, np.int64), 0
     for v in order:
         for p in range(column_at[v], column_at[v + 1]):
@@ -190,14 +188,10 @@ def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, 
     ACM 22(4), 1979.
     """
     n, count, top = len(of), 0, 0
-    met, level = (
-        np.zeros(n, np.int64),
-        np.full(n, -1, np.int64),
-    )  # the colours of neighbours, and how many; -1 once coloured
-    after, before = (
-        np.arange(n + 64),
-        np.arange(n + 64),
-    )  # rings of columns of one level; that of level k begins at n + k
+    met = np.zeros(n, np.int64)  # the colours of neighbours, as bits
+    level = np.full(n, -1, np.int64)  # how many these are; -1 once coloured
+    # Rings of columns of one level; that of level k begins at n + k.
+    after, before = np.arange(n + 64), np.arange(n + 64)
     for v in order[::-1]:
         level[v], after[v], before[v], before[after[n]], after[n] = 0, after[n], n, v, v
     for _ in range(len(order)):
@@ -261,10 +255,8 @@ def _taken_away(row_at, column_of, column_at, row_of):
     full = np.concatenate((np.diff(row_at), np.diff(column_at)))
     left, stage_of, top = full.copy(), np.full(lines, -1, np.int64), full.max()
     owned, rest = np.zeros((2, lines + 1), np.int64), np.zeros((2, lines + 1), np.int64)
-    after, before = (
-        np.arange(lines + top + 1),
-        np.arange(lines + top + 1),
-    )  # rings of lines that have as many entries left
+    # Rings of lines with as many entries left.
+    after, before = np.arange(lines + top + 1), np.arange(lines + top + 1)
     for v in range(lines - 1, -1, -1):
         ring = lines + left[v]
         after[v], before[v], before[after[ring]], after[ring] = after[ring], ring, v, v
