@@ -2,7 +2,7 @@
 
 from scaling.core.case import Case
 from scaling.core.store import Writer, load
-from scaling.core.workload import complete
+from scaling.study.completion import complete
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]

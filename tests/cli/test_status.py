@@ -26,7 +26,7 @@ from scaling.core.case import Case, label, to_dict
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import to_line
-from scaling.core.workload import complete
+from scaling.study.completion import complete
 from scaling.workers import schedule
 from scaling.workers.schedule import ScheduledCase, study_manifest
 from scaling.workers.settings import RunSettings

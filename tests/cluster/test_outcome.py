@@ -14,7 +14,7 @@ from scaling.core.case import Case
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine
 from scaling.core.store import Writer, load
-from scaling.core.workload import complete
+from scaling.study.completion import complete
 from scaling.workers import schedule, supervise
 from scaling.workers.settings import RunSettings
 

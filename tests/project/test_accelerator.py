@@ -9,9 +9,9 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS
+from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS, built_in
 from scaling.core.store import load
-from scaling.core.workload import built_in, complete
+from scaling.study.completion import complete
 from scaling.study.grid import expand_study
 from tests.support.commands import command_environment
 from tests.support.imported import NOT_IN_THE_WORKER
@@ -20,7 +20,7 @@ from tests.support.paths import TOP
 pytestmark = pytest.mark.process
 
 STUDY = TOP / "conf" / "study" / "accelerator.yaml"
-WORKLOADS = {*built_in()} - {"ceiling"}
+WORKLOADS = {*built_in("workloads")} - {"ceiling"}
 
 
 @pytest.fixture
