@@ -1,8 +1,9 @@
-"""The logs of a case: what the journals of its tasks, its workers and the scheduler wrote about it.
+"""The verb `logs`: what the journals of tasks, the workers and the scheduler wrote about a case.
 
-Knows where each of them writes; prints nothing.
+Knows where each of them writes.
 """
 
+import argparse
 import contextlib
 import difflib
 from collections import Counter
@@ -10,18 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.markup import escape
+
 from scaling.cli import status
-from scaling.cluster import job_state, submission, task_progress
-from scaling.cluster.task_progress import TaskAttempt, TaskProgress
+from scaling.cli.verbs import OK
+from scaling.cluster import job_state, lost_cases, submission
+from scaling.cluster.job_state import TaskState
+from scaling.cluster.journal import TaskAttempt, seconds_between
 from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_wait
 from scaling.core.record import Record
 
-_LEAST = 4  # characters of a key
-_NEAR = 3  # keys that are named
-_LINES = 1000  # of a file, the last ones
-_CASES = 3  # that are shown where no key is given
+_SHORTEST = 4  # characters of a key
+_MOST_NAMED = 3  # keys in a refusal
+_MOST_LINES = 1000  # of a file, from its end
+_MOST_SHOWN = 3  # cases, if no key is given
 
 
 @dataclass(frozen=True)
@@ -34,222 +40,210 @@ class LogPart:
 
 @dataclass(frozen=True)
 class KnownCases:
-    """What there is in a folder of results to find a case by."""
+    """What a results folder holds to find a case by."""
 
     results: Path
     records: list[Record]
-    tasks: list[TaskProgress]
-    keys: dict[Path, set[str]]  # of the cases of each task
+    tasks: list[TaskState]
+    keys: dict[Path, set[str]]  # of the cases of each task, by its file
     cases: dict[str, Case]
-    lost: list[Record]  # what jobs lost and the next run will put on record
+    lost: list[Record]  # cases that jobs lost, to be recorded by the next run
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Print what was written about a case, or about those that failed last."""
+    known = look(store.folder_of(given.folder))
+    for number, part in enumerate(show(known, select(known, " ".join(given.key)), given.all)):
+        if number:
+            console.print()
+        console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
+        print(part.text, file=console.file)  # as it is: no markup, and no line broken
+    return OK
 
 
 def look(results: Path) -> KnownCases:
-    """All that is known of a folder now; of a scheduler that cannot be asked, what is remembered."""
-    try:
-        seen = job_state.look_up(results)
-    except Refusal:
-        seen = job_state.look_up(results, asking=False)
+    """Return all that is known of a folder now; if the scheduler does not answer, what is remembered."""
+    tasks, _ = job_state.try_look_up(results)
     records = store.load(results).records
-    lost = job_state.unrecorded(seen, records)
     cases = {record.key: record.case for record in records}
-    cases |= status.asked(results, cases)
+    cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}
     keys: dict[Path, set[str]] = {}
-    for one in seen:
-        with contextlib.suppress(Refusal):
-            mine = {item.case.key: item.case for item in submission.read(one.entry.path).items}
-            keys[one.entry.path] = set(mine)
-            cases |= mine
-    return KnownCases(results, records, task_progress.progress_of(seen), keys, cases, lost)
+    for task in tasks:
+        with contextlib.suppress(Refusal):  # the file of the task is gone
+            of_task = {item.case.key: item.case for item in submission.read(task.entry.path).items}
+            keys[task.entry.path] = set(of_task)
+            cases |= of_task
+    return KnownCases(results, records, tasks, keys, cases, lost_cases.unrecorded(tasks, records))
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases to show: the one that is named, or those of a workload or of all that failed, the last first.
+    """Return the keys of the cases to show: the named one, or those of a workload or all that failed, the last first.
 
-    given: a key, a label, the name of a workload, or nothing. Where nothing has failed, all cases of the workload count, or the
-    case that a task began last.
+    given: a key, a label, the name of a workload, or nothing. If nothing has failed, all cases of the workload count,
+    or the case that a task began last.
     """
-    workloads = {case.workload for case in known.cases.values()}
-    if given and given not in workloads:
+    of_workload = [key for key, case in known.cases.items() if case.workload == given]
+    if given and not of_workload:
         return [find(known, given)]
-    ordered = sorted(
+    records = sorted(
         [*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True
     )
-    mine = [record for record in ordered if given in ("", record.case.workload)]
-    keys = [record.key for record in mine if record.status == "failed"]
+    records = [record for record in records if given in ("", record.case.workload)]
+    keys = [record.key for record in records if record.status == "failed"]
     if not keys and given:
-        keys = [record.key for record in mine] or [
-            key for key, case in known.cases.items() if case.workload == given
-        ]
-    begun = [attempt for task in known.tasks for attempt in task.attempts]
-    if not keys and not given and begun:
-        keys = [max(begun, key=lambda attempt: attempt.began_at or "").key]
+        keys = [record.key for record in records] or of_workload
+    elif not keys:
+        begun = [attempt for task in known.tasks for attempt in task.journal.attempts]
+        keys = [attempt.key for attempt in sorted(begun, key=lambda a: a.began_at or "")[-1:]]
     return list(dict.fromkeys(key for key in keys if key in known.cases)) or [find(known, given)]
 
 
 def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield what became of the first few of these cases; a file that several share comes once."""
     shown: set[str] = set()
-    for key in keys if every else keys[:_CASES]:
+    for key in keys if every else keys[:_MOST_SHOWN]:
         for part in parts(known, key, every):
             if part.title not in shown:
                 yield part
             shown.add(part.title)
-    if not every and len(keys) > _CASES:
-        yield LogPart(f"{len(keys) - _CASES} more", "give a key to see another one, or --all")
+    if not every and len(keys) > _MOST_SHOWN:
+        yield LogPart(f"{len(keys) - _MOST_SHOWN} more", "give a key to see another one, or --all")
 
 
 def find(known: KnownCases, given: str) -> str:
-    """Return the one key that begins like that, or that of the one case with this label; a `Refusal` otherwise."""
+    """Return the one key that begins with a text, or that of the one case with this label; a `Refusal` otherwise."""
     words = " ".join(given.split())
-    labelled = [key for key, case in known.cases.items() if label(case) == words]
-    labelled = labelled or [
-        key for key, case in known.cases.items() if label(case).startswith(words) and " " in words
-    ]
-    if len(labelled) == 1:
-        return labelled[0]
+    labels = {key: label(case) for key, case in known.cases.items()}
+    labelled = [key for key in labels if labels[key] == words]
+    labelled = labelled or [key for key in labels if labels[key].startswith(words) and " " in words]
+    begun = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
+    if len(labelled or begun) == 1:
+        return (labelled or begun)[0]
     if labelled:
-        raise Refusal(
-            f"{words!r} is how {len(labelled)} cases begin, give a key: {_named(labelled, known.cases)}"
-        )
-    if not given:
+        problem = f"{words!r} is how {len(labelled)} cases begin, give a key: {_name_some(labelled, labels)}"
+    elif not given:
         failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
-        some = failed or list(known.cases)
-        raise Refusal(
-            f"name a case, by its key or its label: {_named(list(dict.fromkeys(some)), known.cases)}"
-        )
-    if len(given) < _LEAST:
-        raise Refusal(
-            f"{given!r} is too short for a key: give {_LEAST} characters or more, `scaling status --all` shows them"
-        )
-    begun = [key for key in known.cases if key.startswith(given)]
-    if len(begun) == 1:
-        return begun[0]
-    if begun:
-        raise Refusal(f"{given!r} begins {len(begun)} keys, give more of it: {_named(begun, known.cases)}")
-    ours = {key[: len(given)]: key for key in known.cases}
-    near = [ours[close] for close in difflib.get_close_matches(given, ours, n=_NEAR)]
-    more = f"near it are {_named(near, known.cases)}" if near else "`scaling status --all` shows the keys"
-    raise Refusal(f"no case {given!r} in {known.results}: {more}")
+        some = list(dict.fromkeys(failed)) or list(labels)
+        problem = f"name a case, by its key or its label: {_name_some(some, labels)}"
+    elif len(given) < _SHORTEST:
+        need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
+        problem = f"{given!r} is too short for a key: {need}"
+    elif begun:
+        problem = f"{given!r} begins {len(begun)} keys, give more of it: {_name_some(begun, labels)}"
+    else:
+        starts = {key[: len(given)]: key for key in labels}
+        near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
+        more = f"near it are {_name_some(near, labels)}" if near else "`scaling status --all` shows the keys"
+        problem = f"no case {given!r} in {known.results}: {more}"
+    raise Refusal(problem)
 
 
-def _named(keys: Sequence[str], cases: Mapping[str, Case]) -> str:
-    words = ", ".join(f"{key} ({label(cases[key])})" for key in keys[:_NEAR])
-    return words + (f" and {len(keys) - _NEAR} more" if len(keys) > _NEAR else "")
+def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
+    """Return the first of these keys with their labels, and how many more there are."""
+    words = ", ".join(f"{key} ({labels[key]})" for key in keys[:_MOST_NAMED])
+    return words + (f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else "")
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """What became of a case, then what its workers wrote, then the scheduler. every: files from their first line on."""
-    tasks = [
-        task for task in known.tasks if key in known.keys.get(task.entry.path, ()) or _attempts(task, key)
-    ]
-    told = {attempt.identity for task in tasks for attempt in task.attempts}
-    others = [r for r in known.records if r.key == key and (key, r.replicate, r.attempt) not in told]
-    lines = [_recorded(record) for record in others] + [line for task in tasks for line in _story(task, key)]
-    title = f"{key}  {label(known.cases[key])}"
-    yield LogPart(
-        title,
-        environment.hide_secrets("\n".join(lines)) or "nothing has become of it, and no task is to run it",
-    )
-    files = [file for task in tasks for file in _workers(task, key)] + [
-        file for task in tasks for file in _scheduler(task)
-    ]
-    for path, more in files:
-        yield LogPart(f"{path.relative_to(known.results)}{more}", _contents(path, every))
+    """Yield what became of a case, then what its workers wrote, then the scheduler.
+
+    every: whether files are shown from their first line on.
+    """
+    tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
+    in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
+    others = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
+    lines = [*map(_describe_record, others), *(line for task in tasks for line in _describe_task(task, key))]
+    text = environment.hide_secrets("\n".join(lines))
+    yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
+    files = [file for task in tasks for file in _worker_files(task, key)]
+    files += [(path, "") for task in tasks for path in _scheduler_files(task)]
+    for path, shared in files:
+        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_end(path, every))
 
 
-def _attempts(task: TaskProgress, key: str) -> list[TaskAttempt]:
-    return [attempt for attempt in task.attempts if attempt.key == key]
+def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
+    return [attempt for attempt in task.journal.attempts if attempt.key == key]
 
 
-def _recorded(record: Record) -> str:
-    """What became of an attempt of which no task tells."""
+def _describe_record(record: Record) -> str:
+    """Return what became of an attempt that is in no journal."""
     why = f", {record.reason}: {record.text}" if record.reason else ""
-    return f"{_time(record.started_at)}  attempt {record.attempt}{_replicate(record.replicate)}: {record.status}{why}"
+    return f"{_format_attempt(record.started_at, record.attempt, record.replicate)}: {record.status}{why}"
 
 
-def _story(task: TaskProgress, key: str) -> list[str]:
-    """What became of a case in a task, a line for each attempt, or why there is none."""
-    attempts = _attempts(task, key)
-    if attempts:
-        return [_line(task, attempt) for attempt in attempts]
-    state = task.seen.state
-    words = job_state.last_words(task.entry) if not task.open and state.name != "COMPLETED" else ""
-    words = words or (task.blocked if task.open else "")
-    why = ": ".join(
-        filter(None, [f" ({state.reason})" if state.reason and state.reason != words else "", words])
-    )
+def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
+    time = (at or "").partition("+")[0].partition(".")[0].replace("T", " ")
+    return f"{time}  attempt {attempt}" + (f" of replicate {replicate}" if replicate else "")
+
+
+def _describe_task(task: TaskState, key: str) -> list[str]:
+    """Return what became of a case in a task, a line for each attempt, or why there is none."""
+    place = f"task {task.entry.folder.name}/{task.entry.name}"
+    place += f", job {task.entry.job}" if task.entry.job else ""
+    if attempts := _attempts(task, key):
+        return [_describe_attempt(task, attempt, place) for attempt in attempts]
+    state = task.state
+    words = task.blocked
+    if not task.open and state.name != "COMPLETED":
+        words = lost_cases.find_cause(task)
+    reason = f" ({state.reason})" if state.reason and state.reason != words else ""
+    why = ": ".join(filter(None, [reason, words]))
     became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
-    return [f"{became} {_place(task)}: {state.name.lower()}{why}"]
+    return [f"{became} {place}: {state.name.lower()}{why}"]
 
 
-def _line(task: TaskProgress, attempt: TaskAttempt) -> str:
-    on = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
-    run = f", run {attempt.run}" if task.runs > 1 else ""
-    began = attempt.began_at or attempt.ended_at
-    where = f"attempt {attempt.attempt}{_replicate(attempt.replicate)}, {_place(task)}{run}{on}"
-    return f"{_time(began)}  {where}: {_how(task, attempt)}"
+def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
+    """Return when and where an attempt began, and how it ended."""
+    began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
+    run = f", run {attempt.run}" if task.journal.runs > 1 else ""
+    nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
+    return f"{began}, {place}{run}{nodes}: {_describe_end(task, attempt)}"
 
 
-def _how(task: TaskProgress, attempt: TaskAttempt) -> str:
-    """How an attempt ended, or that it did not."""
+def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
+    """Return how an attempt ended, or that it did not."""
     if attempt.ended_at:
-        took = task_progress.since(attempt.began_at, attempt.ended_at) if attempt.began_at else None
+        seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
-        return f"{attempt.status}{'' if took is None else f' after {format_wait(took)}'}{why}"
+        return f"{attempt.status}{'' if seconds is None else f' after {format_wait(seconds)}'}{why}"
     if attempt in task.running:
         return "runs now"
-    if attempt.run < task.runs or task.open:
+    if attempt.run < task.journal.runs or task.open:
         return "no end: its job was stopped, to be started again"
-    ended = job_state.explain_end(task.seen, True)
+    ended = lost_cases.explain_end(task)
     return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
 
 
-def _place(task: TaskProgress) -> str:
-    return f"task {task.entry.folder.name}/{task.entry.name}" + (
-        f", job {task.entry.job}" if task.entry.job else ""
-    )
+def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
+    """Return the files of the workers that ran a case, each with the number of its cases."""
+    folder, name = task.entry.folder, task.entry.name
+    workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
+    if not workers and not task.open:  # what kept workers from starting is in the files of all of them
+        return [(path, "") for path in sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))]
+    cases = Counter((attempt.run, worker) for attempt in task.journal.attempts for worker in attempt.workers)
+    return [
+        (
+            folder / f"{name}.run-{run}" / f"worker-{worker}.log",
+            f" (of {cases[run, worker]} cases)" if cases[run, worker] > 1 else "",
+        )
+        for run, worker in workers
+    ]
 
 
-def _replicate(number: int) -> str:
-    return f" of replicate {number}" if number else ""
+def _scheduler_files(task: TaskState) -> list[Path]:
+    """Return the files of the jobs of a task that are not empty."""
+    jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
+    folder = task.entry.folder / "log"
+    paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
+    return [path for path in paths if path.stat().st_size]
 
 
-def _time(at: str | None) -> str:
-    return (at or "").partition("+")[0].partition(".")[0].replace("T", " ")
-
-
-def _workers(task: TaskProgress, key: str) -> Iterator[tuple[Path, str]]:
-    """The files of the workers that had a case, and with how many they were shared."""
-    seats = {seat for attempt in _attempts(task, key) for seat in attempt.seats}
-    if not seats and not task.open:  # what kept workers from starting stands in the files of all of them
-        for path in sorted(task.entry.folder.glob(f"{task.entry.name}.run-{task.runs}/worker-*.log")):
-            yield path, ""
-        return
-    shared = Counter((attempt.run, seat) for attempt in task.attempts for seat in attempt.seats)
-    for run, seat in dict.fromkeys(
-        (attempt.run, seat) for attempt in _attempts(task, key) for seat in attempt.seats
-    ):
-        path = task.entry.folder / f"{task.entry.name}.run-{run}" / f"worker-{seat}.log"
-        yield path, f" (of {shared[run, seat]} cases)" if shared[run, seat] > 1 else ""
-
-
-def _scheduler(task: TaskProgress) -> Iterator[tuple[Path, str]]:
-    """The files of a task's job that hold anything."""
-    for job in dict.fromkeys(
-        job for job in (task.entry.job, *(attempt.job for attempt in task.attempts)) if job
-    ):
-        for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.*")):
-            if path.stat().st_size:
-                yield path, ""
-
-
-def _contents(path: Path, every: bool) -> str:
-    """Return what a file holds, without secrets; of a long one, the end. Paths stay: logs are the user's own."""
+def _read_end(path: Path, every: bool) -> str:
+    """Return the content of a file, of a long one the end, without secrets. Paths stay: logs are the user's own."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
-    left_out = 0 if every else max(0, len(lines) - _LINES)
+    left_out = 0 if every else max(0, len(lines) - _MOST_LINES)
     head = [f"[{left_out} lines before these; --all shows them]"] if left_out else []
     return "\n".join([*head, environment.hide_secrets("\n".join(lines[left_out:]))]) if lines else "[empty]"

@@ -208,7 +208,7 @@ def _site(job: StudyRun) -> supervise.Site | None:
         return None
     from scaling.cluster import task
 
-    return task.site(job.cluster, nested=job.nested)
+    return task.make_site(job.cluster, nested=job.nested)
 
 
 def _has_submissions(job: StudyRun) -> bool:

@@ -1,12 +1,13 @@
-"""The status of a folder of results: what became of every case that was asked for, and of the jobs that see to the rest.
+"""The verb `status`: what became of every case of a results folder, and of the jobs that run the rest.
 
-Knows records, tasks, and how they are told to a person; starts nothing and ends nothing.
+Knows records and tasks, and how a user reads them; starts nothing and ends nothing.
 """
 
+import argparse
 import contextlib
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from scaling.cluster import follow, job_state, status_table, submission, task_progress
+from scaling.cli import streams
+from scaling.cli.verbs import FAILED, INTERRUPTED, OK
+from scaling.cluster import follow, job_state, lost_cases, status_table, submission
 from scaling.cluster.job_state import TaskState
-from scaling.cluster.task_progress import TaskProgress
+from scaling.cluster.journal import seconds_between
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
@@ -27,293 +30,272 @@ from scaling.core.record import Record
 from scaling.workers.schedule import PASSING
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
-_UNSUBMITTED = ("ok", "skipped", "failed", "missing")  # what there is where nothing was handed to a cluster
-_TOLD = ("failed", "running", "skipped", "missing")  # case by case
-_LINES = 20  # of one state
-_BEFORE = "before its first case"  # in the reason of what a job lost without having begun it
-_SHORT = 6  # characters of a key, at least
+_WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # states if nothing was submitted
+_LISTED = ("failed", "running", "skipped", "missing")  # states with a line for each case
+_MOST_LINES = 20  # of one state
+_BEFORE = "before its first case"  # in the text of cases that a job lost without having begun any
+_SHORTEST = 6  # characters of a key
 
 
 @dataclass(frozen=True)
 class StatusLine:
-    """A word on one case."""
+    """The state of one case in one replicate, with a text."""
 
     state: str
     key: str
-    case: Case | None  # None: nobody knows it any more
+    case: Case | None  # None: no longer known
     words: str = ""
     replicate: int = 0
 
     @property
     def place(self) -> tuple[str, int]:
-        """Return what is counted: (key, replicate)."""
+        """Return (key, replicate)."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """What is known of a folder at one moment."""
+    """What is known of a results folder at one moment."""
 
     folder: Path
-    tasks: list[TaskProgress]
-    counts: dict[str, Counter]  # workload -> how many cases are in which state, each replicate counted
-    lines: list[StatusLine]  # on what is not simply ok
+    tasks: Sequence[TaskState]
+    counts: dict[str, Counter[str]]  # workload -> number of cases by state, each replicate counted
+    lines: list[StatusLine]  # of cases that are not ok
     keys: list[str]  # of all cases
     replicated: bool  # whether a case has several replicates
-    notes: list[str]  # what else is to be known
+    notes: list[str]
 
     @property
     def failed(self) -> bool:
-        """Whether any case has."""
+        """Return whether a case has failed."""
         return any(line.state == "failed" for line in self.lines)
 
     @property
-    def moved(self) -> tuple:
-        """What differs from another moment if anything has happened between."""
-        return self.counts, [
-            (task.entry.path, task.seen.state.name, task.runs, len(task.ended)) for task in self.tasks
-        ]
+    def progress(self) -> object:
+        """Return a value that differs from that of another moment if anything has happened between."""
+        tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
+        return self.counts, tasks
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Show the status, or (--watch) keep showing it; the exit status is 1 if a case has failed."""
+    folder = store.folder_of(given.folder)
+    if given.watch:
+        streams.stop_with_reader()
+        status = watch(folder, console, given.all)
+    else:
+        status = look(folder)
+        show(status, console, given.all)
+    if status is None:
+        return INTERRUPTED
+    return FAILED if status.failed else OK
 
 
 def look(folder: Path) -> StudyStatus:
-    """The status now. Where the scheduler cannot be asked it is told from what is on disk."""
-    try:
-        return read(folder, job_state.look_up(folder))
-    except Refusal as refusal:
-        seen = job_state.look_up(folder, asking=False)
-        return read(folder, seen, [f"{refusal}; what jobs do now is not known, this is what they have told"])
+    """Return the status now; if the scheduler does not answer, by what is on disk."""
+    tasks, problem = job_state.try_look_up(folder)
+    note = f"{problem}; what jobs do now is not known, this is what they have reported"
+    return read(folder, tasks, [note] if problem else [])
 
 
-def read(folder: Path, seen: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """The status as of what is known of its tasks."""
-    tasks, loaded = task_progress.progress_of(seen), store.load(folder)
-    known = [*loaded.records, *job_state.unrecorded(seen, loaded.records)]
+def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
+    """Return the status of a folder, given the states of its tasks."""
+    loaded = store.load(folder)
+    known = [*loaded.records, *lost_cases.unrecorded(tasks, loaded.records)]
     states = store.states(known)
     ordered = sorted(
         store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
     )
-    records = {
-        (record.key, record.replicate): record for record in ordered
-    }  # of several, the last with the status that counts
+    # Of several records of a case, the last with the status that counts.
+    records = {(record.key, record.replicate): record for record in ordered}
     cases = {record.key: record.case for record in ordered}
-    wanted = _expected(folder, cases)
-    cases |= {key: case for key, (case, _) in wanted.items()}
-    now = [*_queued(tasks, loaded.records), *_running(tasks, cases)]
-    said = [*_ended(records.values(), tasks), *now]
+    expected = expected_cases(folder, cases)
+    cases |= {key: case for key, (case, _) in expected.items()}
+    now = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
     states |= {line.place: line.state for line in now}  # the last counts
-    every = [
-        StatusLine("missing", key, case, "", number)
-        for key, (case, count) in wanted.items()
-        for number in range(count)
-    ]
-    said += [line for line in every if line.place not in states]
-    states |= {line.place: "missing" for line in said if line.place not in states}
-    counts: dict[str, Counter] = {case.workload: Counter() for case in cases.values()}
+    places = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
+    missing = [StatusLine("missing", key, case, "", n) for key, case, n in places if (key, n) not in states]
+    states |= {line.place: line.state for line in missing}
+    counts: dict[str, Counter[str]] = {case.workload: Counter() for case in cases.values()}
     for (key, _), state in states.items():
         if key in cases:
             counts[cases[key].workload][state] += 1
-    lines = [line for line in said if states[line.place] == line.state]
-    damaged = [f"damaged, passed over: {line}" for line in loaded.damaged]
-    keys = list({*cases, *(key for key, _ in states)})
-    replicated = any(number for _, number in states)
+    lines = [*_ended_lines(records.values(), tasks), *now, *missing]
     return StudyStatus(
-        folder, tasks, counts, lines, keys, replicated, [*notes, *_planned(loaded.plans), *damaged]
-    )
+        folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
+        list({*cases, *(key for key, _ in states)}), any(number for _, number in states),
+        [*notes, *_count_plans(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
+    )  # fmt: skip
 
 
-def _planned(plans: Iterable[Record]) -> list[str]:
-    """How many cases were planned for each hardware, in words."""
-    counts: dict[str, Counter] = {}
+def _count_plans(plans: Iterable[Record]) -> list[str]:
+    """Return how many cases were planned for each hardware, in words."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
-        counts.setdefault(str(record.environment["hardware"]["name"]), Counter())[record.status] += 1
-    told = {
-        name: ", ".join(f"{count} {status}" for status, count in each.items())
+        counts[str(record.environment["hardware"]["name"])][record.status] += 1
+    return [
+        f"for {name}, compiled and not run: {', '.join(f'{n} {status}' for status, n in each.items())}"
         for name, each in counts.items()
-    }
-    return [f"for {name}, compiled and not run: {words}" for name, words in told.items()]
+    ]
 
 
-def asked(folder: Path, known: Mapping[str, Case]) -> dict[str, Case]:
-    """The cases that the folder's study was last asked for, by key; what cannot be read as a case is left out.
+def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
+    """Return the cases that the folder's study was last run for, with their numbers of replicates, by key.
 
-    known: cases that need not be read again.
+    known: cases that need not be read again. Entries that cannot be read are left out.
     """
-    return {key: case for key, (case, _) in _expected(folder, known).items()}
-
-
-def _expected(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the same with the number of replicates of each case."""
-    told = store.read_json(folder / "study.json")
-    entries = told.get("cases") if isinstance(told, dict) else None
+    study = store.read_json(folder / "study.json")
+    entries = study.get("cases") if isinstance(study, dict) else None
     cases = {}
     for entry in entries if isinstance(entries, list) else []:
         with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
-            case = known.get(entry.get("key")) or from_dict(entry["case"])
-            cases[entry["key"] if entry.get("key") in known else case.key] = case, store.replicates_of(entry)
+            key = entry.get("key")
+            case = known.get(key) or from_dict(entry["case"])
+            cases[key if key in known else case.key] = case, store.replicates_of(entry)
     return cases
 
 
-def _ended(records: Iterable[Record], tasks: Sequence[TaskProgress]) -> Iterator[StatusLine]:
-    """What came to an end that is not ok, and where, if that was not here."""
-    attempts = {attempt.identity: attempt for task in tasks for attempt in task.attempts}
+def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
+    """Yield a line for each record that is not ok; of a failure in a task with its nodes and attempt."""
+    attempts = {(*a.place, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
         if tasks and record.status == "failed":
             attempt = attempts.get((record.key, record.replicate, record.attempt))
-            where = f"{_on(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
+            where = f"{_on_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
-            yield StatusLine(
-                record.status,
-                record.key,
-                record.case,
-                f"{where}{record.reason}: {record.text}",
-                record.replicate,
-            )
+            words = f"{where}{record.reason}: {record.text}"
+            yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
 
-def _queued(tasks: Iterable[TaskProgress], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """What tasks that wait or run are still to begin."""
-    last = {
-        (record.key, record.replicate): record for record in sorted(records, key=lambda r: r.started_at or "")
-    }
+def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
+    """Yield a line for each case that open tasks have not begun."""
+    last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in tasks:
-        if not task.open or (work := _work(task)) is None:
-            continue
-        begun = {attempt.place for attempt in task.running} | task.ended
-        for item in work.items:
+        items, attempts = [], math.inf
+        if task.open:
+            with contextlib.suppress(Refusal):  # the file of the task is gone
+                work = submission.read(task.entry.path)
+                items, attempts = work.items, work.settings.attempts or math.inf
+        begun = {attempt.place for attempt in task.running} | task.journal.ended
+        for item in items:
             record = last.get(item.place)
-            here = record and (record.started_at or "") >= task.seen.submission.made_at
-            final = record and (
-                record.reason not in PASSING or record.attempt >= (work.settings.attempts or math.inf)
-            )
-            if item.place not in begun and not (here and final):
-                yield StatusLine(
-                    "queued", item.case.key, item.case, f"task {task.entry.name}", item.replicate
-                )
+            since = record is not None and (record.started_at or "") >= task.submission.made_at
+            if record and since and (record.reason not in PASSING or record.attempt >= attempts):
+                continue
+            if item.place not in begun:
+                words = f"task {task.entry.name}"
+                yield StatusLine("queued", item.case.key, item.case, words, item.replicate)
 
 
-def _running(tasks: Iterable[TaskProgress], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
+def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
+    """Yield a line for each case that runs."""
     for task in tasks:
         for attempt in task.running:
-            seconds = task_progress.since(attempt.began_at) if attempt.began_at else None
-            words = f"{_on(attempt.nodes)}attempt {attempt.attempt}" + (
-                "" if seconds is None else f", for {format_wait(seconds)}"
-            )
-            yield StatusLine(
-                "running",
-                attempt.key,
-                cases.get(attempt.key),
-                f"{words}, task {task.entry.name}",
-                attempt.replicate,
-            )
+            seconds = seconds_between(attempt.began_at) if attempt.began_at else None
+            time = "" if seconds is None else f", for {format_wait(seconds)}"
+            words = f"{_on_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+            case = cases.get(attempt.key)
+            yield StatusLine("running", attempt.key, case, words, attempt.replicate)
 
 
-def _on(nodes: Iterable[str]) -> str:
+def _on_nodes(nodes: Iterable[str]) -> str:
     names = ", ".join(name for name in nodes if name)
     return f"on {names}, " if names else ""
 
 
-def _work(task: TaskProgress) -> submission.Work | None:
-    """What a task is to do; None if its file is gone."""
-    with contextlib.suppress(Refusal):
-        return submission.read(task.entry.path)
-    return None
-
-
 def tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """The jobs, if there are any, and the cases by workload."""
-    states = STATES if status.tasks else _UNSUBMITTED
+    """Return the table of the tasks, if there are any, and that of the cases by workload."""
+    states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
     cases = Table("workload", *states, title=title)
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
     shown = [cases] if status.counts or not status.notes else []
-    return [_jobs(status.tasks, every), *shown] if status.tasks else shown
+    return [_task_table(status.tasks, every), *shown] if status.tasks else shown
 
 
-def _jobs(tasks: Sequence[TaskProgress], every: bool) -> Table:
-    """A table of tasks; the name of a submission stands once."""
+def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
+    """Return the table of the tasks; of several submissions each name is shown once."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
-    made = Table(title=None if several else escape(f"{submission.FOLDER}/{names[0]}"))
-    made.caption = (
-        f"{left_out} lines of what is long over are left out; --all shows them" if left_out else None
-    )
+    table = Table(title=None if several else escape(f"{submission.FOLDER}/{names[0]}"))
+    if left_out:
+        table.caption = f"{left_out} lines of what is long over are left out; --all shows them"
     for name in (*(["submission"] if several else []), *status_table.COLUMNS):
-        made.add_column(name, no_wrap=name in status_table.NARROW, overflow="fold")
+        table.add_column(name, no_wrap=name in status_table.NARROW, overflow="fold")
     for row, before in zip(rows, [None, *names], strict=False):
         first = [row.submission if row.submission != before else ""] if several else []
-        made.add_row(*map(escape, (*first, *row.cells)))
-    return made
+        table.add_row(*map(escape, (*first, *row.cells)))
+    return table
 
 
 def lines(status: StudyStatus, every: bool = False) -> list[Text]:
-    """A line for each case that is not simply ok or in the queue, so many of a state, and what else is to be known."""
-    made = []
-    short = shortest(status.keys)
-    for state in (*_TOLD, *(["queued"] if every else [])):
-        told = [line for line in status.lines if line.state == state]
+    """Return a line for each case that is not ok or queued, up to a number for each state, and the notes."""
+    texts: list[str] = []
+    length = shortest(status.keys)
+    for state in (*_LISTED, *(["queued"] if every else [])):
+        listed = [line for line in status.lines if line.state == state]
         if not every:
-            made += _of_tasks(told, short)
-            told = [line for line in told if _BEFORE not in line.words]
-        shown = told if every or len(told) <= _LINES else told[: _LINES - 1]
-        for line in shown:
-            name = (label(line.case) if line.case else line.key) + (
-                f" replicate {line.replicate}" if line.replicate else ""
-            )
-            made.append(Text(f"{state:7} {line.key[:short]}  {name}  {line.words}".rstrip()))
-        if len(shown) < len(told):
-            made.append(Text(f"{state:7} and {len(told) - len(shown)} more; --all shows them"))
-    return made + [Text(note, style="yellow") for note in status.notes]
+            texts += _join_lost([line for line in listed if _BEFORE in line.words], length)
+            listed = [line for line in listed if _BEFORE not in line.words]
+        shown = listed if every or len(listed) <= _MOST_LINES else listed[: _MOST_LINES - 1]
+        texts += [_format_line(line, length) for line in shown]
+        if len(shown) < len(listed):
+            texts.append(f"{state:7} and {len(listed) - len(shown)} more; --all shows them")
+    return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
-def _of_tasks(told: Sequence[StatusLine], short: int) -> list[Text]:
+def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
     """Return a line for all cases that a task did not begin, with their number: they have one reason."""
-    groups: dict[tuple[str, str], list[StatusLine]] = {}
-    for line in told:
-        if _BEFORE in line.words:
-            groups.setdefault((line.state, line.words), []).append(line)
-    made = []
-    for (state, words), several in groups.items():
-        first = several[0]
-        name = label(first.case) if len(several) == 1 and first.case else count_of(len(several), "case")
-        made.append(Text(f"{state:7} {first.key[:short]}  {name}  {words}"))
-    return made
+    groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
+    for line in lost:
+        groups[line.state, line.words].append(line)
+    return [
+        _format_line(group[0], length, count_of(len(group), "case") if len(group) > 1 else "")
+        for group in groups.values()
+    ]
+
+
+def _format_line(line: StatusLine, length: int, name: str = "") -> str:
+    """Return a line as text. length: of the key. name: in place of the label of the case."""
+    replicate = f" replicate {line.replicate}" if line.replicate else ""
+    name = name or (label(line.case) if line.case else line.key) + replicate
+    return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
 
 
 def shortest(keys: Iterable[str]) -> int:
-    """How many characters of a key tell it from all others."""
-    ordered = sorted(keys)
-    length = _SHORT
-    for one, other in itertools.pairwise(ordered):
+    """Return how many characters distinguish each key from all others."""
+    length = _SHORTEST
+    for one, other in itertools.pairwise(sorted(keys)):
         while one[:length] == other[:length] and length < len(one):
             length += 1
     return length
 
 
 def show(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print it."""
-    for each in tables(status, every):
-        console.print(each)
+    """Print the status."""
+    for table in tables(status, every):
+        console.print(table)
     for line in lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def watch(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
-    """Show it again and again until nothing waits or runs: in place, or anew upon every change where there is no terminal.
+    """Show the status until nothing waits or runs: in place, or after every change if there is no terminal.
 
-    None: the person had enough of it.
+    Returns the last status; None if the user stops watching.
     """
     before = None
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
-        for seen in follow.poll(folder):
-            status = read(folder, seen)
+        for tasks in follow.poll(folder):
+            status = read(folder, tasks)
             if live:
                 live.update(Group(*tables(status, every), *lines(status, every)), refresh=True)
-            elif status.moved != before:
+            elif status.progress != before:
                 show(status, console, every)
-            before = status.moved
+            before = status.progress
         return status
     return None

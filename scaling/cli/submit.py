@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli.run import StudyRun, plan_run
-from scaling.cluster import follow, job_state, pack, submission
+from scaling.cluster import follow, job_state, lost_cases, pack, submission
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import LOCAL, SLURM
 from scaling.core import store
@@ -36,13 +36,13 @@ def submit_and_wait(
             if again:  # what could not be examined is recorded already
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
-        if not submitted or not job.wait or not follow.until_done(job.folder, console, away):
+        if not submitted or not job.wait or not follow.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
         seen = _look_up(job)
-        if job_state.cancelled(seen):
+        if job_state.was_cancelled(seen):
             console.print("cancelled; the same command goes on from there")
             return made, loaded, True
-        if job_state.refused(seen):
+        if job_state.was_refused(seen):
             return made, store.load(job.folder), False
     with store.locked(job.folder):
         return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
@@ -51,7 +51,7 @@ def submit_and_wait(
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Record the cases that earlier submissions lost; return those that are still in the queue, as (key, replicate)."""
     seen = _look_up(job)
-    if lost := job_state.record_lost_cases(job.folder, seen):
+    if lost := lost_cases.record_lost_cases(job.folder, seen):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
     if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
         message = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
@@ -60,12 +60,12 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
             soft_wrap=True,
             highlight=False,
         )
-    return job_state.queued(seen)
+    return job_state.queued_cases(seen)
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
     """Return the cases that are in the queue, as (key, replicate), and change nothing."""
-    return job_state.queued(_look_up(job, dry_run=True))
+    return job_state.queued_cases(_look_up(job, dry_run=True))
 
 
 def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
@@ -77,15 +77,15 @@ def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     """Return the missing cases as tasks of the cluster."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    fill = pack.nested if job.nested else pack.tasks
-    tasks = fill(made, job.settings, loaded.records, budget, loaded.plans)
-    return pack.as_one(tasks) if job.cluster.name == LOCAL else tasks
+    pack_tasks = pack.pack_nested if job.nested else pack.pack_by_shape
+    tasks = pack_tasks(made, job.settings, loaded.records, budget, loaded.plans)
+    return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
     """Print every sbatch script that would be submitted."""
     tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
-    for text in submitting.scripts(job.folder, job.cluster, tasks, made.machine):
+    for text in submitting.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
@@ -104,7 +104,7 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         f"`scaling status {escape(str(job.folder))}` tells how they do",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
-    if planned := pack.foreseen(loaded.plans, made.machine, job.settings):
+    if planned := pack.foreseen_seconds(loaded.plans, made.machine, job.settings):
         took = [
             (item.case, planned[item.case.key])
             for task in tasks

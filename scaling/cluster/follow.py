@@ -1,4 +1,4 @@
-"""Following: what a person sees who waits for submissions to end. Knows a console and outcomes; not how jobs are run."""
+"""Following: what a user sees who waits for submissions to end. Knows a console and states; not how jobs are run."""
 
 import time
 from collections import Counter
@@ -8,80 +8,82 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cluster import job_state, task_progress
+from scaling.cluster import job_state
 from scaling.cluster.job_state import TaskState
 from scaling.core.case import Refusal
 
 _POLL_SECONDS = 2.0
-_SLOWEST_SECONDS = 10.0  # for those who wait for hours
+_SLOWEST_SECONDS = 10.0  # between two looks, after hours
 _PATIENCE_SECONDS = 300.0  # with a scheduler that has answered before
-_GOING_SECONDS = 10.0  # for what was cancelled
-_SHARE = 0.2  # of a core at most, for looking
+_ENDING_SECONDS = 10.0  # for cancelled tasks
+_LARGEST_LOAD = 0.2  # of a core, from looking
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """What is known of every task, again and again, until none waits or runs. A `Refusal` if nobody answers, or not any more."""
+    """Yield every task, again and again, until none waits or runs; a `Refusal` if the scheduler stops answering."""
     began = time.monotonic()
-    heard = None
+    answered = None
     while True:
-        looked = time.monotonic()
+        asked = time.monotonic()
         try:
-            seen = job_state.look_up(results)
-            heard = looked
-            yield seen
-            if not any(one.state.live for one in seen):
+            tasks = job_state.look_up(results)
+            answered = asked
+            yield tasks
+            if not any(task.state.live for task in tasks):
                 return
         except Refusal:
-            if heard is None or looked - heard > _PATIENCE_SECONDS:
+            if answered is None or asked - answered > _PATIENCE_SECONDS:
                 raise
         now = time.monotonic()
-        poll = min(_SLOWEST_SECONDS, _POLL_SECONDS + (now - began) / 60)
-        time.sleep(max(poll, (now - looked) / _SHARE))
+        pause = min(_SLOWEST_SECONDS, _POLL_SECONDS + (now - began) / 60)
+        time.sleep(max(pause, (now - asked) / _LARGEST_LOAD))
 
 
-def until_done(results: Path, console: Console, between: Callable[[], None] | None = None) -> bool:
-    """Wait until no task of a folder waits or runs, telling how it goes; False if the person had enough of it.
+def wait_until_done(results: Path, console: Console, between: Callable[[], None] | None = None) -> bool:
+    """Wait until no task of a folder waits or runs, and show the progress; False if the user stops waiting.
 
     between: called after each look.
     """
-    said = ""
+    shown = ""
     try:
         with console.status("") as status:
-            for seen in poll(results):
-                words = progress_line(seen)
-                status.update(words)
-                if words not in ("", said) and not console.is_terminal:
-                    console.print(words, soft_wrap=True, highlight=False)
-                said = words
+            for tasks in poll(results):
+                line = progress_line(tasks)
+                status.update(line)
+                if line not in ("", shown) and not console.is_terminal:
+                    console.print(line, soft_wrap=True, highlight=False)
+                shown = line
                 if between:
                     between()
     except KeyboardInterrupt:
         folder = escape(str(results))
-        words = (
-            f"left to itself; `scaling status {folder}` tells how it does, `scaling cancel {folder}` ends it"
-        )
+        words = f"no longer waiting; `scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"
         console.print(words, soft_wrap=True, highlight=False)
         return False
     return True
 
 
-def until_gone(results: Path) -> list[TaskState]:
-    """Wait a moment for tasks that were cancelled; those that are still there."""
-    deadline = time.monotonic() + _GOING_SECONDS
-    while left := [one for one in job_state.look_up(results) if one.state.live]:
+def wait_until_ended(results: Path) -> list[TaskState]:
+    """Wait a moment for cancelled tasks to end; return those that have not."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while tasks := [task for task in job_state.look_up(results) if task.state.live]:
         if time.monotonic() > deadline:
             break
-        time.sleep(_GOING_SECONDS / 20)
-    return left
+        time.sleep(_ENDING_SECONDS / 20)
+    return tasks
 
 
-def progress_line(seen: Sequence[TaskState]) -> str:
-    """The tasks that wait or run by state, and how far their submissions have come; nothing if there are none."""
-    live = task_progress.progress_of(one for one in seen if one.state.live)
+def progress_line(tasks: Sequence[TaskState]) -> str:
+    """Return the live tasks by state, and how many cases of their submissions have ended; empty if there are none."""
+    live = [task for task in tasks if task.state.live]
     if not live:
         return ""
-    states = Counter(task.seen.state.name.lower() for task in live)
-    submitted = {task.seen.submission.folder for task in live}
-    whole = task_progress.progress_of(one for one in seen if one.submission.folder in submitted)
-    ended, cases = sum(len(task.ended) for task in whole), sum(task.entry.cases for task in whole)
-    return f"{', '.join(f'{count} {name}' for name, count in states.items())}; {ended} of {cases} cases have ended"
+    folders = {task.entry.folder for task in live}
+    submitted = [task for task in tasks if task.entry.folder in folders]
+    ended, cases = (
+        sum(len(task.journal.ended) for task in submitted),
+        sum(task.entry.cases for task in submitted),
+    )
+    states = Counter(task.state.name.lower() for task in live)
+    counts = ", ".join(f"{count} {name}" for name, count in states.items())
+    return f"{counts}; {ended} of {cases} cases have ended"

@@ -1,6 +1,6 @@
-"""Packing: which cases share a task, so that each task fills a part of its time, as long as earlier records say that they take.
+"""Packing: which cases share a task, so that each task fills a part of its time limit, as earlier records predict.
 
-Knows items and records; not a scheduler. What is compared (cases of one problem) is never torn apart.
+Knows cases and records; not a scheduler. Cases of one problem, which are compared, are never separated.
 """
 
 import dataclasses
@@ -16,16 +16,11 @@ from scaling.plan import cost
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.settings import RunSettings
 
-_START_SECONDS = 5.0  # for workers of a job to start, where there is nothing to learn it from
-_UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, likewise
+_START_SECONDS = 5.0  # for the workers of a job to start
+_UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, where no record says it
 _STAGES = (
-    "trace_seconds",
-    "lower_seconds",
-    "compile_seconds",
-    "first_seconds",
-    "check_seconds",
-    "sampling_seconds",
-)
+    "trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,164 +30,161 @@ class PackedTask:
     shape: ProcessShape
     jobs: tuple[tuple[ScheduledCase, ...], ...]
     seconds: float
-    foreseen: bool = False  # a plan says how long each of its cases takes, and none was tried before
+    foreseen: bool = False  # a plan predicts the time of each case, and none was tried before
 
     @property
     def items(self) -> list[ScheduledCase]:
-        """All of its cases."""
+        """Return all cases."""
         return [item for job in self.jobs for item in job]
 
 
-def tasks(
-    made: Schedule,
+def pack_by_shape(
+    plan: Schedule,
     settings: RunSettings,
     records: Sequence[Record],
     budget: float,
     planned: Sequence[Record] = (),
 ) -> list[PackedTask]:
-    """The jobs of a plan as tasks of one shape each, none longer than the budget (seconds) unless a single problem is.
+    """Return the jobs of a schedule as tasks of one shape each, none longer than the budget unless one problem is.
 
-    planned: what `scaling plan` has said of these cases.
+    budget: seconds. planned: the records of `scaling plan` for these cases.
     """
-    predict = predictor(records, settings, foreseen(planned, made.machine, settings))
     by_shape: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
-    for job in made.jobs:
-        by_shape[process_shape(job[0].case, made.machine, settings)] += group_by_problem(job)
-    made_of = [task for shape, groups in by_shape.items() for task in _filled(shape, groups, predict, budget)]
-    return [_marked(task, foreseen(planned, made.machine, settings)) for task in made_of]
+    for job in plan.jobs:
+        by_shape[process_shape(job[0].case, plan.machine, settings)] += group_by_problem(job)
+    known = foreseen_seconds(planned, plan.machine, settings)
+    predict = make_predictor(records, settings, known)
+    tasks = (_fill(shape, groups, predict, budget) for shape, groups in by_shape.items())
+    return _mark_foreseen([task for several in tasks for task in several], known)
 
 
-def nested(
-    made: Schedule,
+def pack_nested(
+    plan: Schedule,
     settings: RunSettings,
     records: Sequence[Record],
     budget: float,
     planned: Sequence[Record] = (),
 ) -> list[PackedTask]:
-    """The same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
-    predict = predictor(records, settings, foreseen(planned, made.machine, settings))
-    shapes = [process_shape(job[0].case, made.machine, settings) for job in made.jobs]
+    """Return the same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
+    shapes = [process_shape(job[0].case, plan.machine, settings) for job in plan.jobs]
     nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
-    largest = ProcessShape(nodes * each, nodes, nodes)  # in which every step finds room
-    together: dict[tuple, list[ScheduledCase]] = defaultdict(list)
-    for item in (item for job in made.jobs for item in job):
-        together[_curve(item.case)].append(item)
-    filled = _filled(largest, list(together.values()), predict, budget)
-    blocks = [dataclasses.replace(task, jobs=_blocks(task.items, made)) for task in filled]
-    return [_marked(task, foreseen(planned, made.machine, settings)) for task in blocks]
+    largest = ProcessShape(nodes * each, nodes, nodes)  # in which there is room for every step
+    by_curve: dict[tuple, list[ScheduledCase]] = defaultdict(list)
+    for item in (item for job in plan.jobs for item in job):
+        case = item.case
+        sizes = tuple(case.sizes.items())  # points grow along a curve of weak scaling
+        curve = (case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision)
+        by_curve[curve].append(item)
+    known = foreseen_seconds(planned, plan.machine, settings)
+    tasks = _fill(largest, by_curve.values(), make_predictor(records, settings, known), budget)
+    in_order = [dataclasses.replace(task, jobs=_in_order_of(plan, task.items)) for task in tasks]
+    return _mark_foreseen(in_order, known)
 
 
-def _marked(task: PackedTask, known: Mapping[str, float]) -> PackedTask:
-    """The task, foreseen if all of its cases are and none was tried before."""
-    return dataclasses.replace(
-        task, foreseen=all(item.case.key in known and item.attempt == 1 for item in task.items)
-    )
+def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
+    """Return all tasks as one, for a machine on which only one may run at a time."""
+    largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
+    return [
+        PackedTask(largest, tuple(job for task in tasks for job in task.jobs), sum(t.seconds for t in tasks))
+    ]
 
 
-def foreseen(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """How long each case takes that was planned for the devices of this machine, by its key; for its platform if these are
-    not known. Of several, the longest."""
-    took: dict[str, float] = {}
-    for record in planned:
-        same = record.environment["device_kind"] == machine.device_kind if machine.device_kind else True
-        if (
-            same
-            and record.environment["platform"] == machine.platform
-            and (long := cost.seconds(record, settings)) is not None
-        ):
-            took[record.key] = max(long, took.get(record.key, 0.0))
-    return took
-
-
-def _curve(case: Case) -> tuple:
-    """What stays the same along a curve: the problem, or the points of a device where these are the same (weak scaling)."""
-    return (
-        case.workload,
-        case.target,
-        case.variant,
-        tuple(case.sizes.items()),
-        case.wrt,
-        case.dtype,
-        case.precision,
-    )
-
-
-def _blocks(items: Iterable[ScheduledCase], made: Schedule) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Items by the jobs of the plan that they are from, in its order: replicate after replicate, shapes shuffled in each."""
-    mine = set(map(id, items))
-    jobs = [tuple(item for item in job if id(item) in mine) for job in made.jobs]
+def _in_order_of(plan: Schedule, items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
+    """Return items by the jobs of the schedule: replicate after replicate, shapes shuffled in each."""
+    chosen = set(map(id, items))
+    jobs = [tuple(item for item in job if id(item) in chosen) for job in plan.jobs]
     return tuple(job for job in jobs if job)
 
 
-def _filled(
+def _mark_foreseen(tasks: Iterable[PackedTask], known: Mapping[str, float]) -> list[PackedTask]:
+    """Return tasks, foreseen if the time of each case is known and none was tried before."""
+    return [
+        dataclasses.replace(task, foreseen=all(i.case.key in known and i.attempt == 1 for i in task.items))
+        for task in tasks
+    ]
+
+
+def _fill(
     shape: ProcessShape,
-    groups: Iterable[list[ScheduledCase]],
+    groups: Iterable[Sequence[ScheduledCase]],
     predict: Callable[[Case], float],
     budget: float,
 ) -> list[PackedTask]:
-    """Groups in their order, as many to a task as fit its time; a job ends where what a process has in common ends."""
-    made: list[PackedTask] = []
-    jobs: list[list[ScheduledCase]] = []
+    """Return groups of items as tasks, in order, as many groups to a task as fit its budget in seconds.
+
+    A new job begins with each group that cannot run in the process of the group before.
+    """
+    tasks: list[PackedTask] = []
+    jobs: list[tuple[ScheduledCase, ...]] = []
     total = 0.0
     for group in groups:
-        long = sum(predict(item.case) for item in group)
-        fresh = not jobs or jobs[-1][0].process != group[0].process
-        if jobs and total + long + _START_SECONDS * fresh > budget:
-            made.append(PackedTask(shape, tuple(map(tuple, jobs)), total))
-            jobs, total, fresh = [], 0.0, True
-        if fresh:
-            jobs.append([])
-        jobs[-1] += group
-        total += long + _START_SECONDS * fresh
-    return [*made, PackedTask(shape, tuple(map(tuple, jobs)), total)] if jobs else made
+        seconds = sum(predict(item.case) for item in group)
+        new_process = not jobs or jobs[-1][0].process != group[0].process
+        if jobs and total + seconds + _START_SECONDS * new_process > budget:
+            tasks.append(PackedTask(shape, tuple(jobs), total))
+            jobs, total, new_process = [], 0.0, True
+        if new_process:
+            jobs.append(())
+        jobs[-1] += tuple(group)
+        total += seconds + _START_SECONDS * new_process
+    return [*tasks, PackedTask(shape, tuple(jobs), total)] if jobs else tasks
 
 
-def predictor(
-    records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float] | None = None
+def foreseen_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
+    """Return how long each planned case takes on the devices of this machine, by key: the longest of several plans.
+
+    If the kind of these devices is not known, plans for any kind of the platform count.
+    """
+    longest: dict[str, float] = {}
+    for record in planned:
+        kinds = (machine.device_kind or record.environment["device_kind"], machine.platform)
+        if (record.environment["device_kind"], record.environment["platform"]) != kinds:
+            continue
+        seconds = cost.seconds(record, settings)
+        if seconds is not None:
+            longest[record.key] = max(seconds, longest.get(record.key, 0.0))
+    return longest
+
+
+def make_predictor(
+    records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float]
 ) -> Callable[[Case], float]:
-    """A function from a case to the seconds that it will take: those that it took, or was planned to take, or another like it
-    took at most, or a guess."""
-    exact: dict[str, list[float]] = defaultdict(list)
-    alike: dict[tuple, list[float]] = defaultdict(list)
+    """Return a function from a case to the seconds that it will take.
+
+    These are what the case took, or was planned to take, or what a similar case took at most, or a guess.
+    """
+    measured: dict[str, list[float]] = defaultdict(list)
+    similar: dict[tuple, float] = {}
     for record in records:
-        if record.status == "ok" and (took := _seconds_of(record, settings)) is not None:
-            exact[record.key].append(took)
-            alike[_likeness(record.case)].append(took)
-    guess = (
-        _UNKNOWN_SECONDS + settings.sampling.warm_up + settings.sampling.seconds
-    ) * settings.sampling.compilations
+        seconds = _repeated_seconds(record, settings) if record.status == "ok" else None
+        if seconds is not None:
+            measured[record.key].append(seconds)
+            kind = _compiled_alike(record.case)
+            similar[kind] = max(seconds, similar.get(kind, 0.0))
+    sampling = settings.sampling
+    guess = (_UNKNOWN_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
     timed_out = {record.key for record in records if record.reason == "timeout"}
 
-    def seconds(case: Case) -> float:
-        if case.key in exact:
-            return statistics.median(exact[case.key])
+    def predict(case: Case) -> float:
+        if case.key in measured:
+            return statistics.median(measured[case.key])
         if case.key in timed_out:  # all that it may take before it is stopped
             return settings.case_seconds
-        if planned and case.key in planned:
-            return planned[case.key]
-        like = alike.get(_likeness(case))
-        return max(like) if like else guess
+        return planned.get(case.key, similar.get(_compiled_alike(case), guess))
 
-    return seconds
+    return predict
 
 
-def _seconds_of(record: Record, settings: RunSettings) -> float | None:
-    """Return the seconds that a case would take again, with as many samples as are asked for now; None if not all are known."""
+def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
+    """Return the seconds that a case would take again, with the samples requested now; None if not all are known."""
     stages = [getattr(record, name) for name in _STAGES]
     if None in stages:
         return None
-    *fixed, sampling = stages
     sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)
-    return sum(fixed) + max(sampling, settings.sampling.least * settings.sampling.compilations * sample)
+    least = settings.sampling.least * settings.sampling.compilations * sample
+    return sum(stages[:-1]) + max(stages[-1], least)
 
 
-def _likeness(case: Case) -> tuple:
-    """Cases that differ in sizes, points and devices alone are compiled alike."""
+def _compiled_alike(case: Case) -> tuple:
+    """Return what cases have in common that take about as long to compile."""
     return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk
-
-
-def as_one(several: Sequence[PackedTask]) -> list[PackedTask]:
-    """All of them as one task, where nothing may run beside another."""
-    largest = max((task.shape for task in several), key=lambda shape: shape.devices)
-    jobs, seconds = tuple(job for task in several for job in task.jobs), sum(task.seconds for task in several)
-    return [PackedTask(largest, jobs, seconds)]

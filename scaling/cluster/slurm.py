@@ -1,17 +1,20 @@
-"""Slurm: what its commands say of its nodes and of jobs. Knows their words and formats; not what runs in a job."""
+"""Slurm: what its commands say about nodes and jobs.
+
+Knows their options and formats; not what runs in a job.
+"""
 
 import datetime
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.cluster.settings import Cluster
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
 from scaling.core.machine import Machine
-from scaling.workers.transport import allocated_nodes
+from scaling.workers.transport import allocated_nodes, cpus_per_node
 
 LIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED",
@@ -19,12 +22,12 @@ LIVE = (
 )  # fmt: skip
 _SECONDS = 60.0  # for a command of Slurm to answer
 _ANY_NODES = 10**6  # nodes of a cluster that cannot be asked
-_GONE = "Invalid job id"  # squeue has forgotten all of them
+_FORGOTTEN = "Invalid job id"  # of squeue, for jobs that have all ended
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What is known of a job: Slurm's own words."""
+    """What is known of a job, in the terms of Slurm."""
 
     name: str  # PENDING, RUNNING, COMPLETED, TIMEOUT, ...
     node: str = ""
@@ -33,12 +36,12 @@ class JobState:
 
     @property
     def live(self) -> bool:
-        """Whether it waits, runs, or will again."""
+        """Return whether the job waits, runs, or will run again."""
         return self.name in LIVE
 
 
 def ask(*words: str) -> str:
-    """What a command of Slurm prints; a `Refusal` with its own words where it fails."""
+    """Return what a command of Slurm prints; a `Refusal` with the message of the command if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except FileNotFoundError:
@@ -69,25 +72,32 @@ class SlurmNode:
 def machine(cluster: Cluster) -> Machine:
     """Return the nodes that a job may run on: of its partition, or of the default one.
 
-    Where the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of all partitions
-    count: the site then chooses the partition from these. `per_node` is trusted where sinfo shows no device at all.
+    If the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of all
+    partitions count: the site then chooses the partition by these. `per_node` is trusted if sinfo shows no device.
     """
-    known = _nodes(cluster)
-    pools = _pools(cluster, known)
-    nodes = next(
-        (pool for pool in pools if any(node.devices for node in pool)), next(filter(None, pools), [])
-    )
-    found = {node.name: node.devices for node in nodes}
-    most = max(found.values(), default=0)
-    name = _name_of(cluster, nodes, known)
-    if not most and not cluster.per_node:
-        raise _no_device(cluster, known)
-    each = min(cluster.per_node or most, most or cluster.per_node or 0)
-    count = sum(has >= each for has in found.values()) if most else len(found)
-    cpus = [node.cpus / node.devices for node in nodes if node.devices >= each and node.devices]
+    known = _list_nodes(cluster)
+    pools = _node_pools(cluster, known)
+    with_devices = (pool for pool in pools if any(node.devices for node in pool))
+    nodes = next(with_devices, next(filter(None, pools), []))
+    devices = {node.name: node.devices for node in nodes}
+    most = max(devices.values(), default=0)
+    name = _describe_nodes(cluster, nodes, known)
+    if not most:
+        if not cluster.per_node:
+            raise _no_device(cluster, known)
+        return _remote_machine(cluster, cluster.per_node, len(devices), name)
+    each = min(cluster.per_node or most, most)
+    cpus = min(node.cpus / node.devices for node in nodes if node.devices >= each)
+    return _remote_machine(cluster, each, sum(has >= each for has in devices.values()), name, cpus)
+
+
+def _remote_machine(
+    cluster: Cluster, per_node: int, nodes: int, name: str, cpus_each: float | None = None
+) -> Machine:
+    """Return nodes of a cluster as a machine, at most `cluster.nodes` of them."""
     return Machine(
-        cluster.platform, cluster.device_kind, each, min(cluster.nodes or count, count), name, remote=True,
-        untold=cluster.untold, cpus_each=min(cpus, default=None),
+        cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
+        remote=True, untold=cluster.untold, cpus_each=cpus_each,
     )  # fmt: skip
 
 
@@ -97,25 +107,21 @@ def assumed_machine(cluster: Cluster) -> Machine:
         raise Refusal(
             "no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4"
         )
-    return Machine(
-        cluster.platform, cluster.device_kind, cluster.per_node, cluster.nodes or _ANY_NODES, "of cluster.nodes", remote=True,
-        untold=cluster.untold,
-    )  # fmt: skip
+    return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
 
 
-def _nodes(cluster: Cluster) -> list[SlurmNode]:
+def _list_nodes(cluster: Cluster) -> list[SlurmNode]:
     """Return every node of every partition."""
-    lines = ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines()
     nodes = []
-    for line in lines:
+    for line in ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
-        devices = _devices(cluster, int(sockets) * int(cores), gres)
+        devices = _count_devices(cluster, int(sockets) * int(cores), gres)
         has = frozenset(features.split(","))
         nodes.append(SlurmNode(partition, starred.endswith("*"), name, devices, int(cpus), has))
     return nodes
 
 
-def _pools(cluster: Cluster, known: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
+def _node_pools(cluster: Cluster, known: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
     """Return the sets of nodes to look at for devices, the most likely first."""
     if cluster.partition:
         partitions = sorted({node.partition for node in known})
@@ -137,50 +143,48 @@ def _with_features(cluster: Cluster, nodes: Sequence[SlurmNode]) -> list[SlurmNo
     return [node for node in nodes if named & node.features]
 
 
-def _name_of(cluster: Cluster, nodes: Sequence[SlurmNode], known: Sequence[SlurmNode]) -> str:
+def _describe_nodes(cluster: Cluster, nodes: Sequence[SlurmNode], known: Sequence[SlurmNode]) -> str:
     """Return where these nodes are, in words."""
     if cluster.partition is None and not all(node.default for node in nodes):
         return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
+    return f"of {_partition(cluster, known)}"
+
+
+def _partition(cluster: Cluster, known: Sequence[SlurmNode]) -> str:
+    """Return the partition of jobs, in words."""
     default = next((node.partition for node in known if node.default), "")
-    return f"of partition {cluster.partition or default}"
+    return f"partition {cluster.partition or default}"
 
 
 def _no_device(cluster: Cluster, known: Sequence[SlurmNode]) -> Refusal:
-    """Return the refusal for a partition whose nodes have no device of the platform, with the partitions that have one."""
-    default = next((node.partition for node in known if node.default), "")
-    where = f"partition {cluster.partition or default}"
-    others = sorted({node.partition for node in known if node.devices})
-    if others:
-        advice = f"set cluster.partition to one that has: {', '.join(others)}; or cluster.constraint or cluster.qos"
-    else:
-        advice = "set cluster.gres to what `sinfo -o %G` calls it, or cluster.per_node to how many a node has"
-    return Refusal(f"no node of {where} has a {cluster.gres}: {advice}")
+    """Return the refusal for a partition whose nodes have no device of the platform."""
+    advice = "set cluster.gres to what `sinfo -o %G` calls it, or cluster.per_node to how many a node has"
+    if others := ", ".join(sorted({node.partition for node in known if node.devices})):
+        advice = f"set cluster.partition to one that has: {others}; or cluster.constraint or cluster.qos"
+    return Refusal(f"no node of {_partition(cluster, known)} has a {cluster.gres}: {advice}")
 
 
-def _devices(cluster: Cluster, cores: int, gres: str) -> int:
-    """How many devices a node has: cores, or what its gres says, such as gpu:h100:8(S:0-1),shard:16."""
+def _count_devices(cluster: Cluster, cores: int, gres: str) -> int:
+    """Return the devices of a node: its cores, or the count in its gres, such as gpu:h100:8(S:0-1),shard:16."""
     if cluster.platform == "cpu":
         return cores
     wanted = cluster.gres.split(":")
-    counts = 0
+    count = 0
     for each in re.sub(r"\([^)]*\)", "", gres).split(","):
-        *name, count = each.split(":")
-        if name[: len(wanted)] == wanted and count.isdigit():
-            counts += int(count)
-    return counts
+        *name, number = each.split(":")
+        if name[: len(wanted)] == wanted and number.isdigit():
+            count += int(number)
+    return count
 
 
 def allocation(cluster: Cluster) -> Machine:
-    """The nodes of the allocation that this process runs in."""
+    """Return the nodes of the allocation that this process runs in."""
     nodes = allocated_nodes()
-    if cluster.platform == "cpu":
-        told = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")  # such as 4(x2),2
-        has = min(int(word.split("(")[0]) for word in told.split(","))
-    else:
-        has = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
+    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
+    has = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
     if not has:
         raise Refusal(
-            "this allocation tells of no gpu: ask for some (--gres=gpu:4), or say how many with cluster.per_node=4"
+            "this allocation has no gpu: request some (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
         )
     each = min(cluster.per_node or has, has)
     return Machine(
@@ -188,73 +192,67 @@ def allocation(cluster: Cluster) -> Machine:
     )
 
 
-def most_in_array() -> int:
-    """How many tasks an array may have."""
-    told = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
-    return max(1, int(told.group(1)) - 1) if told else 1000
+def max_array_tasks() -> int:
+    """Return how many tasks an array may have."""
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
+    return max(1, int(size.group(1)) - 1) if size else 1000
 
 
 def states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """What is known of these jobs ('12_3'), by job; of one that Slurm has forgotten, nothing."""
+    """Return what is known of these jobs (such as 12_3), by job, without those that Slurm has forgotten."""
     if not jobs:
         return {}
-    known = accounted(jobs)
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    known = _accounted_states(ids)
     try:
-        waiting = ask(
+        lines = ask(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
         )
     except Refusal as refusal:
-        if _GONE not in str(refusal):
+        if _FORGOTTEN not in str(refusal):
             raise
-        waiting = ""
-    told = set[str]()
-    for line in waiting.splitlines():
+        lines = ""
+    listed = set[str]()
+    for line in lines.splitlines():
         job, name, node, elapsed, reason = line.strip().split("|", 4)
-        told.add(job)
-        if JobState(name).live or job not in known or JobState(known[job].name).live:
+        listed.add(job)
+        if name in LIVE or job not in known or known[job].live:
             known[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    # Accounting may never have heard of an end: what it believes to run, and the controller does not know, does not run.
-    return {job: known[job] for job in jobs if job in known and (job in told or not known[job].live)}
+    # Accounting may miss an end: a job that runs by accounting, and that the controller does not know, does not run.
+    return {job: known[job] for job in jobs if job in known and (job in listed or not known[job].live)}
 
 
-def accounted(jobs: Iterable[str]) -> dict[str, JobState]:
-    """What accounting remembers of jobs; nothing where there is none."""
-    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    try:
-        told = ask(
-            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}",
-            "--format=JobID,State,NodeList,Elapsed,ExitCode",
-        )  # fmt: skip
-    except Refusal:
-        return {}
+def _accounted_states(ids: str) -> dict[str, JobState]:
+    """Return what accounting remembers of jobs, by job."""
     found: dict[str, JobState] = {}
-    for line in told.splitlines():
+    for line in _ask_accounting(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
-        node = "" if node == "None assigned" else node
-        state = JobState(name.split(" ")[0], node, elapsed, "" if code == "0:0" else f"exit code {code}")
-        found |= dict.fromkeys(_each(job), state)
+        reason = "" if code == "0:0" else f"exit code {code}"
+        state = JobState(name.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
+        found |= dict.fromkeys(_expand_array(job), state)
     return found
 
 
-def remembered(name: str, since: str) -> list[str]:
-    """Return the jobs of a name that accounting knows, also those that have ended; nothing where there is no accounting.
+def accounted_by_name(name: str, since: str) -> list[str]:
+    """Return the jobs of a name that accounting knows, also those that have ended.
 
     since: when the first of them was submitted, in UTC.
     """
     start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
+    lines = _ask_accounting(f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}", "--format=JobID")
+    return [job for line in lines for job in _expand_array(line.strip())]
+
+
+def _ask_accounting(*words: str) -> list[str]:
+    """Return the lines that sacct prints; none if there is no accounting."""
     try:
-        told = ask(
-            "sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}",
-            "--format=JobID",
-        )  # fmt: skip
+        return ask("sacct", "--noheader", "--parsable2", "--allocations", *words).splitlines()
     except Refusal:
         return []
-    return [job for line in told.splitlines() for job in _each(line.strip())]
 
 
-def _each(job: str) -> list[str]:
-    """The jobs of a name such as 12_[0,3-5%2], which are those of an array that never began."""
+def _expand_array(job: str) -> list[str]:
+    """Return the jobs of a name such as 12_[0,3-5%2], which are those of an array that never began."""
     array, bracket, rest = job.partition("_[")
     if not bracket:
         return [job]
@@ -262,13 +260,12 @@ def _each(job: str) -> list[str]:
     return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
 
 
-def cancel(jobs: Iterable[str]) -> None:
-    """End jobs, and take those that wait from the queue; that one is over already is no error."""
-    listed = list(jobs)
-    for start in range(0, len(listed), 500):
-        ask("scancel", "--quiet", *listed[start : start + 500])
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs, and take those that wait from the queue; a job that has ended is no error."""
+    for start in range(0, len(jobs), 500):
+        ask("scancel", "--quiet", *jobs[start : start + 500])
 
 
 def named(name: str) -> list[str]:
-    """The jobs of that name that wait or run."""
+    """Return the jobs of a name that wait or run."""
     return ask("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()

@@ -1,25 +1,23 @@
-"""A submission: what was handed to a cluster, in a folder of its own within the results, and what its tasks have told since.
+"""A submission: what was submitted to a cluster, in a folder within the results, and what its tasks report.
 
     jobs/20261121T201500-3f2a/submission.json   what was asked for, and every task with its job
                               0001.json         a task: its cases, and how to run them
                               0001.run-1.jsonl  what happened when it ran, a line each; run-2 after it was requeued
-                              0001.run-1/       what its workers complained of
+                              0001.run-1/       the standard error of its workers
                               code/             the package as it was
                               log/              what submitit and the scheduler write
 
-Knows files; not who runs a task, nor what becomes of it (slurm.py).
+Knows files; not who runs a task, nor what becomes of it (job_state.py).
 """
 
 import dataclasses
 import datetime
-import itertools
-import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import LISTS, SUBMISSIONS, Cluster
@@ -34,44 +32,45 @@ from scaling.workers.settings import RunSettings
 FOLDER = SUBMISSIONS
 SETUP_FAILED = "scaling: setup line failed with exit status"  # the line that a job writes before it ends
 _FILE = "submission.json"
+_FIELDS = ("kind", "made_at", "host", "minutes")
 _YOUNG_SECONDS = 300.0
-_MARGIN = 2.0  # times what a plan foresees
-_LEAST_MINUTES = 10  # beside it: with less, submitit takes a preemption for a time limit
+_MARGIN = 2.0  # factor on the time that a plan predicts
+_LEAST_MINUTES = 10  # added to it: with less, submitit takes a preemption for a time limit
 
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task of a submission: its file's name, its job, and what it is."""
+    """A task of a submission: the name of its file, its job, and what it is."""
 
     folder: Path
     name: str
-    job: str | None  # None: it was not handed over
+    job: str | None  # None: it was not submitted
     shape: ProcessShape
     cases: int
     seconds: float  # as predicted
-    minutes: float  # that it may take
+    minutes: float  # time limit
 
     @property
     def path(self) -> Path:
-        """The file of the task."""
+        """Return the file of the task."""
         return self.folder / f"{self.name}.json"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What was handed to a cluster at one time."""
+    """What was submitted to a cluster at one time."""
 
     folder: Path
-    kind: str  # of the cluster: its name
+    kind: str  # name of the cluster settings
     made_at: str  # UTC, ISO 8601
     host: str
-    minutes: float  # that a task may take, where no plan has foreseen how long it will
+    minutes: float  # time limit of a task whose time no plan predicts
     entries: tuple[SubmittedTask, ...]
     pid: int | None = None  # of the process that submits it, on `host`
 
     @property
     def young(self) -> bool:
-        """Whether the process that submits it may still be doing so."""
+        """Return whether the process that submits it may still be doing so."""
         if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
             return False
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
@@ -79,63 +78,68 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """What its jobs are called."""
+        """Return the name of its jobs."""
         return f"scaling-{self.folder.name}"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task as its file says it: what to run, and how."""
+    """The content of the file of a task: what to run, and how."""
 
     jobs: tuple[tuple[ScheduledCase, ...], ...]
     settings: RunSettings
     machine: Machine
     cluster: Cluster
     nested: bool
-    environments: dict[tuple, dict[str, Any]]  # as planned, by `Answer.around`
+    environments: dict[tuple, dict[str, Any]]  # as planned, by `Examined.environment_key`
 
     @property
     def items(self) -> list[ScheduledCase]:
-        """All of its cases."""
+        """Return all cases."""
         return [item for job in self.jobs for item in job]
 
 
 def all_of(results: Path) -> list[Submission]:
-    """Every submission of a folder of results, the oldest first; one that cannot be read is passed over."""
+    """Return every submission of a results folder, the oldest first, without those that cannot be read."""
     found = []
     for path in sorted(results.glob(f"{FOLDER}/*/{_FILE}")):
-        told = store.read_json(path)
+        content = store.read_json(path)
         try:
             entries = tuple(
                 SubmittedTask(
-                    path.parent, e["task"], e["job"], ProcessShape(**e["shape"]), e["cases"], e["seconds"],
-                    e.get("minutes", told["minutes"]),
+                    path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"],
+                    task["seconds"], task.get("minutes", content["minutes"]),
                 )
-                for e in told["tasks"]
+                for task in content["tasks"]
             )  # fmt: skip
-            kind, made_at, host = told["kind"], told["made_at"], told["host"]
-            found.append(
-                Submission(path.parent, kind, made_at, host, told["minutes"], entries, told.get("pid"))
-            )
+            fields = {name: content[name] for name in _FIELDS}
+            found.append(Submission(path.parent, entries=entries, pid=content.get("pid"), **fields))
         except (KeyError, TypeError):
             continue
     return found
 
 
-def arrange(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask]) -> Submission:
+def prepare(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask]) -> Submission:
     """Return a submission of tasks that have no job yet; nothing is written."""
     folder = results / FOLDER / stamp
     limits = dict[ProcessShape, float]()  # an array, which is of one shape, has one limit
     for task in tasks:
-        limits[task.shape] = max(limit(task, cluster), limits.get(task.shape, 0.0))
+        limits[task.shape] = max(time_limit(task, cluster), limits.get(task.shape, 0.0))
     entries = tuple(
         SubmittedTask(
             folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape]
         )
         for number, task in enumerate(tasks, 1)
     )
-    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Submission(folder, cluster.name, made_at, node_name(), cluster.time, entries, os.getpid())
+    return Submission(
+        folder,
+        cluster.name,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        node_name(),
+        cluster.time,
+        entries,
+        os.getpid(),
+    )
 
 
 def create(
@@ -144,46 +148,44 @@ def create(
     cluster: Cluster,
     tasks: Sequence[PackedTask],
     settings: RunSettings,
-    made: Schedule,
+    plan: Schedule,
     nested: bool,
 ) -> Submission:
     """Write a submission whose tasks have no job yet."""
-    handed = arrange(results, stamp, cluster, tasks)
-    handed.folder.mkdir(parents=True)
-    for entry, task in zip(handed.entries, tasks, strict=True):
-        store.write_json(
-            entry.path,
-            _task_to_json(Work(task.jobs, settings, made.machine, cluster, nested, made.environments)),
-        )
-    save(handed)
-    return handed
+    made = prepare(results, stamp, cluster, tasks)
+    made.folder.mkdir(parents=True)
+    for entry, task in zip(made.entries, tasks, strict=True):
+        work = Work(task.jobs, settings, plan.machine, cluster, nested, plan.environments)
+        store.write_json(entry.path, _to_json(work))
+    save(made)
+    return made
 
 
-def limit(task: PackedTask, cluster: Cluster) -> float:
-    """Minutes that a task may take: as the cluster says, or less where a plan has foreseen it; a short job is started sooner."""
-    return (
-        min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES)
-        if task.foreseen
-        else cluster.time
-    )
+def time_limit(task: PackedTask, cluster: Cluster) -> float:
+    """Return the time limit of a task in minutes: that of the cluster, or less if a plan predicts its time.
+
+    A short job starts sooner.
+    """
+    if not task.foreseen:
+        return cluster.time
+    return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _LEAST_MINUTES)
 
 
 def save(submission: Submission) -> None:
-    """Write what was handed over, with the jobs as they are known now."""
-    tasks = [
+    """Write what was submitted, with the jobs as they are known now."""
+    content = {name: getattr(submission, name) for name in (*_FIELDS, "pid")}
+    content["tasks"] = [
         {
-            "task": e.name, "job": e.job, "shape": dataclasses.asdict(e.shape), "cases": e.cases, "seconds": round(e.seconds, 1),
-            "minutes": e.minutes,
+            "task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases,
+            "seconds": round(task.seconds, 1), "minutes": task.minutes,
         }
-        for e in submission.entries
+        for task in submission.entries
     ]  # fmt: skip
-    told = {name: getattr(submission, name) for name in ("kind", "made_at", "host", "minutes", "pid")}
-    told["tasks"] = tasks
-    store.write_json(submission.folder / _FILE, told)
+    store.write_json(submission.folder / _FILE, content)
 
 
-def with_jobs(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """The same with the jobs of these tasks, by name, on disk too."""
+def save_jobs(submission: Submission, jobs: dict[str, str]) -> Submission:
+    """Write and return the submission with the jobs of these tasks, by name."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     changed = dataclasses.replace(submission, entries=entries)
     save(changed)
@@ -191,113 +193,50 @@ def with_jobs(submission: Submission, jobs: dict[str, str]) -> Submission:
 
 
 def results_of(task: Path) -> Path:
-    """The folder of results that a task is for."""
+    """Return the results folder that a task belongs to."""
     return task.parent.parent.parent
 
 
-def _task_to_json(work: Work) -> dict[str, Any]:
+def _to_json(work: Work) -> dict[str, Any]:
+    """Return the content of the file of a task."""
     return {
         "settings": dataclasses.asdict(work.settings),
         "machine": dataclasses.asdict(work.machine),
         "cluster": dataclasses.asdict(work.cluster) | {"sbatch": dict(work.cluster.sbatch)},
         "nested": work.nested,
-        "environments": [[_listed(around), told] for around, told in work.environments.items()],
-        "jobs": [[_item_to_json(item) for item in job] for job in work.jobs],
-    }
+        "environments": list(work.environments.items()),
+        "jobs": [
+            [
+                {
+                    "case": to_dict(item.case), "order": item.order, "attempt": item.attempt,
+                    "replicate": item.replicate, "engine": dict(item.answer.engine),
+                    "workload_digest": item.answer.workload_digest,
+                }
+                for item in job
+            ]
+            for job in work.jobs
+        ],
+    }  # fmt: skip
 
 
 def read(task: Path) -> Work:
-    """A task from its file; a file that is none is a `Refusal`."""
-    told = store.read_json(task)
+    """Return the work of a task from its file; a `Refusal` if the file has another content."""
+    content = store.read_json(task)
     try:
-        settings, cluster, machine = told["settings"], told["cluster"], told["machine"]
+        settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
         return Work(
-            tuple(tuple(map(_item_from_json, job)) for job in told["jobs"]),
+            tuple(tuple(map(_item_from_json, job)) for job in content["jobs"]),
             RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
             Machine(**machine | {"untold": tuple(machine["untold"])}),
             Cluster(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
-            told["nested"],
-            {
-                (digest, tuple(map(tuple, engine))): around
-                for (digest, engine), around in told["environments"]
-            },
+            content["nested"],
+            {(digest, tuple(map(tuple, engine))): each for (digest, engine), each in content["environments"]},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refusal(f"{task.name} is no task of a submission: {error}") from None
 
 
-def _listed(around: tuple) -> list[Any]:
-    digest, engine = around
-    return [digest, list(map(list, engine))]
-
-
-def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
-    return {
-        "case": to_dict(item.case), "order": item.order, "attempt": item.attempt, "replicate": item.replicate,
-        "engine": dict(item.answer.engine), "workload_digest": item.answer.workload_digest,
-    }  # fmt: skip
-
-
-def _item_from_json(told: dict[str, Any]) -> ScheduledCase:
-    answer = Examined(from_dict(told["case"]), None, told["workload_digest"], tuple(told["engine"].items()))
-    return ScheduledCase(answer, told["order"], told["attempt"], told["replicate"])
-
-
-class Journal:
-    """What happens while a task runs, line by line, each written through at once; a file for every time that it starts."""
-
-    def __init__(self, task: Path) -> None:
-        number = 1
-        while (path := task.with_suffix(f".run-{number}.jsonl")).exists():
-            number += 1
-        self.folder = task.with_suffix(f".run-{number}")  # for what workers complain of
-        self.folder.mkdir(exist_ok=True)
-        self._file: TextIO = path.open("x", encoding="utf-8")
-
-    def say(self, event: str, **words: Any) -> None:
-        """Write one event."""
-        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._file.write(json.dumps({"at": at, "event": event} | words) + "\n")
-        self._file.flush()
-
-
-def journal(task: Path) -> Iterator[dict[str, Any]]:
-    """Every event of a task, run after run, each with the number of its run; what a death tore is passed over."""
-    for number in itertools.count(1):
-        try:
-            lines = (
-                task.with_suffix(f".run-{number}.jsonl")
-                .read_text(encoding="utf-8", errors="replace")
-                .splitlines()
-            )
-        except FileNotFoundError:
-            return
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "event" in event:
-                yield event | {"run": number}
-
-
-def unfinished(task: Path) -> list[tuple[str, int, int]]:
-    """What a task began and did not end, as (key, replicate, attempt)."""
-    begun: dict[tuple[str, int], int] = {}
-    for event in journal(task):
-        place = str(event.get("key")), int(event.get("replicate", 0))
-        if event["event"] == "begin":
-            begun[place] = event["attempt"]
-        elif event["event"] == "end":
-            begun.pop(place, None)
-    return [(key, replicate, attempt) for (key, replicate), attempt in begun.items()]
-
-
-def job_here() -> str | None:
-    """The job that this process is a part of, as a scheduler calls it."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return (
-        f"{array}_{task}"
-        if array and task
-        else os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
-    )
+def _item_from_json(content: dict[str, Any]) -> ScheduledCase:
+    engine = tuple(content["engine"].items())
+    answer = Examined(from_dict(content["case"]), None, content["workload_digest"], engine)
+    return ScheduledCase(answer, content["order"], content["attempt"], content["replicate"])

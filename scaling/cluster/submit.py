@@ -1,6 +1,6 @@
-"""Submitting: tasks handed to a cluster through submitit, an array for each shape, with the code as it is now.
+"""Submitting: tasks become an array of Slurm for each shape, or a process of this machine, with a copy of the code.
 
-Knows submitit and what a scheduler is asked for; not what a task does (task.py).
+Knows submitit and the options of sbatch; not what a task does (task.py).
 """
 
 import contextlib
@@ -14,13 +14,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster import pack, slurm, submission
+from scaling.cluster import slurm, submission
+from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import SLURM, Cluster
-from scaling.cluster.submission import Submission
+from scaling.cluster.submission import Submission, SubmittedTask
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.machine import Machine, ProcessShape
@@ -30,33 +32,34 @@ from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0
-_MANY = 10**6  # tasks of an array, where no Slurm says how many it may have
-# What of PYTHONPATH a module or a setup line has set on the node comes after the copy of the code.
+_MANY = 10**6  # tasks of an array, if no Slurm says how many it may have
+# What a module or a setup line adds to PYTHONPATH on the node comes after the copy of the code.
 _START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
-
-
-def stamp() -> str:
-    """A name for a submission that sorts by time."""
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+_JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes
 
 
 def submit(
     results: Path,
     cluster: Cluster,
-    tasks: Sequence[pack.PackedTask],
+    tasks: Sequence[PackedTask],
     settings: RunSettings,
     plan: Schedule,
     nested: bool,
 ) -> Submission:
-    """Hand tasks over. Where any is rejected, none stays in the queue, and the scheduler's own words are the `Refusal`."""
-    made = submission.create(results, stamp(), cluster, tasks, settings, plan, nested)
+    """Submit tasks. If any is rejected, none stays in the queue, and the `Refusal` has the message of the scheduler."""
+    stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"  # sorts by time
+    made = submission.create(results, stamp, cluster, tasks, settings, plan, nested)
     try:
-        code = snapshot(made.folder / "code")
+        command = ["env", *_copy_package(made.folder / "code"), "sh", "-c", _START, "sh"]
+        command += [sys.executable, "-m", "scaling.cluster.task"]
+        if cluster.name != SLURM:
+            return submission.save_jobs(made, _start_process(made, command, cluster))
         before = None
-        most = slurm.most_in_array() if cluster.name == SLURM else 1
-        for entries in _arrays(made, most):
-            jobs = _handed_over(made, entries, cluster, code, before, plan.machine)
-            made = submission.with_jobs(made, jobs)
+        for entries in _split_into_arrays(made, slurm.max_array_tasks()):
+            jobs = _submit_array(
+                made, entries, command, _sbatch_options(made, entries[0], cluster, plan.machine, before)
+            )
+            made = submission.save_jobs(made, jobs)
             before = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
         with contextlib.suppress(Refusal):
@@ -68,63 +71,84 @@ def submit(
 
 
 def _take_back(made: Submission) -> None:
-    """Cancel all of it, and wait until none of it writes any more."""
+    """Cancel all jobs of a submission, and wait until none of them writes any more."""
     end = time.monotonic() + _TAKE_BACK_SECONDS
-    while (left := slurm.named(made.name)) and time.monotonic() < end:
-        slurm.cancel(left)
+    while (jobs := slurm.named(made.name)) and time.monotonic() < end:
+        slurm.cancel(jobs)
         time.sleep(0.5)
 
 
-def _arrays(made: Submission, most: int) -> list[list[submission.SubmittedTask]]:
-    """Return the entries of each array: those of one shape together, at most `most` in an array."""
-    shapes: dict[ProcessShape, list[submission.SubmittedTask]] = {}
+def _start_process(made: Submission, command: Sequence[str], cluster: Cluster) -> dict[str, str]:
+    """Start the one task of a submission on this machine, in the background; return its job, by its name."""
+    log = made.folder.resolve() / "log"
+    log.mkdir()
+    (entry,) = made.entries
+    script = [
+        f"exec > {shlex.quote(str(log))}/$$_0_log.out 2> {shlex.quote(str(log))}/$$_0_log.err",
+        "export SUBMITIT_LOCAL_JOB_ID=$$",
+        *checked_setup(cluster.setup),
+        f'exec timeout {60 * cluster.time:.0f} "$@"',
+    ]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
+    process = subprocess.Popen(
+        ["sh", "-c", "\n".join(script), "sh", *command, str(entry.path.resolve())],
+        env=variables, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return {entry.name: str(process.pid)}
+
+
+def _split_into_arrays(made: Submission, most: int) -> list[list[SubmittedTask]]:
+    """Return the tasks of each array: those of one shape together, at most `most` in an array."""
+    shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
     for entry in made.entries:
-        shapes.setdefault(entry.shape, []).append(entry)
+        shapes[entry.shape].append(entry)
     return [group[start : start + most] for group in shapes.values() for start in range(0, len(group), most)]
 
 
-def _handed_over(
-    made: Submission, entries: Sequence[submission.SubmittedTask], cluster: Cluster, code: dict[str, str], before: str | None,
-    machine: Machine,
-) -> dict[str, str]:  # fmt: skip
-    """Hand over an array, to begin when the one before it has ended if tasks are counted; the job of each entry, by its name."""
+def _submit_array(
+    made: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
+) -> dict[str, str]:
+    """Submit an array; return the job of each task, by its name."""
     import submitit
     from submitit.core.utils import FailedJobError
 
-    kind = submitit.SlurmExecutor if cluster.name == SLURM else submitit.LocalExecutor
-    executor: Any = kind((made.folder / "log").resolve())
-    slurms = cluster.name == SLURM
-    executor.update_parameters(
-        **(_asked(made, entries[0], cluster, machine, before) if slurms else _local(cluster))
-    )
-    variables = [f"{name}={value}" for name, value in code.items()]
-    start = ["env", *variables, "sh", "-c", _START, "sh", sys.executable, "-m", "scaling.cluster.task"]
+    executor: Any = submitit.SlurmExecutor((made.folder / "log").resolve())
+    executor.update_parameters(**options)
+    silent = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
-        silent = contextlib.redirect_stderr(io.StringIO())  # submitit repeats what sbatch says
-        with submitit.helpers.clean_env(), _surviving(), silent, executor.batch():
+        with submitit.helpers.clean_env(), _interrupts_ignored(), silent, executor.batch():
             jobs = [
-                executor.submit(subprocess.check_call, [*start, str(entry.path.resolve())])
+                executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
                 for entry in entries
             ]
     except FailedJobError as error:
-        raise Refusal(f"Slurm: {_own_words(str(error))}") from None
+        raise Refusal(f"Slurm: {_sbatch_message(str(error))}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 
-def _own_words(text: str) -> str:
-    """What sbatch said, of all that surrounds it."""
-    lines = [
-        line.partition("sbatch: ")[2].removeprefix("error: ")
-        for line in text.splitlines()
-        if "sbatch: " in line
-    ]
-    return "; ".join(
-        dict.fromkeys(environment.scrub(line).strip() for line in lines)
-    ) or environment.last_line(text)
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C and a closed terminal, here and in child processes: a submitted job must be noted."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], machine: Machine) -> list[str]:
-    """Return the text of each sbatch script that `submit` would hand over; needs no Slurm and writes nothing."""
+def _sbatch_message(text: str) -> str:
+    """Return the message of sbatch within the text of an error of submitit."""
+    parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
+    messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
+    return "; ".join(messages) or environment.last_line(text)
+
+
+def format_scripts(
+    results: Path, cluster: Cluster, tasks: Sequence[PackedTask], machine: Machine
+) -> list[str]:
+    """Return the text of each sbatch script that `submit` would submit; needs no Slurm and writes nothing."""
     import submitit
 
     class Unchecked(submitit.SlurmExecutor):
@@ -134,117 +158,80 @@ def scripts(results: Path, cluster: Cluster, tasks: Sequence[pack.PackedTask], m
         def affinity(cls) -> int:
             return 1
 
-    made = submission.arrange(results, "STAMP", cluster, tasks)
+    made = submission.prepare(results, "STAMP", cluster, tasks)
     try:
-        most = slurm.most_in_array()
+        most = slurm.max_array_tasks()
     except Refusal:  # no Slurm here, or none that answers
         most = _MANY
     texts: list[str] = []
-    for entries in _arrays(made, most):
-        before = "ARRAY" if texts else None
+    for entries in _split_into_arrays(made, most):
         executor = Unchecked((made.folder / "log").resolve())
-        executor.update_parameters(**_asked(made, entries[0], cluster, machine, before))
+        before = "ARRAY" if texts else None
+        executor.update_parameters(**_sbatch_options(made, entries[0], cluster, machine, before))
         if len(entries) > 1:
             executor.parameters["map_count"] = len(entries)
         texts.append(executor._make_submission_file_text(executor._submitit_command_str, ""))
     return texts
 
 
-def _asked(
-    made: Submission, entry: submission.SubmittedTask, cluster: Cluster, machine: Machine, before: str | None
+def _sbatch_options(
+    made: Submission, entry: SubmittedTask, cluster: Cluster, machine: Machine, before: str | None
 ) -> dict[str, Any]:
-    """What sbatch is asked for, of an array of entries like this one, by the names that submitit has for it."""
+    """Return the options of sbatch for an array of tasks like this one, by the names of submitit.
+
+    before: the array that must end first, if `at_once` limits the tasks.
+    """
     shape = entry.shape
-    held = shape.devices // shape.processes
+    per_process = shape.devices // shape.processes
     more = {
         name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False
     }
     if cluster.reservation:
         more["reservation"] = cluster.reservation
-    asked: dict[str, Any] = {
+    if cluster.platform == "cpu":
+        cpus: float | None = per_process
+        more["hint"] = "nomultithread"
+    else:
+        cores = cluster.cores or machine.cpus_each
+        cpus = max(1, int(cores * per_process)) if cores else None
+        more |= gpu_request(cluster.gpu_option, cluster.gres, shape)
+    memory = cluster.memory or 0
+    options: dict[str, Any] = {
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
-        "wckey": None, "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or 10**6, "use_srun": False,
-        "additional_parameters": more,
+        "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or _MANY, "use_srun": False,
+        "cpus_per_task": cpus, "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
+        "dependency": f"afterany:{before}" if before and cluster.at_once else None, "additional_parameters": more,
     }  # fmt: skip
-    if cluster.platform == "cpu":
-        asked["cpus_per_task"] = held
-        more["hint"] = "nomultithread"
-    else:
-        more |= gpu_request(cluster.gpu_option, cluster.gres, shape)
-        cores = cluster.cores or machine.cpus_each
-        asked["cpus_per_task"] = max(1, int(cores * held)) if cores else None
-    if cluster.memory:
-        asked["mem"] = f"{cluster.memory // 1024}G" if cluster.memory % 1024 == 0 else f"{cluster.memory}M"
-    if before and cluster.at_once:
-        asked["dependency"] = f"afterany:{before}"
-    return {
-        name: value for name, value in asked.items() if value is not None or name == "wckey"
-    }  # submitit has one of its own
+    given = {name: value for name, value in options.items() if value is not None}
+    return given | {"wckey": None}  # by default submitit sets one
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
     """Return shell lines that run each setup line in turn and end the job with its exit status if it fails.
 
-    The exit status of the whole line counts, not that of a command inside a shell function such as Lmod's `module`. The message
-    on standard error begins with `submission.SETUP_FAILED`.
+    The exit status of the whole line counts, not that of a command inside a shell function such as Lmod's `module`.
+    The message on standard error begins with `submission.SETUP_FAILED`.
     """
     if not lines:
         return []
     shell = [f"trap 'echo \"{submission.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
     for line in lines:
-        shell += [
-            f"setup_line={shlex.quote(' '.join(line.split()))}",
-            line,
-            "status=$?; [ $status -eq 0 ] || exit $status",
-        ]
+        name = shlex.quote(" ".join(line.split()))
+        shell += [f"setup_line={name}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
     return [*shell, "trap - EXIT"]
 
 
-def _local(cluster: Cluster) -> dict[str, Any]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # submitit would hide every GPU
-    gpus = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-    setup = (
-        ["\n".join(lines)] if (lines := checked_setup(cluster.setup)) else []
-    )  # submitit joins its words by `&&`
-    return {"timeout_min": cluster.time, "setup": setup} | (
-        {"visible_gpus": gpus, "gpus_per_node": len(gpus)} if gpus else {}
-    )
-
-
-@contextlib.contextmanager
-def _surviving() -> Iterator[None]:
-    """What is started in here outlives this process, its terminal, a Ctrl-C and a pipe: children keep ignored signals."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
-    files = [os.dup(number) for number in range(3)]
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    try:
-        for number in range(3):
-            os.dup2(nowhere, number)
-        yield
-    finally:
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-            os.close(file)
-        os.close(nowhere)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def snapshot(folder: Path) -> dict[str, str]:
-    """Copy this package, so that a queued task runs what was submitted; the variables with which it finds the copy."""
+def _copy_package(folder: Path) -> list[str]:
+    """Copy this package, so that a queued task runs what was submitted; return the variables to find the copy by."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():
-        raise Refusal(
-            "the package has changed since this command began: give it again, so that what is told is what will run"
-        )
-    here = [entry or os.getcwd() for entry in sys.path[:1]]
-    paths = [str(folder.resolve()), os.getcwd(), *here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        raise Refusal("the package has changed since this command began: run the command again")
+    paths = [str(folder.resolve()), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    # Python must not look in the working directory first, where another version may lie.
+    variables = [f"PYTHONPATH_FIRST={os.pathsep.join(dict.fromkeys(paths))}", "PYTHONSAFEPATH=1"]
     commit, dirty = environment.commit()
-    return {
-        "PYTHONPATH_FIRST": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONSAFEPATH": "1",  # `-m` would look in the working directory first, where another version may lie
-        **({"AD_SCALING_COMMIT": commit + "+dirty" * bool(dirty)} if commit else {}),
-    }
+    return [*variables, *([f"AD_SCALING_COMMIT={commit}{'+dirty' if dirty else ''}"] if commit else [])]

@@ -1,7 +1,7 @@
-"""A task: what a job of a cluster runs, from where it was left.
+"""A task: what a job of a cluster runs, beginning where the run before it stopped.
 
-`python -m scaling.cluster.task FILE` runs what has no record yet of the cases in a task's file (submission.py). Requeued, the
-same command goes on: what ran when it was stopped has failed once, what had not begun begins.
+`python -m scaling.cluster.task FILE` runs the cases in the file of a task (submission.py) that have no record yet.
+A requeued job runs the same command again: what was running has failed once, what had not begun begins.
 """
 
 import contextlib
@@ -9,11 +9,12 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster import submission
+from scaling.cluster import lost_cases, submission
+from scaling.cluster.journal import Journal, current_job
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
 from scaling.core import machine, store
 from scaling.core.case import Refusal
@@ -26,84 +27,81 @@ from scaling.workers.worker_group import AllocationLost, Transport
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up
 _STOPPED = 143  # exit status: ended by the scheduler
+_EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a task; 0 when each of its cases has a record, 1 when they could not be written, 143 when it was stopped."""
+    """Run a task; 0 if each case has a record, 1 if records could not be written, 143 if the task was stopped."""
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(
-        signal.SIGUSR2, signal.SIG_IGN
-    )  # the scheduler's early warning: what is finished is on disk already
+    # An early warning of the scheduler: finished cases are recorded already.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     path = Path(words[0])
     try:
         work = submission.read(path)
         with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
-            journal = submission.Journal(path)
-            job = submission.job_here()
-            journal.say(
-                "started", job=job, node=machine.node_name(), nodes=_nodes(work.cluster), pid=os.getpid()
-            )
-            try:
-                _run(path, work, journal, lock)
-            except KeyboardInterrupt:
-                journal.say("stopped")
-                return _STOPPED
-            except AllocationLost as gone:
-                journal.say("stopped", text=str(gone))
-                return 1
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    journal.say("stopped", text=f"cannot write: {error.strerror or error}")
-                raise
-            journal.say("ended")
-            return 0
+            return _run(path, work, lock)
     except Refusal as refusal:
         print(f"scaling: {refusal}", file=sys.stderr)
-        return 1
     except OSError as error:
         print(f"scaling: cannot write: {error.strerror or error}; what is finished is kept", file=sys.stderr)
-        return 1
+    return 1
 
 
 def _stop(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _nodes(cluster: Cluster) -> list[str]:
-    return list(allocated_nodes()) if cluster.name == SLURM else [machine.node_name()]
+def _run(path: Path, work: submission.Work, lock: int) -> int:
+    """Run a task, and report in its journal how it starts and ends; return the exit status."""
+    journal = Journal(path)
+    node = machine.node_name()
+    nodes = list(allocated_nodes()) if work.cluster.name == SLURM else [node]
+    journal.write("started", job=current_job(), node=node, nodes=nodes, pid=os.getpid())
+    try:
+        _run_missing(path, work, journal, lock)
+    except KeyboardInterrupt:
+        journal.write("stopped")
+        return _STOPPED
+    except AllocationLost as lost:
+        journal.write("stopped", text=str(lost))
+        return 1
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            journal.write("stopped", text=f"cannot write: {error.strerror or error}")
+        raise
+    journal.write("ended")
+    return 0
 
 
-def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: int) -> None:
-    """Put on record what was lost when the task last ran, then run what is left."""
+def _run_missing(path: Path, work: submission.Work, journal: Journal, lock: int) -> None:
+    """Record what an earlier run of the task began and did not end, then run what is missing."""
     results = submission.results_of(path)
     records = store.load(results).records
-    if lost(results, records, path, work, "killed", "its job was stopped and started again while it ran"):
-        records = store.load(results).records
-    jobs = remaining(work, records)
-    here = {
-        around: schedule.planned_environment(work.machine, work.settings, around)
-        for around in work.environments
+    text = "its job was stopped and started again while it ran"
+    lost = lost_cases.lost_records(records, path, work, "killed", text)
+    lost_cases.append_records(results, lost)
+    jobs = remaining(work, [*records, *lost])
+    planned = {
+        key: schedule.planned_environment(work.machine, work.settings, key) for key in work.environments
     }
-    made = Schedule(jobs, (), 0, work.machine, here)
+    plan = Schedule(jobs, (), 0, work.machine, planned)
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            journal.say("waiting", text=cores.describe_wait(event["by"]))
-            return
-        named = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
-        journal.say(event["event"], **{name: event[name] for name in named if name in event})
+            journal.write("waiting", text=cores.describe_wait(event["by"]))
+        else:
+            fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
+            journal.write(event["event"], **fields)
 
     copied = _PACKAGE.is_relative_to(path.parent.resolve())
-    where = site(work.cluster, journal.folder, work.nested, copied)
-    supervise.run_schedule(made, work.settings, results, lock, listen, site=where)
+    where = make_site(work.cluster, journal.folder, work.nested, copied)
+    supervise.run_schedule(plan, work.settings, results, lock, listen, site=where)
 
 
-def site(
+def make_site(
     cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False
 ) -> supervise.Site:
-    """Where workers run: as steps of this allocation, or here; with what records are to hold of it."""
-    told: dict[str, Any] = {"job": submission.job_here(), "cluster": cluster.name, "nested": nested}
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    """Return where workers run: as steps of this allocation, on hosts, or here; with what records contain of it."""
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
         transport = SrunSteps(
@@ -112,61 +110,27 @@ def site(
         )  # fmt: skip
     elif cluster.name == HOSTS:
         transport = SshShells(cluster.hosts, cluster.shell)
-    told |= {"restarts": restarts, "code": "snapshot" if snapshot else "checkout"}
-    return supervise.Site(transport, told, errors, cluster.python or sys.executable)
+    environment = {
+        "job": current_job(), "cluster": cluster.name, "nested": nested,
+        "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")), "code": "snapshot" if snapshot else "checkout",
+    }  # fmt: skip
+    return supervise.Site(transport, environment, errors, cluster.python or sys.executable)
 
 
 def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """The jobs without what has a lasting record, or had its attempts; with the number of the attempt that is next."""
+    """Return the jobs without the cases that are done or exhausted, with the number of the next attempt of each."""
     past = schedule.history(records, work.environments.values())
 
-    def left(item: ScheduledCase) -> ScheduledCase | None:
+    def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
         identity = (item.case.key, work.environments[item.answer.environment_key]["digest"], item.replicate)
-        tried = past.attempts[identity] >= item.attempt  # with retry=true an earlier failure does not count
-        if identity in past.good or (tried and past.is_exhausted(identity, work.settings)):
-            return None
-        return dataclasses.replace(item, attempt=past.attempts[identity] + 1)
+        attempts = past.attempts[identity]
+        # With retry=true an earlier failure does not count.
+        exhausted = attempts >= item.attempt and past.is_exhausted(identity, work.settings)
+        done = identity in past.good or exhausted
+        return [] if done else [dataclasses.replace(item, attempt=attempts + 1)]
 
-    jobs = (tuple(item for one in job if (item := left(one)) is not None) for job in work.jobs)
+    jobs = (tuple(new for item in job for new in next_attempt(item)) for job in work.jobs)
     return tuple(job for job in jobs if job)
-
-
-def lost(
-    results: Path,
-    records: Iterable[Record],
-    path: Path,
-    work: submission.Work,
-    reason: str,
-    text: str,
-    every: bool = False,
-) -> int:
-    """Put on record, once, what a task began and did not end, or (every) all that has no record of this attempt; how many."""
-    found = lost_records(records, path, work, reason, text, every)
-    writer = store.Writer(results)
-    for record in found:
-        writer.append(record)
-    return len(found)
-
-
-def lost_records(
-    records: Iterable[Record], path: Path, work: submission.Work, reason: str, text: str, every: bool = False
-) -> list[Record]:
-    """Return the records of what a task began and did not end, or (every) of all that has no record of this attempt."""
-    begun = {(key, replicate): attempt for key, replicate, attempt in submission.unfinished(path)}
-    known = schedule.recorded_attempts(records, work.environments.values())
-    found: list[Record] = []
-    for item in work.items:
-        attempt = begun.get(item.place, item.attempt if every else None)
-        around = work.environments[
-            item.answer.environment_key
-        ]  # as it was asked for: where this process runs does not matter
-        if attempt is None or (item.case.key, around["digest"], item.replicate, attempt) in known:
-            continue
-        blank = supervise.empty_record(
-            dataclasses.replace(item, attempt=attempt), around | {"hosts": []}, work.settings
-        )
-        found.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
-    return found
 
 
 if __name__ == "__main__":

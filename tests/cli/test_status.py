@@ -16,8 +16,9 @@ from collections import Counter
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import follow, job_state, status_table, submission, task_progress
+from scaling.cluster import follow, job_state, lost_cases, status_table, submission
 from scaling.cluster.job_state import TaskState
+from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
@@ -61,7 +62,7 @@ def study(tmp_path):
                 [item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), []
             )
             made = submission.create(self.folder, stamp, Cluster(name=kind), tasks, settings, plan, False)
-            self.made = submission.with_jobs(
+            self.made = submission.save_jobs(
                 made, {entry.name: f"7_{n}" for n, entry in enumerate(made.entries)}
             )
             store.write_json(
@@ -70,13 +71,13 @@ def study(tmp_path):
             self.journals = {}
 
         def start(self, task, node="n1"):
-            self.journals[task] = submission.Journal(self.made.entries[task].path)
-            self.journals[task].say("started", job=f"7_{task}", node=node, nodes=[node], pid=1)
+            self.journals[task] = Journal(self.made.entries[task].path)
+            self.journals[task].write("started", job=f"7_{task}", node=node, nodes=[node], pid=1)
             return self
 
         def say(self, task, event, case, attempt=1, **words):
             key = self.cases[case].key
-            self.journals[task].say(event, key=key, replicate=0, attempt=attempt, seat=1, **words)
+            self.journals[task].write(event, key=key, replicate=0, attempt=attempt, seat=1, **words)
             return self
 
         def end(self, task, case, make_record, outcome="ok", attempt=1, **fields):
@@ -168,7 +169,7 @@ def test_what_a_task_lost_is_told_as_the_next_run_will_put_it_on_record(state, b
         one.start(0).end(0, 0, make_record).say(0, "begin", 1)
     seen = one.keep(JobState(state)).seen(state)
     before = status.read(one.folder, seen)
-    job_state.record_lost_cases(one.folder, seen)
+    lost_cases.record_lost_cases(one.folder, seen)
     after = status.read(one.folder, seen)
     assert counted(before) == counted(after) and before.failed == after.failed
     assert [line.replace("on n1, ", "") for line in lines(before)] == [
@@ -185,7 +186,7 @@ def test_a_requeued_task_runs_nothing_until_it_has_started_again(study):
         assert counted(found)["queued"] == 2 and row.cells[3:6] == (waits.lower(), "", "")
     one.start(0, "n2")
     found = status.read(one.folder, one.seen("RUNNING"))
-    assert counted(found)["queued"] == 2 and found.tasks[0].runs == 2
+    assert counted(found)["queued"] == 2 and found.tasks[0].journal.runs == 2
     one.say(0, "begin", 0, attempt=2)
     found = status.read(one.folder, one.seen("RUNNING"))
     assert (counted(found)["running"], counted(found)["queued"]) == (1, 1)
@@ -218,9 +219,7 @@ def test_the_logs_of_what_has_begun_are_found_without_the_file_of_its_task(study
 
 def tallies(study, states, cases):
     one = study(cases)
-    return task_progress.progress_of(
-        one.seen(*(states[n % len(states)] for n in range(len(one.made.entries))))
-    )
+    return one.seen(*(states[n % len(states)] for n in range(len(one.made.entries))))
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -249,11 +248,11 @@ def test_a_table_has_every_task_in_one_line_and_few_lines_of_hundreds(states, ev
 def test_of_many_submissions_the_old_lines_are_left_out_but_nothing_that_lives(study):
     several = [study(2, stamp=f"20261121T2015{n:02}-3f2a") for n in range(50)]
     seen = [one.seen("PENDING" if n == 3 else "COMPLETED")[0] for n, one in enumerate(several)]
-    rows, left_out = status_table.task_rows(task_progress.progress_of(seen))
+    rows, left_out = status_table.task_rows(seen)
     assert len(rows) + left_out == 50 and left_out > 0
     assert [row.submission for row in rows if row.open] == ["20261121T201503-3f2a"]
     assert rows[-1].submission == "20261121T201549-3f2a"
-    assert status_table.task_rows(task_progress.progress_of(seen), every=True)[1] == 0
+    assert status_table.task_rows(seen, every=True)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -261,9 +260,7 @@ def test_of_many_submissions_the_old_lines_are_left_out_but_nothing_that_lives(s
 )
 def test_the_time_of_a_task_is_told_in_words(said, told, study):
     one = study(2)
-    [row], _ = status_table.task_rows(
-        task_progress.progress_of(one.seen(JobState("COMPLETED", elapsed=said)))
-    )
+    [row], _ = status_table.task_rows(one.seen(JobState("COMPLETED", elapsed=said)))
     assert row.cells[5] == told
 
 
@@ -344,7 +341,7 @@ def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(
 
 def test_status_loads_nothing_heavy(study, make_record):
     one = study(2).start(0).end(0, 0, make_record).keep(JobState("COMPLETED"))
-    code = f"from scaling.cli import main as cli, logs; cli.main(['status', {str(one.folder)!r}])"
+    code = f"from scaling.cli import main as cli; cli.main(['status', {str(one.folder)!r}])"
     ask = f"{code}\nimport sys; print('\\n'.join(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = {line.split(".")[0] for line in done.stderr.splitlines()}
@@ -511,7 +508,7 @@ def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(
     assert (watching.returncode, err) == (130, "")
     [seen] = job_state.look_up(tmp_path / "here")
     assert seen.state.name == "RUNNING"
-    key = next(attempt.key for task in task_progress.progress_of([seen]) for attempt in task.running)
+    key = next(attempt.key for attempt in seen.running)
     told = scaling_command(["logs", "here", key[:8]])
     assert told.returncode == 0 and "runs now" in told.stdout and "worker-1.log" in told.stdout
 
@@ -597,7 +594,7 @@ def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_d
     study, monkeypatch
 ):
     one = study(2).start(0)
-    one.journals[0].say("stopped", text="the process ended with status 2")
+    one.journals[0].write("stopped", text="the process ended with status 2")
     (one.journals[0].folder / "worker-1.log").write_text(
         "slurmstepd-n1: error: execve(): python: No such file or directory\n"
     )
@@ -617,8 +614,8 @@ def test_each_replicate_that_has_no_record_is_missing_in_status_report_and_lint(
         one.folder / "study.json", study_manifest("mine", None, [], one.cases, settings, {one.key(1)})
     )
     one.start(0).end(0, 0, make_record).say(0, "begin", 0, 1)
-    one.journals[0].say("end", key=one.key(0), replicate=0, attempt=1, status="ok", seconds=[])
-    one.journals[0].say("begin", key=one.key(0), replicate=1, attempt=1, seat=1)
+    one.journals[0].write("end", key=one.key(0), replicate=0, attempt=1, status="ok", seconds=[])
+    one.journals[0].write("begin", key=one.key(0), replicate=1, attempt=1, seat=1)
     now = counted(status.read(one.folder, one.seen("RUNNING")))
     assert (now["ok"], now["running"], now["missing"]) == (1, 1, 1) and now["queued"] == 1
     shutil.rmtree(one.folder / "jobs")
@@ -667,7 +664,7 @@ def test_logs_without_a_key_and_without_a_failure_show_the_case_that_began_last(
 def test_a_task_that_waits_for_cores_says_so_in_status_and_logs_until_it_has_them(study, monkeypatch, capsys):
     one = study(2).start(0)
     text = "waits for cores: another study on this host holds them (process 12)"
-    one.journals[0].say("waiting", text=text)
+    one.journals[0].write("waiting", text=text)
     found = status.read(one.folder, one.seen("RUNNING"))
     [row], _ = status_table.task_rows(found.tasks)
     assert row.cells[-1] == text

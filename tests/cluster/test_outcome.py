@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, pack, slurm, submission, task
+from scaling.cluster import job_state, lost_cases, pack, slurm, submission, task
+from scaling.cluster.journal import Journal
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import machine
@@ -27,7 +28,7 @@ def made(tmp_path):
     """A submission of one task of four cases, not handed over yet."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.tasks(plan, SETTINGS, [], 1e9)
+    tasks = pack.pack_by_shape(plan, SETTINGS, [], 1e9)
     return submission.create(
         tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
     )
@@ -56,15 +57,15 @@ def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatc
     (seen,) = job_state.look_up(tmp_path)
     assert seen.state.name == state
     assert (
-        job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
+        lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
     )  # nothing of it had begun
-    assert len(job_state.queued([seen])) == (4 if state == "PENDING" else 0)
+    assert len(job_state.queued_cases([seen])) == (4 if state == "PENDING" else 0)
 
 
 def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
     made, tmp_path, monkeypatch, make_record
 ):
-    made = submission.with_jobs(made, {"0001": "7"})
+    made = submission.save_jobs(made, {"0001": "7"})
     first, second, *_ = submission.read(made.entries[0].path).items
     older = make_record(
         **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
@@ -74,14 +75,14 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
     Writer(tmp_path).append(
         dataclasses.replace(older, case=first.case)
     )  # of other code: the first attempt of that
-    journal = submission.Journal(made.entries[0].path)
+    journal = Journal(made.entries[0].path)
     for item in (first, second):
-        journal.say("begin", key=item.case.key, replicate=0, attempt=1)
-    journal.say("end", key=second.case.key, replicate=0, status="ok")
+        journal.write("begin", key=item.case.key, replicate=0, attempt=1)
+    journal.write("end", key=second.case.key, replicate=0, status="ok")
     asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
     monkeypatch.setattr(machine, "node_name", lambda: "the-login-node")
-    assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
-    assert job_state.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
+    assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
+    assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
     (lost,) = [
         record
         for record in load(tmp_path).records
@@ -102,12 +103,14 @@ def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
     submission.save(dataclasses.replace(made, kind="local", host="elsewhere"))
     (seen,) = job_state.look_up(tmp_path)
     assert seen.state.name == job_state.UNKNOWN and not (made.folder / "states.json").exists()
-    journal = submission.Journal(made.entries[0].path)
-    journal.say("begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1)
+    journal = Journal(made.entries[0].path)
+    journal.write(
+        "begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1
+    )
     assert (
-        job_state.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
+        lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
     )  # it may still bring it
-    assert len(job_state.queued([seen])) == 4
+    assert len(job_state.queued_cases([seen])) == 4
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
     ],
 )
 def test_an_array_that_never_began_is_all_of_its_tasks(job, jobs):
-    assert slurm._each(job) == jobs
+    assert slurm._expand_array(job) == jobs
 
 
 def test_what_accounting_believes_to_run_and_the_controller_has_forgotten_does_not(monkeypatch):
@@ -138,7 +141,7 @@ def test_arrays_are_no_longer_than_the_cluster_allows():
 
     shapes = [machine.ProcessShape(1)] * 25 + [machine.ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
-    arrays = submit._arrays(types.SimpleNamespace(entries=entries), 10)
+    arrays = submit._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
@@ -147,11 +150,11 @@ def test_arrays_are_no_longer_than_the_cluster_allows():
 def began(made, task=0, last=None):
     """A task that has begun its first case, with its last word."""
     entry = made.entries[task]
-    journal = submission.Journal(entry.path)
-    journal.say("started", job="7", node="n1", nodes=["n1"], pid=1)
-    journal.say("begin", key=submission.read(entry.path).items[0].case.key, replicate=0, attempt=1)
+    journal = Journal(entry.path)
+    journal.write("started", job="7", node="n1", nodes=["n1"], pid=1)
+    journal.write("begin", key=submission.read(entry.path).items[0].case.key, replicate=0, attempt=1)
     if last:
-        journal.say(*last[:1], **(last[1] if len(last) > 1 else {}))
+        journal.write(*last[:1], **(last[1] if len(last) > 1 else {}))
 
 
 def log(made, text, kind="err"):
@@ -178,18 +181,18 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
 def test_without_accounting_the_log_of_a_job_says_how_it_ended(
     made, tmp_path, monkeypatch, text, state, reason
 ):
-    made = submission.with_jobs(made, {"0001": "7"})
+    made = submission.save_jobs(made, {"0001": "7"})
     began(made, last=("stopped",))
     log(made, text)
     asked(monkeypatch, {})
     seen = job_state.look_up(tmp_path)
     assert [one.state.name for one in seen] == [state]
-    job_state.record_lost_cases(tmp_path, seen)
+    lost_cases.record_lost_cases(tmp_path, seen)
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
 def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(made, tmp_path, monkeypatch):
-    made = submission.with_jobs(made, {"0001": "7"})
+    made = submission.save_jobs(made, {"0001": "7"})
     began(made, last=("stopped",))
     asked(monkeypatch, {})
     assert [one.state.name for one in job_state.look_up(tmp_path)] == ["LOST"]
@@ -199,32 +202,39 @@ def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(m
 
 def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
     entry = dataclasses.replace(made.entries[0], minutes=60.0)
-    reason, text, _ = job_state.explain_end(job_state.TaskState(made, entry, JobState("TIMEOUT")), True)
+    began(made)
+    reason, text, _ = lost_cases.explain_end(job_state.TaskState(made, entry, JobState("TIMEOUT")))
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
-    made = submission.with_jobs(made, {"0001": "7"})
-    seen = job_state.TaskState(made, made.entries[0], JobState("FAILED", reason="exit code 3:0"))
+    made = submission.save_jobs(made, {"0001": "7"})
+    if begun:
+        began(made)
+
+    def explained():
+        seen = job_state.TaskState(made, made.entries[0], JobState("FAILED", reason="exit code 3:0"))
+        return lost_cases.explain_end(seen)[1]
+
     log(made, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
     log(made, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
-    assert "No space left on device" in job_state.explain_end(seen, begun)[1]
+    assert "No space left on device" in explained()
     log(made, "slurm_script: line 17: module: command not found\n")
-    assert "module: command not found" in job_state.explain_end(seen, begun)[1]
+    assert "module: command not found" in explained()
     log(
         made,
         "Lmod has detected the following error:\n  unknown: cuda\n"
         "scaling: setup line failed with exit status 1: module load cuda\n",
     )
-    said = job_state.explain_end(seen, begun)[1]
+    said = explained()
     assert (
         "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda"
         in said
     )
     assert "exit code 3:0" in said
     began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
-    assert "execve(): python: No such file" in job_state.explain_end(seen, begun)[1]
+    assert "execve(): python: No such file" in explained()
 
 
 @pytest.fixture
@@ -235,7 +245,7 @@ def array(tmp_path):
         for n, d in ((1, 1), (2, 1), (3, 2))
     ]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.tasks(plan, SETTINGS, [], 0.0)
+    tasks = pack.pack_by_shape(plan, SETTINGS, [], 0.0)
     made = submission.create(
         tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
     )
@@ -260,7 +270,7 @@ def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_pat
 def test_what_a_launcher_that_died_did_not_hand_over_is_not_in_the_queue(array, tmp_path, monkeypatch):
     asked(monkeypatch, {}, [])
     seen = job_state.look_up(tmp_path)
-    assert {one.state.name for one in seen} == {"LOST"} and not job_state.queued(seen)
+    assert {one.state.name for one in seen} == {"LOST"} and not job_state.queued_cases(seen)
 
 
 def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def ran(tasks):
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
-@pytest.mark.parametrize("way", [pack.tasks, pack.nested])
+@pytest.mark.parametrize("way", [pack.pack_by_shape, pack.pack_nested])
 def test_every_case_is_in_one_task_whatever_the_budget(made, way, budget):
     plan, settings = made(replicates=3)
     tasks = way(plan, settings, [], budget)
@@ -64,7 +64,7 @@ def test_every_case_is_in_one_task_whatever_the_budget(made, way, budget):
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
 def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, budget):
     plan, settings = made()
-    tasks = pack.tasks(plan, settings, [], budget)
+    tasks = pack.pack_by_shape(plan, settings, [], budget)
     for task in tasks:
         assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.items}
@@ -84,7 +84,7 @@ def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, bu
 
 def test_a_job_of_a_task_holds_what_one_process_can_run(made):
     plan, settings = made(replicates=2)
-    for task in pack.tasks(plan, settings, [], 100.0):
+    for task in pack.pack_by_shape(plan, settings, [], 100.0):
         for job in task.jobs:
             assert (
                 len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
@@ -94,7 +94,7 @@ def test_a_job_of_a_task_holds_what_one_process_can_run(made):
 
 def test_nested_tasks_hold_whole_curves_in_every_block(made):
     plan, settings = made(replicates=3)
-    tasks = pack.nested(plan, settings, [], 200.0)
+    tasks = pack.pack_nested(plan, settings, [], 200.0)
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
@@ -118,7 +118,7 @@ def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
     records = [
         make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)
     ]
-    predict = pack.predictor(records, RunSettings(Sampling(seconds=3.0)))
+    predict = pack.make_predictor(records, RunSettings(Sampling(seconds=3.0)), {})
     assert predict(records[1].case) == pytest.approx(12)
     assert predict(dataclasses.replace(records[1].case, points=24)) == pytest.approx(60)
     assert predict(dataclasses.replace(records[1].case, mode="jacrev")) > 3.0
@@ -161,7 +161,7 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
     }  # fmt: skip
     settings = RunSettings(attempts=3)
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], settings, NODES, [])
-    tasks = pack.tasks(plan, settings, [], 900.0)
+    tasks = pack.pack_by_shape(plan, settings, [], 900.0)
     assert ran(tasks) == {(case.key, 0): 1 for case in cases}
     assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
 
@@ -175,7 +175,7 @@ def test_every_step_of_a_nested_task_finds_room(counts, shape):
     machine = dataclasses.replace(NODES, nodes=8)
     answers = [Examined(Case("rbf", points=120, devices=count), None, None) for count in counts]
     settings = RunSettings(replicates=3, attempts=3)
-    (task,) = pack.nested(schedule.make_schedule(answers, settings, machine, []), settings, [], 1e9)
+    (task,) = pack.pack_nested(schedule.make_schedule(answers, settings, machine, []), settings, [], 1e9)
     assert task.shape == shape
 
 
@@ -195,36 +195,37 @@ def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_
     plan, settings = made()
     cases = [item.case for job in plan.jobs for item in job]
     known = [planned(case, 0.001) for case in cases if case.workload == "rbf"]
-    tasks = pack.tasks(plan, settings, [], 1e9, known)
-    rbf_alone = pack.tasks(plan, settings, [], 0.0, known)
+    tasks = pack.pack_by_shape(plan, settings, [], 1e9, known)
+    rbf_alone = pack.pack_by_shape(plan, settings, [], 0.0, known)
     assert not any(task.foreseen for task in tasks if {item.case.workload for item in task.items} != {"rbf"})
     ours = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
     assert ours and all(task.foreseen for task in ours)
     cluster = Cluster(name="slurm", time=60.0)
     for task in ours:
         assert (
-            10 < submission.limit(task, cluster) < 60 and 60 * submission.limit(task, cluster) > task.seconds
+            10 < submission.time_limit(task, cluster) < 60
+            and 60 * submission.time_limit(task, cluster) > task.seconds
         )
-        assert submission.limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
+        assert submission.time_limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
     again = dataclasses.replace(
         ours[0], jobs=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].jobs)
     )
-    assert submission.limit(dataclasses.replace(again, foreseen=False), cluster) == 60.0
+    assert submission.time_limit(dataclasses.replace(again, foreseen=False), cluster) == 60.0
 
 
 def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_was_not_measured(made):
     plan, settings = made()
     case = plan.jobs[0][0].case
     slow, fast = planned(case, 100.0), planned(case, 0.001)
-    assert pack.foreseen([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
+    assert pack.foreseen_seconds([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
     kind = dataclasses.replace(NODES, device_kind="this CPU")
     assert (
-        pack.foreseen([slow], kind, settings)
+        pack.foreseen_seconds([slow], kind, settings)
         == {}
-        == pack.foreseen([planned(case, 1.0, platform="tpu")], NODES, settings)
+        == pack.foreseen_seconds([planned(case, 1.0, platform="tpu")], NODES, settings)
     )
-    assert case.key in pack.foreseen([planned(case, 1.0, "this CPU")], kind, settings)
-    predict = pack.predictor([], settings, pack.foreseen([slow], NODES, settings))
+    assert case.key in pack.foreseen_seconds([planned(case, 1.0, "this CPU")], kind, settings)
+    predict = pack.make_predictor([], settings, pack.foreseen_seconds([slow], NODES, settings))
     assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
 
 
@@ -238,12 +239,14 @@ def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_recor
         "sampling_seconds",
     )
     record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(stages, 14.0))
-    assert pack.predictor([record], RunSettings(Sampling(least=7)))(record.case) == pytest.approx(84)
-    assert pack.predictor([record], RunSettings(Sampling(least=100)))(record.case) == pytest.approx(70 + 200)
+    assert pack.make_predictor([record], RunSettings(Sampling(least=7)), {})(record.case) == pytest.approx(84)
+    assert pack.make_predictor([record], RunSettings(Sampling(least=100)), {})(record.case) == pytest.approx(
+        70 + 200
+    )
 
 
 def test_what_timed_out_before_is_given_all_the_time_that_a_case_may_take(make_record):
     failed = make_record("failed", points=6, reason="timeout", text="its job came to its time limit")
     settings = RunSettings(case_seconds=900.0)
-    assert pack.predictor([failed], settings)(failed.case) == 900.0
-    assert pack.predictor([failed], settings)(dataclasses.replace(failed.case, points=12)) < 900.0
+    assert pack.make_predictor([failed], settings, {})(failed.case) == 900.0
+    assert pack.make_predictor([failed], settings, {})(dataclasses.replace(failed.case, points=12)) < 900.0

@@ -18,7 +18,7 @@ def asked(shape=None, machine=NODES, **config):
     """What sbatch is asked for, by the names that submitit has for it."""
     cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
     entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4), minutes=cluster.time)
-    words = submit._asked(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
+    words = submit._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
     return words | words.pop("additional_parameters")
 
 
@@ -136,12 +136,12 @@ def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cp
 
 
 def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "most_in_array", lambda: 1000)
+    monkeypatch.setattr(slurm, "max_array_tasks", lambda: 1000)
 
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
         task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0, foreseen=False)
-        (text,) = submit.scripts(tmp_path, cluster, [task], NODES)
+        (text,) = submit.format_scripts(tmp_path, cluster, [task], NODES)
         return text
 
     assert "--wckey" not in script()

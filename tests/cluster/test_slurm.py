@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import job_state, submission, task_progress
+from scaling.cluster import job_state, submission
 from scaling.core.store import load
 from scaling.workers import cores
 from tests.support.commands import QUICK
@@ -349,7 +349,7 @@ def test_a_job_that_waits_for_cores_of_another_study_says_so(scaling_command, wr
         done = scaling_command([*study, *SLURM, "results=out"], timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         until(
-            lambda: any(task.blocked for task in task_progress.progress_of(job_state.look_up(results))),
+            lambda: any(task.blocked for task in job_state.look_up(results)),
             "the worker to wait",
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
@@ -600,7 +600,7 @@ def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_canc
     assert [one.state.name for one in job_state.look_up(results)] == ["RUNNING"]
     assert scaling_command(["cancel", "out"], timeout=PATIENCE).returncode == 0
     assert ended(results) == ["CANCELLED"]
-    assert not job_state.queued(job_state.look_up(results))
+    assert not job_state.queued_cases(job_state.look_up(results))
 
 
 def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, results):

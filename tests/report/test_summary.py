@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from scaling.analysis import findings
-from scaling.cli import main
+from scaling.cli import report
 from scaling.report import summary
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record
@@ -84,7 +84,7 @@ def test_a_run_ends_within_a_screen_of_80_columns_wherever_it_is_printed(tmp_pat
         Path(name), [*made_up.study(60), *processes(("jacfwd", 1.0), ("jacrev", 2.0), digest="another")]
     )
     told = io.StringIO()
-    main._conclude(Path(name), Console(file=told, width=140), {"made up"}, brief=True)
+    report.conclude(Path(name), Console(file=told, width=140), {"made up"}, brief=True)
     lines = told.getvalue().splitlines()
     assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
     assert re.search(r"report: .*index\.html$", lines[-1]) and any(

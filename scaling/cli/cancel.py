@@ -1,0 +1,27 @@
+"""The verb `cancel`: ends the tasks of a results folder that wait or run."""
+
+import argparse
+
+from rich.console import Console
+
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import OK
+from scaling.cluster import follow, job_state
+from scaling.core import store
+from scaling.core.formatting import count_of
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """End every task that waits or runs, and wait a moment for them to end."""
+    folder = store.folder_of(given.folder)
+    count = job_state.cancel(job_state.look_up(folder))
+    if not count:
+        print_lines(console, ["nothing waits or runs"])
+        return OK
+    ending = len(follow.wait_until_ended(folder))
+    text = f"{count_of(count, 'task')} cancelled" + (
+        f", {ending} of them still about to end" if ending else ""
+    )
+    again = "what was finished is kept, and the same `scaling run` goes on from there"
+    print_lines(console, [f"{text}; {again}"])
+    return OK

@@ -1,0 +1,22 @@
+"""The verb `export`: writes a results folder in the formats of other programs."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import OK
+from scaling.core import store
+from scaling.core.case import Refusal
+from scaling.report import export as exporting
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Write the files, and print their paths."""
+    if given.output is not None and not given.output.strip():
+        raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
+    output = Path(given.output) if given.output else None
+    written = exporting.write_exports(store.folder_of(given.folder), exporting.formats(given.format), output)
+    print_lines(console, map(str, written))
+    return OK

@@ -1,0 +1,32 @@
+"""The verb `lint`: what a strict reviewer would say about a results folder, the worst first, with the fix of each."""
+
+import argparse
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.analysis import findings
+from scaling.analysis import lint as linting
+from scaling.cli import report
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import FAILED, OK
+from scaling.core import store
+from scaling.report.labels import clean_text
+
+_COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Print the remarks on a folder; the exit status is 1 if one is an error, or (--strict) a warning."""
+    folder = store.folder_of(given.folder)
+    loaded = store.load(folder)
+    lost = report.unrecorded(folder, loaded.records)
+    remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
+    for remark in remarks:
+        head = f"[{_COLOURS[remark.severity]}]{remark.severity:8}[/]"
+        text = clean_text(f"{remark.rule} ({remark.count}): {remark.text}")
+        console.print(f"{head}{escape(text)}", soft_wrap=True, highlight=False)
+        print_lines(console, [f"        fix: {remark.fix}"])
+    console.print(linting.verdict(remarks), highlight=False)
+    bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
+    return FAILED if any(remark.severity in bad for remark in remarks) else OK

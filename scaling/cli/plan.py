@@ -1,0 +1,44 @@
+"""The verb `plan`: studies composed by Hydra, compiled for other hardware, with what they would take there."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.analysis import findings
+from scaling.cli import progress
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import FAILED, OK
+from scaling.core.case import label
+from scaling.plan import plan as planning
+from scaling.report.labels import clean_text
+from scaling.report.write_report import write_report
+from scaling.study.compose import compose
+
+
+def execute(words: list[str], console: Console) -> int:
+    """Plan each composed study, one or (--multirun) several; returns the worst exit status."""
+    if not words or {"-h", "--help"} & set(words):
+        console.print(escape(planning.HELP), highlight=False)
+        return OK
+    statuses: list[int] = []
+    compose(words, lambda config, name: statuses.append(_plan_one(config, name, console)))
+    return max(statuses, default=OK)
+
+
+def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
+    """Plan one composed study, to its answers and its report."""
+    job = planning.read_plan(config, name)
+    with progress.examination(console) as note:
+        made = planning.prepare_plan(job, note)
+    print_lines(console, [planning.describe_estimate(made)])
+    examined = (*made.answers, *(answer for answer, *_ in made.unfit))
+    names = {answer.case.key: label(answer.case) for answer in examined}
+    with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
+        planning.run(made, listen)
+    found = findings.read(made.job.folder)
+    index = write_report(made.job.folder, found)
+    lines = planning.plan_lines(made, found, config["deadline"])
+    outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
+    print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
+    return FAILED if counts["failed"] else OK

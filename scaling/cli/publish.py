@@ -1,0 +1,27 @@
+"""The verb `publish`: sends the curves of a results folder to Weights & Biases."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import FAILED, OK
+from scaling.core import store
+from scaling.wandb.settings import TrackingSettings
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Publish a folder; the exit status is 1 if a part of it is not where it should be."""
+    options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+    settings = TrackingSettings.from_config(options)
+    return OK if publish_folder(store.folder_of(given.folder), settings, console) else FAILED
+
+
+def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
+    """Publish a folder and print the result; returns whether all of it is where it should be."""
+    from scaling.wandb.publish import publish
+
+    published = publish(folder, settings)
+    print_lines(console, published.lines)
+    return published.well

@@ -1,0 +1,88 @@
+"""The verb `report`: writes the report of a results folder, and prints its short form."""
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from scaling.analysis import findings
+from scaling.analysis.findings import Findings
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import OK
+from scaling.cluster.settings import SUBMISSIONS
+from scaling.core import store
+from scaling.core.record import Record
+from scaling.report import freshness, summary
+
+
+def execute(given: argparse.Namespace, console: Console) -> int:
+    """Write the report, and (--proposal) what an application for compute time needs."""
+    folder = store.folder_of(given.folder)
+    found = conclude(folder, console)
+    if given.proposal:
+        from scaling.report import proposal
+
+        print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)[0]}"])
+    return OK
+
+
+def conclude(
+    folder: Path,
+    console: Console,
+    only: Collection[str] = (),
+    brief: bool = False,
+    loaded: store.Loaded | None = None,
+) -> Findings:
+    """Write the report, unless it is current, and print its short form.
+
+    only: the settings of records to print; all if empty. brief: on one screen, without the table and the curves.
+    loaded: the records of the folder.
+    """
+    digest = freshness.inputs_digest(folder)
+    loaded = loaded or store.load(folder)
+    lost = unrecorded(folder, loaded.records)
+    latest = store.latest(loaded.records)
+    mixed = bool(only) and any(record.setting not in only for record in latest)
+    shown = {*only, *(record.setting for record in lost)} if mixed else None
+    found = findings.read(folder, shown, lost, loaded)
+    if lost or not freshness.is_current(folder, digest):
+        from scaling.report.write_report import write_report
+
+        write_report(folder, findings.read(folder, None, lost, loaded) if mixed else found)
+        if not lost:
+            freshness.mark_current(folder, digest)
+    if brief:
+        print_lines(console, summary.summary_lines(found, folder, console.width))
+    else:
+        from scaling.report import terminal
+
+        terminal.print_table(found, console)
+        terminal.print_sentences(found, console)
+    _print_totals(folder, found, len(latest) + len(lost), console, brief)
+    return found
+
+
+def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
+    """Return records of the cases that jobs have lost and that are not in the folder yet."""
+    if not (folder / SUBMISSIONS).is_dir():
+        return []
+    from scaling.cluster import job_state, lost_cases
+
+    tasks, _ = job_state.try_look_up(folder)
+    return lost_cases.unrecorded(tasks, records)
+
+
+def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
+    """Print how many records are of other environments, the counts by status, and where the report is."""
+    if elsewhere := records - len(found.records):
+        text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
+        print_lines(console, summary.wrap_text(text, indent="  ") if brief else [text])
+    counts = Counter(store.states(found.records).values())
+    parts = [
+        ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed")),
+        f"report: {folder / 'report' / 'index.html'}",
+    ]
+    joined = "; ".join(parts)
+    print_lines(console, parts if brief and len(joined) > summary.WIDTH else [joined])

@@ -1,0 +1,63 @@
+"""The verb `run`: studies composed by Hydra, each run to its report."""
+
+import contextlib
+import io
+from typing import Any
+
+from rich.console import Console
+
+from scaling.cli import run
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import FAILED, OK
+from scaling.study.compose import compose, configuration
+
+
+def execute(words: list[str], console: Console) -> int:
+    """Run each composed study, one or (--multirun) several; returns the worst exit status."""
+    if {"-h", "--help"} & set(words):
+        _print_help(words, console)
+        return OK
+    statuses: list[int] = []
+    compose(words, lambda config, name: statuses.append(_run_one(config, name, console)))
+    return max(statuses, default=OK)
+
+
+def _print_help(words: list[str], console: Console) -> None:
+    """Print the help of Hydra for the verb, with the meaning of every field in it."""
+    from scaling.study import field_help
+
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
+        compose(words, lambda config, name: None)
+    text = field_help.fill(written.getvalue()).replace(field_help.MARK, field_help.describe(configuration()))
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
+    """Run one composed study to its report; curves are published while it runs, if that was asked for."""
+    job = run.read_study(config, name)
+    tracking = between = None
+    if config["tracking"]["name"] != "none":
+        from scaling.wandb.live_publish import LivePublisher
+        from scaling.wandb.settings import TrackingSettings
+
+        tracking = TrackingSettings.from_config(config["tracking"])
+        between = LivePublisher(
+            job.folder, tracking, job.settings.replicates, lambda line: print_lines(console, [line])
+        )
+    ran = run.run(job, config["versus"], config["dry_run"], console, between)
+    if ran.submitted:
+        return FAILED if ran.failed else OK
+    from scaling.cli import report
+
+    found = report.conclude(job.folder, console, ran.settings, brief=True, loaded=ran.loaded)
+    if ran.baseline:
+        from scaling.cli.compare import print_comparison
+
+        print_comparison(ran.baseline, job.folder, console)
+    if tracking is not None:
+        from scaling.cli.publish import publish_folder
+
+        publish_folder(job.folder, tracking, console)
+    failed = any(record.status == "failed" and record.key in ran.keys for record in found.records)
+    return FAILED if failed else OK

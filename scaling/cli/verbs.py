@@ -1,0 +1,140 @@
+"""The verbs of the command: what each is for and what it takes. Their modules are imported when they are called."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.study.hydra_options import Parser
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb, with its module in `scaling.cli`, which has a function `execute`."""
+
+    module: str
+    summary: str
+    example: str
+    description: str = ""
+    arguments: tuple[Argument, ...] | None = None  # None: Hydra parses the words
+
+
+def _argument(*names: str, **options: Any) -> Argument:
+    return names, options
+
+
+_FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
+
+VERBS = {
+    "run": Verb("run_and_report", "run a study, or what is missing of it", "study=smoke"),
+    "plan": Verb("plan", "compile it for a machine one does not have", "study=plan hardware=v5p"),
+    "status": Verb(
+        "status", "what is done, running, missing, failed", "results/smoke --watch",
+        "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
+        (
+            _FOLDER,
+            _argument("--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone"),
+            _argument("--all", action="store_true", help="every task and every case, however many"),
+        ),
+    ),
+    "logs": Verb(
+        "logs", "what was written about a case", "results/smoke 3f2a",
+        "What the task, the worker and the scheduler wrote about a case.",
+        (
+            _FOLDER,
+            _argument(
+                "key", metavar="KEY", nargs="*",
+                help="the case's key, or how it begins, as `scaling status` shows it; or its label; or a workload. "
+                "Without: what failed",
+            ),
+            _argument("--all", action="store_true", help="files from their first line on, however long"),
+        ),
+    ),
+    "cancel": Verb(
+        "cancel", "end what waits or runs on a cluster", "results/smoke",
+        "End every task of a results folder that waits or runs.", (_FOLDER,),
+    ),
+    "report": Verb(
+        "report", "curves, tables and figures as HTML", "results/smoke",
+        "Write report/index.html, its figures (SVG, PNG, PDF), table.md and table.csv into a folder.",
+        (
+            _FOLDER,
+            _argument(
+                "--proposal", action="store_true", help="also what an application for compute time needs, in LaTeX too"
+            ),
+        ),
+    ),
+    "compare": Verb(
+        "compare", "what became slower or faster", "results/old results/new",
+        "What became slower or faster from A, the old, to B, the new; "
+        "exit status 1 when something is slower or failed in B.",
+        (
+            _argument("a", metavar="A", help="a results folder; alone, one of `scaling run versus=...`"),
+            _argument("b", metavar="B", nargs="?", help="the results folder to compare with it"),
+            _argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone"),
+            _argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)"),
+        ),
+    ),
+    "lint": Verb(
+        "lint", "what a strict reviewer would say", "results/smoke",
+        "Check a results folder as a strict reviewer would; exit status 1 when there are errors.",
+        (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
+    ),
+    "export": Verb(
+        "export", "the same as CSV, Parquet or for Extra-P", "results/smoke",
+        "Write records, curves, samples and laws of a results folder for other programs to read.",
+        (
+            _FOLDER,
+            _argument(
+                "--format", action="append", default=[],
+                help="csv, parquet, extrap, or several with commas (default: csv)",
+            ),
+            _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
+        ),
+    ),
+    "merge": Verb(
+        "merge", "one folder of several clusters", "results/a results/b --output results/ab",
+        "Join results folders of several clusters: records are copied, environments stay apart, nothing is copied twice.",
+        (
+            _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
+            _argument(
+                "--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to"
+            ),
+        ),
+    ),
+    "publish": Verb(
+        "publish", "the same curves on Weights & Biases", "results/smoke",
+        "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY).",
+        (
+            _FOLDER,
+            _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
+            _argument("--entity", default=None, help="W&B entity (default: your own)"),
+            _argument("--mode", default="auto", help="auto, online or offline (default: auto)"),
+            _argument(
+                "--dashboard", action=argparse.BooleanOptionalAction, default=True,
+                help="save the workspace and the report too (default: yes, needs ad-scaling[dashboard])",
+            ),
+        ),
+    ),
+}  # fmt: skip
+
+
+def overview() -> str:
+    """Return what `scaling --help` prints."""
+    lines = [
+        f"  scaling {name:9} {verb.summary:42} scaling {name} {verb.example}" for name, verb in VERBS.items()
+    ]
+    question = "How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?"
+    return "\n".join([question, "", *lines, "", "`scaling VERB --help` says more about each."])
+
+
+def parse(name: str, words: list[str]) -> argparse.Namespace:
+    """Return the values of the arguments of a verb; a `Refusal` for words that it does not take."""
+    verb = VERBS[name]
+    parser = Parser(prog=f"scaling {name}", description=verb.description)
+    for names, options in verb.arguments or ():
+        parser.add_argument(*names, **options)
+    return parser.parse_args(words)

@@ -1,0 +1,147 @@
+"""The journal of a task: what happens while it runs, line by line, in a file for every run.
+
+Knows events and attempts; not what becomes of the job.
+"""
+
+import dataclasses
+import datetime
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True)
+class TaskAttempt:
+    """An attempt at a case in one run of a task. It has no end while it runs, or if the task ended first."""
+
+    run: int
+    key: str
+    replicate: int
+    attempt: int
+    job: str | None
+    nodes: tuple[str, ...]
+    workers: tuple[int, ...] = ()  # that ran it, one after another: N of worker-N.log
+    began_at: str | None = None
+    ended_at: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    text: str | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return (key, replicate)."""
+        return self.key, self.replicate
+
+
+@dataclass(frozen=True)
+class TaskJournal:
+    """What a task has written to its journal in all of its runs."""
+
+    attempts: tuple[TaskAttempt, ...]
+    runs: int  # 0: it has never started
+    job: str | None  # this and the next three: of the last run
+    node: str
+    pid: int | None
+    began_at: str | None
+    last_event: str
+    last_text: str
+    last_at: str | None
+
+    @property
+    def ended(self) -> set[tuple[str, int]]:
+        """Return the (key, replicate) of each case that has ended."""
+        return {attempt.place for attempt in self.attempts if attempt.ended_at}
+
+    @property
+    def unfinished(self) -> list[TaskAttempt]:
+        """Return the last attempt at each case that has begun and not ended."""
+        last = {attempt.place: attempt for attempt in self.attempts}
+        return [attempt for attempt in last.values() if not attempt.ended_at]
+
+
+def read_journal(task: Path) -> TaskJournal:
+    """Return the journal of a task, given the file of the task."""
+    attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
+    start: dict[str, Any] = {}
+    last: dict[str, Any] = {}
+    for last in read_events(task):
+        if last["event"] == "started":
+            start = last
+        elif last["event"] in ("begin", "end"):
+            identity = (last["run"], str(last.get("key")), last.get("replicate", 0), last.get("attempt", 1))
+            new = TaskAttempt(*identity, start.get("job"), tuple(start.get("nodes", ())))
+            attempts[identity] = _add_event(attempts.get(identity, new), last)
+    return TaskJournal(
+        tuple(attempts.values()), last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"),
+        start.get("at"), last.get("event", ""), last.get("text") or "", last.get("at"),
+    )  # fmt: skip
+
+
+def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
+    """Return an attempt with what an event says about it."""
+    worker = event.get("seat")
+    if worker is not None and worker not in attempt.workers:
+        attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
+    if event["event"] == "begin":
+        return dataclasses.replace(attempt, began_at=attempt.began_at or event.get("at"))
+    status, reason, text = (event.get(name) for name in ("status", "reason", "text"))
+    return dataclasses.replace(attempt, ended_at=event.get("at"), status=status, reason=reason, text=text)
+
+
+class Journal:
+    """Writes what happens while a task runs, each line at once, to a new file for every run of the task."""
+
+    def __init__(self, task: Path) -> None:
+        number = 1
+        while (path := task.with_suffix(f".run-{number}.jsonl")).exists():
+            number += 1
+        self.folder = task.with_suffix(f".run-{number}")  # for the standard error of workers
+        self.folder.mkdir(exist_ok=True)
+        self._file: TextIO = path.open("x", encoding="utf-8")
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write one event."""
+        self._file.write(json.dumps({"at": _now(), "event": event} | fields) + "\n")
+        self._file.flush()
+
+
+def read_events(task: Path) -> Iterator[dict[str, Any]]:
+    """Yield every event of a task, run after run, each with the number of its run; damaged lines are left out."""
+    for number in itertools.count(1):
+        try:
+            text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event | {"run": number}
+
+
+def current_job() -> str | None:
+    """Return the job that this process is a part of, as a scheduler calls it."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+
+
+def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
+    """Return the seconds from one time of a journal to another, or to now; None if either is not a time."""
+    try:
+        began = datetime.datetime.fromisoformat(began_at or "")
+        ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
+        return max(0.0, (ended - began).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
