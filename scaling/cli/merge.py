@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,23 +34,12 @@ _LOCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The result of a merge."""
-
-    records: int  # added
-    known: int  # that were in the folder before, or are in two of the folders
-    damaged: int  # lines that are no records
-    environments: tuple[str, ...]  # of everything in the folder now
-    lines: tuple[str, ...]  # all of it in words
-
-
-@dataclass(frozen=True)
 class _Content:
     """What the folder holds so far; it grows while records are copied."""
 
-    digests: set[str] = field(default_factory=set)  # of records and damaged lines
-    measurements: dict[tuple[str, str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
-    settings: dict[str, int] = field(default_factory=Counter)  # -> number of records
+    digests: set[str] = field(default_factory=set)  # of records and of damaged lines
+    measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of good records
+    settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
         """Note a record; returns whether it is new."""
@@ -59,19 +48,21 @@ class _Content:
             return False
         self.digests.add(digest)
         self.settings[record.setting] += 1
-        if record.status == "ok":
-            self.measurements[record.key, record.setting, record.replicate].add(digest)
+        self.measurements[record.key, record.setting, record.replicate] += record.status == "ok"
         return True
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
     """Merge the folders, and print what was added."""
-    print_lines(console, merge(given.folders, given.output).lines)
+    print_lines(console, merge(given.folders, given.output))
     return OK
 
 
-def merge(inputs: Sequence[str], output: str) -> Merged:
-    """Add the records of these results folders to another, which is made if necessary. Bad input is refused before."""
+def merge(inputs: Sequence[str], output: str) -> list[str]:
+    """Add the records of these results folders to another, which is made if necessary; returns in words what was done.
+
+    Bad input is refused before anything is written.
+    """
     folders = [store.folder_of(each) for each in inputs]
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
@@ -110,23 +101,22 @@ def _locked(target: Path) -> Iterator[None]:
         yield
 
 
-def _merge(folders: Sequence[Path], target: Path) -> Merged:
+def _merge(folders: Sequence[Path], target: Path) -> list[str]:
     """Copy what is new, folder by folder."""
     loaded, content = store.load(target), _Content()
     for record in (*loaded.records, *loaded.plans):
         content.add(record)
     for path in (target / DAMAGED).glob("*.txt"):
         content.digests.update(map(_digest, path.read_bytes().split(b"\n")))
-    lines: list[str] = []
-    total: Counter[str] = Counter()
-    for folder in folders:
-        counts = _copy_records(folder, target, content)
-        total += counts
-        lines += _describe_folder(folder, counts)
+    before = content.settings.total()
+    lines = [
+        line
+        for folder in folders
+        for line in _describe_folder(folder, _copy_records(folder, target, content))
+    ]
     lines += _unite_studies([target, *folders], target)
     _copy_plans(folders, target)
-    lines += _summarize(target, content, total["added"])
-    return Merged(total["added"], total["known"], total["damaged"], tuple(content.settings), tuple(lines))
+    return lines + _summarize(target, content, before)
 
 
 def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]:
@@ -250,13 +240,12 @@ def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return united | {"cases": list({str(cell.get("key")): cell for cell in cells}.values())}
 
 
-def _summarize(target: Path, content: _Content, added: int) -> list[str]:
-    """Return what the folder holds now, and which records cannot be compared."""
-    settings = count_of(len(content.settings), "environment")
+def _summarize(target: Path, content: _Content, before: int) -> list[str]:
+    """Return what the folder holds now, and which records cannot be compared. before: its number of records."""
+    count, settings = content.settings.total(), count_of(len(content.settings), "environment")
     apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
-    count = sum(content.settings.values())
-    lines = [f"{target}: {count_of(added, 'record')} added, {count} in all; {settings}{apart}"]
-    if several := sum(len(digests) > 1 for digests in content.measurements.values()):
+    lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]
+    if several := sum(records > 1 for records in content.measurements.values()):
         of = f"of {count_of(several, 'measurement')} there are several records"
         lines.append(f"{of}, of the same case, environment and replicate: the last one counts")
     return lines

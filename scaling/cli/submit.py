@@ -77,8 +77,7 @@ def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     """Return the missing cases as tasks of the cluster."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    pack_tasks = pack.pack_nested if job.nested else pack.pack_by_shape
-    tasks = pack_tasks(made, job.settings, loaded.records, budget, loaded.plans)
+    tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
 
 

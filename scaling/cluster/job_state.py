@@ -42,6 +42,7 @@ class TaskState:
     submission: Submission
     entry: SubmittedTask
     state: JobState
+    settled: bool = False  # whether its lost cases are recorded
 
     @cached_property
     def journal(self) -> TaskJournal:
@@ -90,8 +91,13 @@ def try_look_up(results: Path) -> tuple[list[TaskState], str]:
 
 def _look_up_submission(made: Submission, asking: bool) -> list[TaskState]:
     """Return the tasks of a submission. New ends are remembered."""
-    known = {name: JobState(**each["state"]) for name, each in _read_states(made.folder).items()}
-    tasks = [TaskState(made, entry, known.get(entry.name, JobState(UNKNOWN))) for entry in made.entries]
+    known = {
+        name: (JobState(**ended["state"]), ended["settled"])
+        for name, ended in _read_states(made.folder).items()
+    }
+    tasks = [
+        TaskState(made, entry, *known.get(entry.name, (JobState(UNKNOWN), False))) for entry in made.entries
+    ]
     open_tasks = [task for task in tasks if task.entry.name not in known]
     if not open_tasks:
         return tasks
@@ -214,17 +220,6 @@ def remember(tasks: Iterable[TaskState], settled: bool = False) -> None:
         }
         with contextlib.suppress(OSError):  # a reader may not be allowed to write
             store.write_json(folder / _STATES, _read_states(folder) | states)
-
-
-def unsettled(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Return the ended tasks whose lost cases may not be recorded yet."""
-    found = []
-    for folder, group in _by_submission(tasks).items():
-        states = _read_states(folder)
-        found += [
-            task for task in group if not task.open and not states.get(task.entry.name, {}).get("settled")
-        ]
-    return found
 
 
 def _read_states(folder: Path) -> dict[str, dict[str, Any]]:

@@ -39,17 +39,19 @@ _NOT_REASONS = (
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Record the lost cases of each ended task, once for each task; return how many cases these are."""
-    fresh = job_state.unsettled(tasks)
-    found = unrecorded(fresh, store.load(results).records) if fresh else []
+    found = unrecorded(tasks, store.load(results).records)
     append_records(results, found)
-    job_state.remember(fresh, settled=True)  # last: done again, it writes nothing twice
+    new = [task for task in tasks if not task.open and not task.settled]
+    job_state.remember(new, settled=True)  # last: done again, it writes nothing twice
     return len(found)
 
 
 def unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
     """Return the records that `record_lost_cases` would write now. Verbs that only read count these too."""
     found: list[Record] = []
-    for task in job_state.unsettled(tasks):
+    for task in tasks:
+        if task.open or task.settled:
+            continue
         if ended := explain_end(task):
             with contextlib.suppress(Refusal):  # the file of the task is gone
                 work = submission.read(task.entry.path)

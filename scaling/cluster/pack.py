@@ -38,47 +38,50 @@ class PackedTask:
         return [item for job in self.jobs for item in job]
 
 
-def pack_by_shape(
+def pack(
     plan: Schedule,
     settings: RunSettings,
     records: Sequence[Record],
     budget: float,
     planned: Sequence[Record] = (),
+    nested: bool = False,
 ) -> list[PackedTask]:
-    """Return the jobs of a schedule as tasks of one shape each, none longer than the budget unless one problem is.
+    """Return the jobs of a schedule as tasks, none longer than the budget unless one group of cases is.
 
-    budget: seconds. planned: the records of `scaling plan` for these cases.
+    budget: seconds. planned: the records of `scaling plan` for these cases. nested: whether all tasks have one shape that
+    holds all others, and run whole curves in all replicates; otherwise each has the shape of its cases.
     """
-    by_shape: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
-    for job in plan.jobs:
-        by_shape[process_shape(job[0].case, plan.machine, settings)] += group_by_problem(job)
     known = foreseen_seconds(planned, plan.machine, settings)
     predict = make_predictor(records, settings, known)
-    tasks = (_fill(shape, groups, predict, budget) for shape, groups in by_shape.items())
-    return _mark_foreseen([task for several in tasks for task in several], known)
+    groups = _group_by_curve(plan, settings) if nested else _group_by_shape(plan, settings)
+    tasks = [task for shape in groups for task in _fill(shape, groups[shape], predict, budget)]
+    if nested:
+        tasks = [dataclasses.replace(task, jobs=_in_order_of(plan, task.items)) for task in tasks]
+    return [
+        dataclasses.replace(task, foreseen=all(i.case.key in known and i.attempt == 1 for i in task.items))
+        for task in tasks
+    ]
 
 
-def pack_nested(
-    plan: Schedule,
-    settings: RunSettings,
-    records: Sequence[Record],
-    budget: float,
-    planned: Sequence[Record] = (),
-) -> list[PackedTask]:
-    """Return the same as tasks of one shape that holds all others: each runs whole curves, in all replicates."""
+def _group_by_shape(plan: Schedule, settings: RunSettings) -> dict[ProcessShape, list[list[ScheduledCase]]]:
+    """Return the cases of each shape, grouped by problem."""
+    groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
+    for job in plan.jobs:
+        groups[process_shape(job[0].case, plan.machine, settings)] += group_by_problem(job)
+    return groups
+
+
+def _group_by_curve(plan: Schedule, settings: RunSettings) -> dict[ProcessShape, list[list[ScheduledCase]]]:
+    """Return all cases grouped by curve, with a shape that has room for each of them."""
     shapes = [process_shape(job[0].case, plan.machine, settings) for job in plan.jobs]
     nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
-    largest = ProcessShape(nodes * each, nodes, nodes)  # in which there is room for every step
-    by_curve: dict[tuple, list[ScheduledCase]] = defaultdict(list)
+    groups: dict[tuple, list[ScheduledCase]] = defaultdict(list)
     for item in (item for job in plan.jobs for item in job):
         case = item.case
         sizes = tuple(case.sizes.items())  # points grow along a curve of weak scaling
         curve = (case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision)
-        by_curve[curve].append(item)
-    known = foreseen_seconds(planned, plan.machine, settings)
-    tasks = _fill(largest, by_curve.values(), make_predictor(records, settings, known), budget)
-    in_order = [dataclasses.replace(task, jobs=_in_order_of(plan, task.items)) for task in tasks]
-    return _mark_foreseen(in_order, known)
+        groups[curve].append(item)
+    return {ProcessShape(nodes * each, nodes, nodes): list(groups.values())}
 
 
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
@@ -94,14 +97,6 @@ def _in_order_of(plan: Schedule, items: Iterable[ScheduledCase]) -> tuple[tuple[
     chosen = set(map(id, items))
     jobs = [tuple(item for item in job if id(item) in chosen) for job in plan.jobs]
     return tuple(job for job in jobs if job)
-
-
-def _mark_foreseen(tasks: Iterable[PackedTask], known: Mapping[str, float]) -> list[PackedTask]:
-    """Return tasks, foreseen if the time of each case is known and none was tried before."""
-    return [
-        dataclasses.replace(task, foreseen=all(i.case.key in known and i.attempt == 1 for i in task.items))
-        for task in tasks
-    ]
 
 
 def _fill(

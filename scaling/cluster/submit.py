@@ -32,7 +32,7 @@ from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0
-_MANY = 10**6  # tasks of an array, if no Slurm says how many it may have
+_UNLIMITED = 10**6  # tasks of an array that run at a time
 # What a module or a setup line adds to PYTHONPATH on the node comes after the copy of the code.
 _START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes
@@ -159,12 +159,8 @@ def format_scripts(
             return 1
 
     made = submission.prepare(results, "STAMP", cluster, tasks)
-    try:
-        most = slurm.max_array_tasks()
-    except Refusal:  # no Slurm here, or none that answers
-        most = _MANY
     texts: list[str] = []
-    for entries in _split_into_arrays(made, most):
+    for entries in _split_into_arrays(made, slurm.max_array_tasks()):
         executor = Unchecked((made.folder / "log").resolve())
         before = "ARRAY" if texts else None
         executor.update_parameters(**_sbatch_options(made, entries[0], cluster, machine, before))
@@ -200,7 +196,7 @@ def _sbatch_options(
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
-        "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or _MANY, "use_srun": False,
+        "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or _UNLIMITED, "use_srun": False,
         "cpus_per_task": cpus, "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{before}" if before and cluster.at_once else None, "additional_parameters": more,
     }  # fmt: skip

@@ -28,7 +28,7 @@ def made(tmp_path):
     """A submission of one task of four cases, not handed over yet."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.pack_by_shape(plan, SETTINGS, [], 1e9)
+    tasks = pack.pack(plan, SETTINGS, [], 1e9)
     return submission.create(
         tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
     )
@@ -245,7 +245,7 @@ def array(tmp_path):
         for n, d in ((1, 1), (2, 1), (3, 2))
     ]
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.pack_by_shape(plan, SETTINGS, [], 0.0)
+    tasks = pack.pack(plan, SETTINGS, [], 0.0)
     made = submission.create(
         tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
     )

@@ -54,17 +54,17 @@ def ran(tasks):
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
-@pytest.mark.parametrize("way", [pack.pack_by_shape, pack.pack_nested])
-def test_every_case_is_in_one_task_whatever_the_budget(made, way, budget):
+@pytest.mark.parametrize("nested", [False, True])
+def test_every_case_is_in_one_task_whatever_the_budget(made, nested, budget):
     plan, settings = made(replicates=3)
-    tasks = way(plan, settings, [], budget)
+    tasks = pack.pack(plan, settings, [], budget, nested=nested)
     assert ran(tasks) == {item.place: 1 for job in plan.jobs for item in job}
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
 def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, budget):
     plan, settings = made()
-    tasks = pack.pack_by_shape(plan, settings, [], budget)
+    tasks = pack.pack(plan, settings, [], budget)
     for task in tasks:
         assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.items}
@@ -84,7 +84,7 @@ def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, bu
 
 def test_a_job_of_a_task_holds_what_one_process_can_run(made):
     plan, settings = made(replicates=2)
-    for task in pack.pack_by_shape(plan, settings, [], 100.0):
+    for task in pack.pack(plan, settings, [], 100.0):
         for job in task.jobs:
             assert (
                 len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
@@ -94,7 +94,7 @@ def test_a_job_of_a_task_holds_what_one_process_can_run(made):
 
 def test_nested_tasks_hold_whole_curves_in_every_block(made):
     plan, settings = made(replicates=3)
-    tasks = pack.pack_nested(plan, settings, [], 200.0)
+    tasks = pack.pack(plan, settings, [], 200.0, nested=True)
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
@@ -161,7 +161,7 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
     }  # fmt: skip
     settings = RunSettings(attempts=3)
     plan = schedule.make_schedule([Examined(case, None, None) for case in cases], settings, NODES, [])
-    tasks = pack.pack_by_shape(plan, settings, [], 900.0)
+    tasks = pack.pack(plan, settings, [], 900.0)
     assert ran(tasks) == {(case.key, 0): 1 for case in cases}
     assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
 
@@ -175,7 +175,8 @@ def test_every_step_of_a_nested_task_finds_room(counts, shape):
     machine = dataclasses.replace(NODES, nodes=8)
     answers = [Examined(Case("rbf", points=120, devices=count), None, None) for count in counts]
     settings = RunSettings(replicates=3, attempts=3)
-    (task,) = pack.pack_nested(schedule.make_schedule(answers, settings, machine, []), settings, [], 1e9)
+    plan = schedule.make_schedule(answers, settings, machine, [])
+    (task,) = pack.pack(plan, settings, [], 1e9, nested=True)
     assert task.shape == shape
 
 
@@ -195,8 +196,8 @@ def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_
     plan, settings = made()
     cases = [item.case for job in plan.jobs for item in job]
     known = [planned(case, 0.001) for case in cases if case.workload == "rbf"]
-    tasks = pack.pack_by_shape(plan, settings, [], 1e9, known)
-    rbf_alone = pack.pack_by_shape(plan, settings, [], 0.0, known)
+    tasks = pack.pack(plan, settings, [], 1e9, known)
+    rbf_alone = pack.pack(plan, settings, [], 0.0, known)
     assert not any(task.foreseen for task in tasks if {item.case.workload for item in task.items} != {"rbf"})
     ours = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
     assert ours and all(task.foreseen for task in ours)
