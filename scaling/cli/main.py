@@ -16,7 +16,6 @@ from scaling.cli import streams
 from scaling.cli.verbs import BAD_INPUT, FAILED, INTERRUPTED, OK, VERBS, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets
-from scaling.study.compose import complete
 from scaling.study.hydra_options import Parser
 from scaling.workers.worker_group import AllocationLost
 
@@ -66,6 +65,8 @@ def _execute(words: list[str], console: Console) -> int:
         console.print(scaling.__version__, highlight=False)
         return OK
     if name in ("-sc", "--shell-completion"):
+        from scaling.study.compose import complete
+
         return complete(rest, list(VERBS))
     if name not in VERBS:
         raise _unknown_verb(name)

@@ -257,9 +257,9 @@ def test_the_command_says_by_its_exit_status_whether_there_are_errors(scaling_co
         assert (done.returncode, done.stdout.splitlines()[-1]) == (status, verdict), done.stdout + done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == [
         "error",
-        "mend:",
+        "fix:",
         "warning",
-        "mend:",
+        "fix:",
     ]
     done = scaling_command(["lint", "nowhere"])
     assert done.returncode == 2 and done.stderr.startswith("scaling: no results in 'nowhere'")
