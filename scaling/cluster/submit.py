@@ -32,6 +32,7 @@ from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _TAKE_BACK_SECONDS = 30.0
+_KILL_SECONDS = 60  # between the time limit of a task of this machine and its end
 _UNLIMITED = 10**6  # tasks of an array that run at a time
 # What a module or a setup line adds to PYTHONPATH on the node comes after the copy of the code.
 _START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
@@ -87,7 +88,7 @@ def _start_process(made: Submission, command: Sequence[str], cluster: Cluster) -
         f"exec > {shlex.quote(str(log))}/$$_0_log.out 2> {shlex.quote(str(log))}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
-        f'exec timeout {60 * cluster.time:.0f} "$@"',
+        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {60 * cluster.time:.0f} "$@"',  # task.TIME_LIMIT
     ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
     process = subprocess.Popen(

@@ -26,13 +26,15 @@ from scaling.workers.worker_group import AllocationLost, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up
+TIME_LIMIT = signal.SIGUSR1  # submit.py has it sent to a task of this machine
 _STOPPED = 143  # exit status: ended by the scheduler
 _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
 
 
 def main(words: Sequence[str]) -> int:
     """Run a task; 0 if each case has a record, 1 if records could not be written, 143 if the task was stopped."""
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, TIME_LIMIT):
+        signal.signal(number, _stop)
     # An early warning of the scheduler: finished cases are recorded already.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     path = Path(words[0])
@@ -47,7 +49,9 @@ def main(words: Sequence[str]) -> int:
     return 1
 
 
-def _stop(_signal: int, _frame: Any) -> None:
+def _stop(number: int, _frame: Any) -> None:
+    if number == TIME_LIMIT:  # in the words of Slurm, for those who read the log
+        print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
 

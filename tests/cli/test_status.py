@@ -5,6 +5,7 @@ Most folders are made up; what runs, and is cancelled, runs on this machine.
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import signal
@@ -12,11 +13,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import follow, job_state, lost_cases, status_table, submission
+from scaling.cluster import follow, job_state, lost_cases, status_table, submission, task
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
@@ -521,9 +523,24 @@ def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
     )
     assert scaling_command(["cancel", "here"]).stdout == "nothing waits or runs\n"
     after = scaling_command(["status", "here"])
-    assert after.returncode == 1 and "cancelled: its job was cancelled while it ran" in after.stdout
+    assert after.returncode == 1 and "cancelled: its job was cancelled while it ran" in after.stdout, (
+        after.stdout
+    )
     [kept] = (tmp_path / "here" / "jobs").glob("*/states.json")
     assert json.loads(kept.read_text())["0001"]["state"]["name"] == "CANCELLED"
+
+
+@pytest.mark.process
+def test_a_task_of_this_machine_has_the_time_limit_of_its_cluster_and_says_when_it_reaches_it(
+    running, scaling_command, tmp_path
+):
+    [seen] = job_state.look_up(tmp_path / "here")
+    command = Path(f"/proc/{seen.entry.job}/cmdline").read_bytes().split(b"\0")
+    assert command[0] == b"timeout" and b"--signal=USR1" in command and b"86400" in command
+    os.kill(seen.journal.pid, task.TIME_LIMIT)
+    until(lambda: not job_state.look_up(tmp_path / "here")[0].state.live)
+    after = scaling_command(["status", "here"])
+    assert after.returncode == 1 and "timeout: its job reached its time limit" in after.stdout, after.stdout
 
 
 def counts_in(text):
