@@ -33,12 +33,12 @@ def print_comparison(
     if markdown == "-":
         text = comparing.format_markdown(found)
         console.print(text, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
-        return FAILED if found.bad else OK
-    if markdown:
-        Path(markdown).write_text(comparing.format_markdown(found), encoding="utf-8")
-    table = Table(*comparing.COLUMNS)
-    for row in comparing.comparison_rows(found):
-        table.add_row(*map(escape, row))
-    console.print(table)
-    print_lines(console, comparing.comparison_lines(found))
+    else:
+        if markdown:
+            Path(markdown).write_text(comparing.format_markdown(found), encoding="utf-8")
+        table = Table(*comparing.COLUMNS)
+        for row in comparing.comparison_rows(found):
+            table.add_row(*map(escape, row))
+        console.print(table)
+        print_lines(console, comparing.comparison_lines(found))
     return FAILED if found.bad else OK

@@ -8,6 +8,7 @@ from rich.console import Console
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
+from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 
 
@@ -20,8 +21,6 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
     """Publish a folder and print the result; returns whether all of it is where it should be."""
-    from scaling.wandb.publish import publish
-
     published = publish(folder, settings)
     print_lines(console, published.lines)
     return published.well

@@ -23,6 +23,7 @@ from scaling.cli.verbs import FAILED, INTERRUPTED, OK
 from scaling.cluster import follow, job_state, lost_cases, status_table, submission
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import seconds_between
+from scaling.cluster.settings import SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
@@ -220,7 +221,7 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
-    table = Table(title=None if several else escape(f"{submission.FOLDER}/{names[0]}"))
+    table = Table(title=None if several else escape(f"{SUBMISSIONS}/{names[0]}"))
     if left_out:
         table.caption = f"{left_out} lines of what is long over are left out; --all shows them"
     for name in (*(["submission"] if several else []), *status_table.COLUMNS):

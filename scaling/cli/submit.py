@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli.run import StudyRun, plan_run
-from scaling.cluster import follow, job_state, lost_cases, pack, submission
+from scaling.cluster import follow, job_state, lost_cases, pack
 from scaling.cluster import submit as submitting
-from scaling.cluster.settings import LOCAL, SLURM
+from scaling.cluster.settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
 from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number, format_wait
@@ -56,7 +56,7 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
         message = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
         console.print(
-            escape(f"{message}; if not, remove {job.folder / submission.FOLDER}"),
+            escape(f"{message}; if not, remove {job.folder / SUBMISSIONS}"),
             soft_wrap=True,
             highlight=False,
         )

@@ -29,7 +29,6 @@ from scaling.core.sampling import Sampling
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.settings import RunSettings
 
-FOLDER = SUBMISSIONS
 SETUP_FAILED = "scaling: setup line failed with exit status"  # the line that a job writes before it ends
 _FILE = "submission.json"
 _FIELDS = ("kind", "made_at", "host", "minutes")
@@ -102,7 +101,7 @@ class Work:
 def all_of(results: Path) -> list[Submission]:
     """Return every submission of a results folder, the oldest first, without those that cannot be read."""
     found = []
-    for path in sorted(results.glob(f"{FOLDER}/*/{_FILE}")):
+    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
         content = store.read_json(path)
         try:
             entries = tuple(
@@ -121,7 +120,7 @@ def all_of(results: Path) -> list[Submission]:
 
 def prepare(results: Path, stamp: str, cluster: Cluster, tasks: Sequence[PackedTask]) -> Submission:
     """Return a submission of tasks that have no job yet; nothing is written."""
-    folder = results / FOLDER / stamp
+    folder = results / SUBMISSIONS / stamp
     limits = dict[ProcessShape, float]()  # an array, which is of one shape, has one limit
     for task in tasks:
         limits[task.shape] = max(time_limit(task, cluster), limits.get(task.shape, 0.0))
@@ -190,11 +189,6 @@ def save_jobs(submission: Submission, jobs: dict[str, str]) -> Submission:
     changed = dataclasses.replace(submission, entries=entries)
     save(changed)
     return changed
-
-
-def results_of(task: Path) -> Path:
-    """Return the results folder that a task belongs to."""
-    return task.parent.parent.parent
 
 
 def _to_json(work: Work) -> dict[str, Any]:

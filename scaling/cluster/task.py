@@ -79,7 +79,7 @@ def _run(path: Path, work: submission.Work, lock: int) -> int:
 
 def _run_missing(path: Path, work: submission.Work, journal: Journal, lock: int) -> None:
     """Record what an earlier run of the task began and did not end, then run what is missing."""
-    results = submission.results_of(path)
+    results = path.parents[2]  # of RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was stopped and started again while it ran"
     lost = lost_cases.lost_records(records, path, work, "killed", text)
