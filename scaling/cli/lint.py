@@ -1,4 +1,4 @@
-"""The verb `lint`: what a strict reviewer would say about a results folder, the worst first, with the fix of each."""
+"""The verb `lint`: what a strict reviewer would say about a results folder, and how to fix it."""
 
 import argparse
 

@@ -77,10 +77,10 @@ def look(results: Path) -> KnownCases:
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases to show: the named one, or those of a workload or all that failed, the last first.
+    """Return the keys of the cases to show: the named one, or those that failed, the last first.
 
-    given: a key, a label, the name of a workload, or nothing. If nothing has failed, all cases of the workload count,
-    or the case that a task began last.
+    given: a key, a label, the name of a workload, or nothing. If nothing has failed, all cases of the
+    workload count, or the case that a task began last.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -111,7 +111,7 @@ def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterato
 
 
 def find(known: KnownCases, given: str) -> str:
-    """Return the one key that begins with a text, or that of the one case with this label; a `Refusal` otherwise."""
+    """Return the one key that begins with a text, or that of the one case with this label; or refuse."""
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
     labelled = [key for key in labels if labels[key] == words]
@@ -239,7 +239,7 @@ def _scheduler_files(task: TaskState) -> list[Path]:
 
 
 def _read_end(path: Path, every: bool) -> str:
-    """Return the content of a file, of a long one the end, without secrets. Paths stay: logs are the user's own."""
+    """Return the content of a file, or the end of a long one, without secrets. Paths stay as they are."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The verb `merge`: results folders of several clusters become one, in which every record keeps its environment.
+"""The verb `merge`: results folders become one, in which every record keeps its environment.
 
-Records are copied as the lines that they are, into new files: nothing changes where they come from, and no existing
-file is written again. What a folder holds already is not copied twice, so that the same command completes a merge that
-was interrupted, and adds what has come since. Knows folders and lines; not what is made of them.
+Records are copied as the lines that they are, into new files: nothing changes where they come from, and no
+existing file is written again. What a folder holds already is not copied twice, so that the same command
+completes an interrupted merge, and adds what has come since. Does not know what is made of records.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Add the records of these results folders to another, which is made if necessary; returns in words what was done.
+    """Add the records of results folders to another, which is made if necessary; returns what was done.
 
     Bad input is refused before anything is written.
     """
@@ -152,7 +152,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write a new file, on disk as a whole or not at all: under the same name, or with a digest if that is taken."""
+    """Write a new file as a whole or not at all: under the same name, or with a digest if that is taken."""
     if not lines:
         return
     folder.mkdir(exist_ok=True)
@@ -222,7 +222,7 @@ def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
 
 
 def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one study of several: each case once, every kind of scaling, and the settings on which all agree."""
+    """Return one study of several: each case once, every kind of scaling, the settings on which all agree."""
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     kinds = [study.get("scaling") or "strong" for study in studies]
     words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
@@ -241,7 +241,7 @@ def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarize(target: Path, content: _Content, before: int) -> list[str]:
-    """Return what the folder holds now, and which records cannot be compared. before: its number of records."""
+    """Return what the folder holds now, in words. before: its number of records before the merge."""
     count, settings = content.settings.total(), count_of(len(content.settings), "environment")
     apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
     lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]

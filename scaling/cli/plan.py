@@ -1,4 +1,4 @@
-"""The verb `plan`: studies composed by Hydra, compiled for other hardware, with what they would take there."""
+"""The verb `plan`: studies composed by Hydra, compiled for other hardware, and what they would take."""
 
 from typing import Any
 

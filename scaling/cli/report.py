@@ -37,8 +37,8 @@ def conclude(
 ) -> Findings:
     """Write the report, unless it is current, and print its short form.
 
-    only: the settings of records to print; all if empty. brief: on one screen, without the table and the curves.
-    loaded: the records of the folder.
+    only: the settings of records to print; all if empty. brief: on one screen, without the table and the
+    curves. loaded: the records of the folder.
     """
     digest = freshness.inputs_digest(folder)
     loaded = loaded or store.load(folder)
@@ -77,7 +77,8 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
     """Print how many records are of other environments, the counts by status, and where the report is."""
     if elsewhere := records - len(found.records):
-        text = f"- {elsewhere} records of other environments (versions, flags or code) are in the report, kept apart."
+        other = f"{elsewhere} records of other environments (versions, flags or code)"
+        text = f"- {other} are in the report, kept apart."
         print_lines(console, summary.wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.states(found.records).values())
     parts = [

@@ -1,4 +1,4 @@
-"""The verbs of the command: what each is for and what it takes. Their modules are imported when they are called."""
+"""The verbs of the command: what each is for, what it takes, and its module."""
 
 import argparse
 from dataclasses import dataclass
@@ -36,7 +36,10 @@ VERBS = {
         "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
         (
             _FOLDER,
-            _argument("--watch", action="store_true", help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone"),
+            _argument(
+                "--watch", action="store_true",
+                help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone",
+            ),
             _argument("--all", action="store_true", help="every task and every case, however many"),
         ),
     ),
@@ -47,8 +50,8 @@ VERBS = {
             _FOLDER,
             _argument(
                 "key", metavar="KEY", nargs="*",
-                help="the case's key, or how it begins, as `scaling status` shows it; or its label; or a workload. "
-                "Without: what failed",
+                help="the case's key, or how it begins, as `scaling status` shows it; or its label; or a "
+                "workload. Without: what failed",
             ),
             _argument("--all", action="store_true", help="files from their first line on, however long"),
         ),
@@ -63,7 +66,8 @@ VERBS = {
         (
             _FOLDER,
             _argument(
-                "--proposal", action="store_true", help="also what an application for compute time needs, in LaTeX too"
+                "--proposal", action="store_true",
+                help="also what an application for compute time needs, in LaTeX too",
             ),
         ),
     ),
@@ -74,7 +78,9 @@ VERBS = {
         (
             _argument("a", metavar="A", help="a results folder; alone, one of `scaling run versus=...`"),
             _argument("b", metavar="B", nargs="?", help="the results folder to compare with it"),
-            _argument("--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone"),
+            _argument(
+                "--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone"
+            ),
             _argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)"),
         ),
     ),
@@ -97,17 +103,20 @@ VERBS = {
     ),
     "merge": Verb(
         "merge", "one folder of several clusters", "results/a results/b --output results/ab",
-        "Join results folders of several clusters: records are copied, environments stay apart, nothing is copied twice.",
+        "Join results folders of several clusters: "
+        "records are copied, environments stay apart, nothing is copied twice.",
         (
             _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
             _argument(
-                "--output", metavar="PATH", required=True, help="the folder to make, or one of results to add to"
+                "--output", metavar="PATH", required=True,
+                help="the folder to make, or one of results to add to",
             ),
         ),
     ),
     "publish": Verb(
         "publish", "the same curves on Weights & Biases", "results/smoke",
-        "Send the curves of a results folder to Weights & Biases; offline when there is no key (WANDB_API_KEY).",
+        "Send the curves of a results folder to Weights & Biases; "
+        "offline when there is no key (WANDB_API_KEY).",
         (
             _FOLDER,
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
@@ -127,7 +136,8 @@ def overview() -> str:
     lines = [
         f"  scaling {name:9} {verb.summary:42} scaling {name} {verb.example}" for name, verb in VERBS.items()
     ]
-    question = "How does the cost of a Jacobian scale, with problem size, with AD mode, and with the number of accelerators?"
+    sizes = "with problem size, with AD mode, and with the number of accelerators"
+    question = f"How does the cost of a Jacobian scale, {sizes}?"
     return "\n".join([question, "", *lines, "", "`scaling VERB --help` says more about each."])
 
 

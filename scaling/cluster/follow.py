@@ -1,4 +1,7 @@
-"""Following: what a user sees who waits for submissions to end. Knows a console and states; not how jobs are run."""
+"""Following: what a user sees who waits for submissions to end.
+
+Knows a console and states; not how jobs are run.
+"""
 
 import time
 from collections import Counter
@@ -20,7 +23,7 @@ _LARGEST_LOAD = 0.2  # of a core, from looking
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """Yield every task, again and again, until none waits or runs; a `Refusal` if the scheduler stops answering."""
+    """Yield every task, until none waits or runs; a `Refusal` if the scheduler stops answering."""
     began = time.monotonic()
     answered = None
     while True:
@@ -57,8 +60,8 @@ def wait_until_done(results: Path, console: Console, between: Callable[[], None]
                     between()
     except KeyboardInterrupt:
         folder = escape(str(results))
-        words = f"no longer waiting; `scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"
-        console.print(words, soft_wrap=True, highlight=False)
+        commands = f"`scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"
+        console.print(f"no longer waiting; {commands}", soft_wrap=True, highlight=False)
         return False
     return True
 
@@ -74,7 +77,7 @@ def wait_until_ended(results: Path) -> list[TaskState]:
 
 
 def progress_line(tasks: Sequence[TaskState]) -> str:
-    """Return the live tasks by state, and how many cases of their submissions have ended; empty if there are none."""
+    """Return how many tasks are live, by state, and how many of their cases have ended; empty if none is."""
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""

@@ -29,7 +29,8 @@ _WAITING = (
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
 _STATE_OF_REASON = {  # reason of a record -> state of a job, where only the log says it
-    "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL", "out_of_memory": "OUT_OF_MEMORY",
+    "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL",
+    "out_of_memory": "OUT_OF_MEMORY",
 }  # fmt: skip
 _LOG_BYTES = 65536  # read from the end of a log
 _STATES = "states.json"  # of a submission: the states of ended tasks, which a scheduler forgets
@@ -74,7 +75,7 @@ class TaskState:
 
 
 def look_up(results: Path, asking: bool = True) -> list[TaskState]:
-    """Return every task that was submitted for a results folder; a `Refusal` if the scheduler does not answer.
+    """Return every task submitted for a results folder; a `Refusal` if the scheduler does not answer.
 
     asking: False asks no scheduler; what is neither remembered nor reported by the task is then `UNKNOWN`.
     """
@@ -82,7 +83,7 @@ def look_up(results: Path, asking: bool = True) -> list[TaskState]:
 
 
 def try_look_up(results: Path) -> tuple[list[TaskState], str]:
-    """Return every task, without asking a scheduler that does not answer, and why it does not; empty if it does."""
+    """Return every task, and why the scheduler does not answer; empty if it does."""
     try:
         return look_up(results), ""
     except Refusal as refusal:
@@ -92,7 +93,7 @@ def try_look_up(results: Path) -> tuple[list[TaskState], str]:
 def _look_up_submission(made: Submission, asking: bool) -> list[TaskState]:
     """Return the tasks of a submission. New ends are remembered."""
     known = {
-        name: (JobState(**ended["state"]), ended["settled"])
+        name: (JobState(**ended["state"]), ended.get("settled", False))
         for name, ended in _read_states(made.folder).items()
     }
     tasks = [
@@ -192,7 +193,7 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines that the job of a task and Slurm wrote to standard error (err) or output (out)."""
+    """Return the last lines of the job of a task on standard error (err) or standard output (out)."""
     job = task.entry.job or task.journal.job
     lines: list[str] = []
     for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
@@ -203,7 +204,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the process that runs a task of this machine, or else the one that started it; None if both are gone."""
+    """Return the process that runs a task of this machine, or that started it; None if both are gone."""
     mark = str(task.entry.folder.resolve()).encode()  # the number may be that of another process by now
     for pid in (task.journal.pid, task.entry.job):
         with contextlib.suppress(OSError):
@@ -240,7 +241,7 @@ def was_cancelled(tasks: Sequence[TaskState]) -> bool:
 
 
 def was_refused(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission did not get what it had requested: another would not either."""
+    """Return whether a task of the last submission did not get what it requests: another would not."""
     attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
     return any(attempt.reason == NOT_BEGUN for attempt in attempts)
 

@@ -76,8 +76,8 @@ def read_journal(task: Path) -> TaskJournal:
             new = TaskAttempt(*identity, start.get("job"), tuple(start.get("nodes", ())))
             attempts[identity] = _add_event(attempts.get(identity, new), last)
     return TaskJournal(
-        tuple(attempts.values()), last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"),
-        start.get("at"), last.get("event", ""), last.get("text") or "", last.get("at"),
+        tuple(attempts.values()), last.get("run", 0), start.get("job"), start.get("node") or "",
+        start.get("pid"), start.get("at"), last.get("event", ""), last.get("text") or "", last.get("at"),
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ class Journal:
 
 
 def read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield every event of a task, run after run, each with the number of its run; damaged lines are left out."""
+    """Yield every event of a task with the number of its run; damaged lines are left out."""
     for number in itertools.count(1):
         try:
             text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")

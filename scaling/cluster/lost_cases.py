@@ -1,4 +1,4 @@
-"""Lost cases: those that a task had begun, or was to run, and that ended with its job; why, and their records.
+"""Lost cases: those that ended with the job of their task; why they did, and their records.
 
 Knows tasks and records; not how the state of a task is found.
 """
@@ -20,7 +20,8 @@ from scaling.workers import schedule, supervise
 _REASONS = {  # state of a job -> the reason in records, and a text
     "TIMEOUT": (
         "timeout",
-        "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; cluster.time={more:g} gives it more",
+        "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
+        "cluster.time={more:g} gives it more",
     ),
     "DEADLINE": ("timeout", "its job reached its deadline while it ran"),
     "PREEMPTED": ("preempted", "its job was preempted by another while it ran"),
@@ -33,15 +34,18 @@ _REASONS = {  # state of a job -> the reason in records, and a text
 _BLAMELESS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
 # How a line of a log begins that is not the reason itself.
 _NOT_REASONS = (
-    " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd", "Command '[",
+    " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
+    "Command '[",
 )  # fmt: skip
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Record the lost cases of each ended task, once for each task; return how many cases these are."""
-    found = unrecorded(tasks, store.load(results).records)
-    append_records(results, found)
     new = [task for task in tasks if not task.open and not task.settled]
+    if not new:
+        return 0
+    found = unrecorded(new, store.load(results).records)
+    append_records(results, found)
     job_state.remember(new, settled=True)  # last: done again, it writes nothing twice
     return len(found)
 
@@ -67,7 +71,7 @@ def lost_records(
     text: str,
     all_cases: bool = False,
 ) -> list[Record]:
-    """Return records of what a task began and did not end, or of all its cases without a record of this attempt."""
+    """Return records of what a task began and did not end, or of all its cases without a record."""
     begun = {each.place: each.attempt for each in read_journal(task).unfinished}
     known = schedule.recorded_attempts(records, work.environments.values())
     found = []
@@ -91,9 +95,9 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why unfinished cases of an ended task have no result; None if no case is to be recorded for that.
+    """Return why unfinished cases of an ended task have no result; None if none is to be recorded.
 
-    The reason of the record, a text, and whether it holds for all cases of the task (True) or for those that had begun.
+    The reason of the records, their text, and whether all cases are lost, or those that had begun.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _BLAMELESS):

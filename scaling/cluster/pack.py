@@ -1,4 +1,4 @@
-"""Packing: which cases share a task, so that each task fills a part of its time limit, as earlier records predict.
+"""Packing: which cases share a task, so that each fills a part of its time limit, as earlier records predict.
 
 Knows cases and records; not a scheduler. Cases of one problem, which are compared, are never separated.
 """
@@ -48,8 +48,8 @@ def pack(
 ) -> list[PackedTask]:
     """Return the jobs of a schedule as tasks, none longer than the budget unless one group of cases is.
 
-    budget: seconds. planned: the records of `scaling plan` for these cases. nested: whether all tasks have one shape that
-    holds all others, and run whole curves in all replicates; otherwise each has the shape of its cases.
+    budget: seconds. planned: the records of `scaling plan` for these cases. nested: whether all tasks have
+    one shape that holds all others, and run whole curves in all replicates; otherwise each has that of its cases.
     """
     known = foreseen_seconds(planned, plan.machine, settings)
     predict = make_predictor(records, settings, known)
@@ -126,7 +126,7 @@ def _fill(
 
 
 def foreseen_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return how long each planned case takes on the devices of this machine, by key: the longest of several plans.
+    """Return how many seconds each planned case takes on this machine, by key: the longest of several plans.
 
     If the kind of these devices is not known, plans for any kind of the platform count.
     """
@@ -171,7 +171,7 @@ def make_predictor(
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the seconds that a case would take again, with the samples requested now; None if not all are known."""
+    """Return the seconds that a case would take again, with the samples requested now; None if unknown."""
     stages = [getattr(record, name) for name in _STAGES]
     if None in stages:
         return None

@@ -71,7 +71,8 @@ def from_config(config: Any) -> Cluster:
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
-            "the file of the cluster has no `name`: add the line `defaults: [slurm]` at its top, or name: slurm"
+            "the file of the cluster has no `name`: "
+            "add the line `defaults: [slurm]` at its top, or name: slurm"
         )
     if not isinstance(config, Mapping) or name not in NAMES:
         raise unknown_name("cluster", name, NAMES)
@@ -145,8 +146,8 @@ def _parse_fraction(value: Any) -> float | None:
 def parse_minutes(value: Any) -> float | None:
     """Return a time in minutes; None if the value is not a positive time.
 
-    value: a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or one of Slurm's formats: `MM`, `MM:SS`,
-    `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
+    value: a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or one of Slurm's formats: `MM`,
+    `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
     """
     text = "" if isinstance(value, bool) else str(value).strip()
     if match := re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|sec|m|min|h|hours?|d|days?)?", text):
@@ -165,7 +166,7 @@ def parse_minutes(value: Any) -> float | None:
 
 
 def parse_megabytes(value: Any) -> int | None:
-    """Return an amount of memory in Slurm's MB, of which 1024 are a GB; None if the value is not a positive amount.
+    """Return an amount of memory in Slurm's MB, 1024 in a GB; None if the value is not a positive amount.
 
     value: a number of GB, or a number with a unit: `4GB`, `4G`, `4GiB`, `4000MB`, `4000M`, `1.5TB`.
     """
@@ -178,9 +179,14 @@ def parse_megabytes(value: Any) -> int | None:
 
 
 _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> its parser, and what a value must be
-    **dict.fromkeys(("at_once", "attempts", "per_node", "nodes", "cores"), (_parse_count, "a positive integer")),
     **dict.fromkeys(
-        ("account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python", "container", "mpi"),
+        ("at_once", "attempts", "per_node", "nodes", "cores"), (_parse_count, "a positive integer")
+    ),
+    **dict.fromkeys(
+        (
+            "account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python",
+            "container", "mpi",
+        ),
         (_parse_name, "a name"),
     ),
     **dict.fromkeys(("srun", "hosts", "shell"), (_parse_words, "a list of words, such as [--verbose]")),

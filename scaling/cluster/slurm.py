@@ -18,8 +18,8 @@ from scaling.core.machine import Machine
 from scaling.workers.transport import allocated_nodes, cpus_per_node
 
 LIVE = (
-    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED",
-    "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED",
+    "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
 _SECONDS = 60.0  # for a command of Slurm to answer
 _ANY_NODES = 10**6  # nodes of a cluster that cannot be asked
@@ -47,7 +47,8 @@ def ask(*words: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except FileNotFoundError:
         raise Refusal(
-            f"there is no {words[0]} here: cluster=slurm is for a node that submits jobs; cluster=none runs here"
+            f"there is no {words[0]} here: "
+            "cluster=slurm is for a node that submits jobs; cluster=none runs here"
         ) from None
     except subprocess.TimeoutExpired:
         raise Refusal(
@@ -73,8 +74,9 @@ class SlurmNode:
 def machine(cluster: Cluster) -> Machine:
     """Return the nodes that a job may run on: of its partition, or of the default one.
 
-    If the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of all
-    partitions count: the site then chooses the partition by these. `per_node` is trusted if sinfo shows no device.
+    If the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of
+    all partitions count: the site then chooses the partition by these. `per_node` is trusted if sinfo shows
+    no device.
     """
     known = _list_nodes(cluster)
     pools = _node_pools(cluster, known)
@@ -166,7 +168,7 @@ def _no_device(cluster: Cluster, known: Sequence[SlurmNode]) -> Refusal:
 
 
 def _count_devices(cluster: Cluster, cores: int, gres: str) -> int:
-    """Return the devices of a node: its cores, or the count in its gres, such as gpu:h100:8(S:0-1),shard:16."""
+    """Return the devices of a node: its cores, or the count in its gres, such as gpu:h100:8(S:0-1)."""
     if cluster.platform == "cpu":
         return cores
     wanted = cluster.gres.split(":")
@@ -185,7 +187,8 @@ def allocation(cluster: Cluster) -> Machine:
     has = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
     if not has:
         raise Refusal(
-            "this allocation has no gpu: request some (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
+            "this allocation has no gpu: "
+            "request some (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
         )
     each = min(cluster.per_node or has, has)
     return Machine(
@@ -222,7 +225,7 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
         listed.add(job)
         if name in LIVE or job not in known or known[job].live:
             known[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    # Accounting may miss an end: a job that runs by accounting, and that the controller does not know, does not run.
+    # Accounting may miss an end: a job that runs by accounting and is unknown to the controller does not run.
     return {job: known[job] for job in jobs if job in known and (job in listed or not known[job].live)}
 
 

@@ -69,7 +69,7 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Tas
 
 
 def _fold(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
-    """Return lines for tasks of one state: one for those that wait or are done; of others the first have their own."""
+    """Return the lines of tasks of one state: one if they wait or are done, else one for each of the first."""
     if every:
         count = len(group)
     else:

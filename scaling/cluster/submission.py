@@ -2,7 +2,7 @@
 
     jobs/20261121T201500-3f2a/submission.json   what was asked for, and every task with its job
                               0001.json         a task: its cases, and how to run them
-                              0001.run-1.jsonl  what happened when it ran, a line each; run-2 after it was requeued
+                              0001.run-1.jsonl  what happened when it ran, a line each; run-2 once requeued
                               0001.run-1/       the standard error of its workers
                               code/             the package as it was
                               log/              what submitit and the scheduler write

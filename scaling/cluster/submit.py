@@ -1,4 +1,4 @@
-"""Submitting: tasks become an array of Slurm for each shape, or a process of this machine, with a copy of the code.
+"""Submitting: tasks become job arrays of Slurm, one for each shape, or a process of this machine.
 
 Knows submitit and the options of sbatch; not what a task does (task.py).
 """
@@ -47,7 +47,7 @@ def submit(
     plan: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks. If any is rejected, none stays in the queue, and the `Refusal` has the message of the scheduler."""
+    """Submit tasks with a copy of the code. If one is rejected, none stays in the queue: a `Refusal`."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"  # sorts by time
     made = submission.create(results, stamp, cluster, tasks, settings, plan, nested)
     try:
@@ -88,7 +88,8 @@ def _start_process(made: Submission, command: Sequence[str], cluster: Cluster) -
         f"exec > {shlex.quote(str(log))}/$$_0_log.out 2> {shlex.quote(str(log))}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
-        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {60 * cluster.time:.0f} "$@"',  # task.TIME_LIMIT
+        # The signal is task.TIME_LIMIT.
+        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {60 * cluster.time:.0f} "$@"',
     ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
     process = subprocess.Popen(
@@ -195,11 +196,13 @@ def _sbatch_options(
     memory = cluster.memory or 0
     options: dict[str, Any] = {
         "job_name": made.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
-        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
-        "constraint": cluster.constraint, "exclude": cluster.exclude, "exclusive": cluster.exclusive or None,
-        "setup": checked_setup(cluster.setup), "array_parallelism": cluster.at_once or _UNLIMITED, "use_srun": False,
-        "cpus_per_task": cpus, "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
-        "dependency": f"afterany:{before}" if before and cluster.at_once else None, "additional_parameters": more,
+        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
+        "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
+        "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
+        "array_parallelism": cluster.at_once or _UNLIMITED, "cpus_per_task": cpus,
+        "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
+        "dependency": f"afterany:{before}" if before and cluster.at_once else None,
+        "additional_parameters": more,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     return given | {"wckey": None}  # by default submitit sets one
@@ -208,8 +211,8 @@ def _sbatch_options(
 def checked_setup(lines: Sequence[str]) -> list[str]:
     """Return shell lines that run each setup line in turn and end the job with its exit status if it fails.
 
-    The exit status of the whole line counts, not that of a command inside a shell function such as Lmod's `module`.
-    The message on standard error begins with `submission.SETUP_FAILED`.
+    The exit status of the whole line counts, not that of a command inside a shell function such as Lmod's
+    `module`. The message on standard error begins with `submission.SETUP_FAILED`.
     """
     if not lines:
         return []
@@ -221,7 +224,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package, so that a queued task runs what was submitted; return the variables to find the copy by."""
+    """Copy this package, so that a queued task runs what was submitted; return variables that lead to it."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

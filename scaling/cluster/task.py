@@ -1,6 +1,6 @@
 """A task: what a job of a cluster runs, beginning where the run before it stopped.
 
-`python -m scaling.cluster.task FILE` runs the cases in the file of a task (submission.py) that have no record yet.
+`python -m scaling.cluster.task FILE` runs the cases in the file of a task that have no record yet.
 A requeued job runs the same command again: what was running has failed once, what had not begun begins.
 """
 
@@ -32,7 +32,7 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a task; 0 if each case has a record, 1 if records could not be written, 143 if the task was stopped."""
+    """Run a task; 0 if each case has a record, 1 if these cannot be written, 143 if the task was stopped."""
     for number in (signal.SIGTERM, TIME_LIMIT):
         signal.signal(number, _stop)
     # An early warning of the scheduler: finished cases are recorded already.
@@ -105,24 +105,25 @@ def _run_missing(path: Path, work: submission.Work, journal: Journal, lock: int)
 def make_site(
     cluster: Cluster, errors: Path | None = None, nested: bool = False, snapshot: bool = False
 ) -> supervise.Site:
-    """Return where workers run: as steps of this allocation, on hosts, or here; with what records contain of it."""
+    """Return where workers run: as steps of this allocation, on hosts, or here."""
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
         transport = SrunSteps(
-            allocated_nodes(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(), cluster.srun_words,
-            cluster.gpu_option, cluster.mpi,
+            allocated_nodes(), cluster.platform, cluster.gres, cluster.cores or cpus_per_gpu(),
+            cluster.srun_words, cluster.gpu_option, cluster.mpi,
         )  # fmt: skip
     elif cluster.name == HOSTS:
         transport = SshShells(cluster.hosts, cluster.shell)
     environment = {
         "job": current_job(), "cluster": cluster.name, "nested": nested,
-        "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")), "code": "snapshot" if snapshot else "checkout",
+        "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "code": "snapshot" if snapshot else "checkout",
     }  # fmt: skip
     return supervise.Site(transport, environment, errors, cluster.python or sys.executable)
 
 
 def remaining(work: submission.Work, records: Sequence[Record]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the jobs without the cases that are done or exhausted, with the number of the next attempt of each."""
+    """Return the jobs without the cases that are done or exhausted, with the numbers of the next attempts."""
     past = schedule.history(records, work.environments.values())
 
     def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
