@@ -503,7 +503,7 @@ def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a
 
 
 COMPLETED = {
-    "scaling ": "run plan status report",
+    "scaling ": "run plan status logs",
     "scaling sta": "status",
     "scaling run stu": "study=",
     "scaling run study=rb": "study=rbf",
