@@ -93,7 +93,8 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     cells = grid.expand_study(config["study"], overrides, settings.max_cases)
     machine = _machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(config["study"]):
-        cells += machine_peaks.peak_cells(cells, machine.platform)
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")

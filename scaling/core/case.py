@@ -49,7 +49,11 @@ CACHES = (
 )  # of the persistent compilation cache: empty when the case compiles, or holding its program
 
 CEILING = "ceiling"  # the workload that measures what the machine can do at most
-FLOORS = ("call", "collective")  # its targets that cost nothing but the asking
+PEAKS = {  # its targets that bound a program from above, with the unit of their work
+    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "", "reduction": "",
+    "transpose": "B", "all_reduce": "B",
+}  # fmt: skip
+FLOORS = ("call", "collective")  # its targets that bound a program from below: next to no work
 LARGEST = 10**15  # of any count
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}

@@ -6,7 +6,7 @@ Knows the names and the ranges of values; not the disk, and not what is computed
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scaling.core.case import CEILING, FLOORS
+from scaling.core.case import CEILING, FLOORS, PEAKS
 
 _MOST_INTEGER = 2**63 - 1  # what a 64-bit integer of other programs holds
 _MOST = 1e30  # of any other number
@@ -23,16 +23,6 @@ _NUMBERS = (
     "messages",
 )  # lists, mappings
 _WORDS = ("platform", "device_kind", "setting")  # of an environment
-_WORK = (
-    "copy",
-    "matmul",
-    "transcendental",
-    "arithmetic",
-    "division",
-    "reduction",
-    "transpose",
-    "all_reduce",
-)  # of a ceiling
 _PARTS = (
     "seconds",
     "low",
@@ -84,7 +74,7 @@ def check_record(values: Mapping[str, Any]) -> None:
     _check_environment(values["environment"])
     case = values["case"]
     if case.workload == CEILING and (
-        case.target not in (*_WORK, *FLOORS) or not {"k", "terms"} <= case.sizes.keys()
+        case.target not in (*PEAKS, *FLOORS) or not {"k", "terms"} <= case.sizes.keys()
     ):
         raise ValueError(f"a ceiling without a target or a size: {case.target!r}")
 
