@@ -7,8 +7,10 @@ The core names no module of an option but in this table. What it expects of each
     autochunk            compile_largest(case, workload, sizes, compile, settings) -> CompiledCase; for `chunk=auto`
     host_offload         plan_offload, make_offload_runner, result_bytes; for `storage=host`
     data_parallel        sum_derivative; for a sum over points
-    second_look          look_again(comparison, question, ...); for a result that misses a closed form by little
-    computed_reference   examine(question), ...; for a function without a closed form
+    finite_step          result_bounds, input_bounds; for `mode=finite_difference`
+    second_look          look_again(comparisons); for a result that misses its reference by little
+    computed_reference   examine, with_reference, session; for a function without a closed form
+    sampled_reference    compare_samples, sum_over_outputs, compared_shares; where that would take too long
     host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine did meanwhile
     program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes, moves and sends
     peers                another system that differentiates; for `engine`
@@ -20,13 +22,14 @@ from types import ModuleType
 _MODULES = {
     "autochunk": "scaling.options.autochunk",
     "compilation_cache": "scaling.options.compilation_cache",
-    "computed_reference": "scaling.options.reference.computed",
+    "computed_reference": "scaling.options.reference.examine",
     "data_parallel": "scaling.options.data_parallel",
     "finite_step": "scaling.options.reference.finite_differences",
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
+    "sampled_reference": "scaling.options.reference.sampled",
     "second_look": "scaling.options.reference.second_look",
     "sparse": "scaling.options.sparse.case_coloring",
 }

@@ -30,6 +30,7 @@ def keys(kind: str) -> list[Hashable]:
     return list(_values.get(kind, {}))
 
 
-def clear() -> None:
-    """Forget everything."""
-    _values.clear()
+def clear(kind: str | None = None) -> None:
+    """Forget the values of a kind, or all of them."""
+    for each in [kind] if kind else list(_values):
+        _values.pop(each, None)

@@ -16,7 +16,7 @@ EXEMPT = {  # folders and modules that are not rewritten yet; nothing may be add
     "cluster", "options", "peers", "plan", "wandb", "workloads", "analysis/answer.py", "analysis/growth.py", "report/cards.py",
     "report/tables.py", "cli/logs.py", "cli/status.py",
     "core/check.py", "core/gather.py", "core/jacobian.py", "core/memory.py",
-    "core/reduction_reference.py", "core/shape.py", "core/slices.py", "core/timing.py", 
+    "core/shape.py", "core/slices.py", "core/timing.py", 
 }  # fmt: skip
 SOURCES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
