@@ -17,9 +17,9 @@ from typing import Any
 from scaling.cluster import submission
 from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.files import replace_file
 from scaling.core.formatting import count_of
-from scaling.core.record import Record, from_line, to_line
+from scaling.core.record import Record, to_line
+from scaling.core.record_reading import from_line
 
 DAMAGED = "damaged"  # a folder for damaged lines
 _STUDY = "study.json"
@@ -185,7 +185,9 @@ def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
     folder.mkdir(exist_ok=True)
     content = b"\n".join(lines) + b"\n"
     numbered = like.with_stem(f"{like.stem}-{_digest(content)[:12]}").name
-    replace_file(folder / (numbered if (folder / like.name).exists() else like.name), content, durable=True)
+    store.replace_file(
+        folder / (numbered if (folder / like.name).exists() else like.name), content, durable=True
+    )
 
 
 def _digest(content: bytes) -> str:

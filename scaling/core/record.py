@@ -6,14 +6,10 @@ Knows the fields and the closed lists; not the disk, not JAX.
 import dataclasses
 import functools
 import json
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-import scaling
-from scaling.core import record_validation
-from scaling.core.case import Case, Refusal, from_dict, to_dict
+from scaling.core.case import Case, to_dict
 
 SCHEMA = 1
 STATUSES = ("ok", "skipped", "failed", "planned")
@@ -40,14 +36,8 @@ FAILED = {
     "cancelled": "its job was cancelled",
 }
 REASONS = {**SKIPPED, **FAILED}
-
-
-class FutureSchema(Exception):
-    """A newer version of this package wrote it: with which schema, and which version, where that is known."""
-
-    def __init__(self, schema: float, version: str | None) -> None:
-        super().__init__(schema)
-        self.schema, self.version = schema, version
+_MOST_INTEGER = 2**63 - 1  # what a 64-bit integer of other programs holds
+_MOST = 1e30  # of any other number
 
 
 @dataclass(frozen=True)
@@ -173,83 +163,26 @@ class Record:
         )
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number of a plausible size."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return abs(value) <= _MOST_INTEGER
+    return isinstance(value, float) and abs(value) <= _MOST  # which no NaN is
+
+
 def to_line(record: Record) -> str:
-    """One line of strict JSON; a number that JSON cannot hold becomes null."""
+    """Return a record as one line of strict JSON; a number that JSON cannot hold becomes null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return json.dumps(fields, allow_nan=False)
 
 
-def from_line(line: str) -> Record:
-    """The record of a line. ValueError says what is wrong with a line that is none; `FutureSchema` that it is a newer one."""
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    refuse_future(fields)
-    if fields.get("schema") != SCHEMA:
-        raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
-    for name, value in fields.items():
-        if name != "case":  # whose seeds and sizes may be of any length
-            record_validation.check_numbers(name, value)
-    key, _ = fields.pop("key", None), fields.pop("kind", None)
-    try:
-        fields["case"] = from_dict(fields["case"])
-        record = Record(**fields)
-    except (TypeError, KeyError, AttributeError, Refusal) as error:
-        raise ValueError(f"not a record: {error}") from None
-    if key != record.key:
-        raise ValueError("its key does not belong to its case")
-    _validate(record)
-    return record
-
-
-def refuse_future(value: Any) -> None:
-    """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
-        return
-    environment = value.get("environment")
-    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
-    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    raise FutureSchema(
-        schema, version if isinstance(version, str) and version != scaling.__version__ else None
-    )
-
-
-def _types(hint: Any) -> tuple[type, ...]:
-    """What `isinstance` asks for a field's annotation; an integer will do for a float."""
-    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = tuple(typing.get_origin(one) or one for one in several)
-    return (*plain, int) if float in plain else plain
-
-
-_TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
-
-
-def _validate(record: Record) -> None:
-    values = vars(record)
-    for name, allowed in _TYPES.items():
-        value = values[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ValueError(f"{name} is {str(value)[:60]!r}")
-    if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
-        raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
-        raise ValueError("no environment digest")
-    record_validation.check_record(values)
-    if record.of_plan:
-        record_validation.check_plan(values)
-
-
 def _finite(value: Any) -> Any:
-    if (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and not record_validation.is_number(value)
-    ):
-        return None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
+        return [_finite(each) for each in value]
+    plain = not isinstance(value, int | float) or isinstance(value, bool)
+    return value if plain or is_number(value) else None

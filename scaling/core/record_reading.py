@@ -1,0 +1,209 @@
+"""Read a record from a line of JSON, and refuse a line that no run writes.
+
+Knows the names and the ranges of values; not the disk, and not what is computed from them.
+"""
+
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import scaling
+from scaling.core.case import CEILING, FLOORS, PEAKS, Refusal, from_dict
+from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
+
+_MOST_SECONDS = 1e9  # 30 years
+_LEAST_SECONDS = 1e-12  # of a sample
+_CHECKED_APART = ("seconds", "environment", "before", "after", "predicted")
+_WORDS = ("platform", "device_kind", "setting")  # of an environment
+_SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted
+_REQUIRED = {"kernels": (), "messages": ("kind", "bytes", "group")}
+
+
+class FutureSchema(Exception):
+    """A newer version of this package wrote it: with which schema, and which version, where that is known."""
+
+    def __init__(self, schema: float, version: str | None) -> None:
+        super().__init__(schema)
+        self.schema, self.version = schema, version
+
+
+def from_line(line: str) -> Record:
+    """Return the record of a line; ValueError says what is wrong with it, `FutureSchema` that it is a newer one."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    refuse_future(fields)
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
+    for name, value in fields.items():
+        if name != "case":  # whose seeds and sizes may be of any length
+            _check_numbers(name, value)
+    key, _ = fields.pop("key", None), fields.pop("kind", None)
+    try:
+        fields["case"] = from_dict(fields["case"])
+        record = Record(**fields)
+    except (TypeError, KeyError, AttributeError, Refusal) as error:
+        raise ValueError(f"not a record: {error}") from None
+    if key != record.key:
+        raise ValueError("its key does not belong to its case")
+    _check_record(record)
+    return record
+
+
+def refuse_future(value: Any) -> None:
+    """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
+        return
+    environment = value.get("environment")
+    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
+    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
+    known = isinstance(version, str) and version != scaling.__version__
+    raise FutureSchema(schema, version if known else None)
+
+
+def _types(hint: Any) -> tuple[type, ...]:
+    """Return what `isinstance` asks for the annotation of a field; an integer will do for a float."""
+    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain = tuple(typing.get_origin(one) or one for one in several)
+    return (*plain, int) if float in plain else plain
+
+
+_TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    """Raise ValueError if any number within a value of JSON is not finite, or of no plausible size."""
+    if isinstance(value, list | dict):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_numbers(f"{name}.{key}", each)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+        words = f"{value:g}" if isinstance(value, float) else "an integer of over 63 bits"
+        raise ValueError(f"{name} is {words}")
+
+
+def _check_record(record: Record) -> None:
+    """Raise ValueError if a field of a record has a value that no run writes."""
+    values: dict[str, Any] = vars(record)
+    case = record.case
+    for name, allowed in _TYPES.items():
+        value = values[name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise ValueError(f"{name} is {_shown(value)!r}")
+        if name not in _CHECKED_APART and any(is_number(each) and each < 0 for each in _leaves(value)):
+            raise ValueError(f"{name} is negative: {_shown(value)}")
+        if name.endswith("_seconds") and value is not None and not _are_seconds([value]):
+            raise ValueError(f"{name} is {value!r}, more than {_MOST_SECONDS:g}")
+    if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
+        raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
+    if not isinstance(record.environment.get("digest"), str):
+        raise ValueError("no environment digest")
+    for name in _WORDS:
+        word = record.environment.get(name)
+        if not isinstance(word, str | None):
+            raise ValueError(f"environment.{name} is {_shown(word)}, where a word belongs")
+    if case.workload == CEILING and not (
+        case.target in (*PEAKS, *FLOORS) and {"k", "terms"} <= case.sizes.keys()
+    ):
+        raise ValueError(f"a ceiling without a target or a size: {case.target!r}")
+    _check_samples(record)
+    _check_counts(record)
+    if record.of_plan:
+        _check_plan(record)
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:60]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield every value within lists and mappings."""
+    if not isinstance(value, list | dict):
+        yield value
+        return
+    for each in value.values() if isinstance(value, dict) else value:
+        yield from _leaves(each)
+
+
+def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
+    """Return whether all values are numbers of seconds."""
+    return all(is_number(each) and least <= each <= _MOST_SECONDS for each in values)
+
+
+def _check_samples(record: Record) -> None:
+    if record.status == "ok" and not record.seconds:
+        raise ValueError("ok, but without samples")
+    if not _are_seconds(record.seconds, _LEAST_SECONDS):
+        raise ValueError("a sample that is no positive number of seconds")
+    if not _are_seconds(record.seconds_min):
+        raise ValueError("a sample of seconds_min that is no number of seconds")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and is_number(value) and value >= 0
+
+
+def _check_counts(record: Record) -> None:
+    """Raise ValueError if turns, collectives and colours, marked turns or compilations are no counts."""
+    counts: dict[str, Iterable[Any]] = {
+        "turns": record.turns,
+        "collectives": (record.collectives or {}).values(),
+        "colors": [each for each in (record.colors or {}).values() if each is not None],
+        "marked": [
+            turn
+            for turns in record.marked.values()
+            for turn in (turns if isinstance(turns, list) else [None])
+        ],
+    }
+    for name, values in counts.items():
+        if not all(map(_is_count, values)):
+            raise ValueError(f"{name} holds {_shown(getattr(record, name))}, where counts belong")
+    for each in record.compilations:
+        stages = (
+            [v for k, v in each.items() if k != "samples" and v is not None]
+            if isinstance(each, dict)
+            else [None]
+        )
+        if not _are_seconds(stages) or not _is_count(each.get("samples", 0)):
+            raise ValueError(f"compilations holds {_shown(each)}")
+
+
+def _check_plan(record: Record) -> None:
+    """Raise ValueError if what is predicted, or the machine it is predicted for, is not as a plan writes it."""
+    hardware = record.environment["hardware"]
+    if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
+        raise ValueError(f"hardware is {_shown(hardware)}")
+    if record.status == "ok":
+        raise ValueError("a plan, and ok: it was not run")
+    if not isinstance(record.environment.get("platform"), str):
+        raise ValueError("a plan for no platform")
+    if record.predicted is not None:
+        _check_prediction(record.predicted)
+    for name, required in _REQUIRED.items():
+        for each in getattr(record, name) or ():
+            if (
+                not isinstance(each, dict)
+                or not all(map(_is_part, each.items()))
+                or None in map(each.get, required)
+            ):
+                raise ValueError(f"{name} holds {_shown(each)}")
+
+
+def _is_part(item: tuple[str, Any]) -> bool:
+    """Return whether a field of a kernel or a message is of its type."""
+    name, value = item
+    return value is None or (isinstance(value, str) if name in ("kind", "library") else is_number(value))
+
+
+def _check_prediction(predicted: Mapping[str, Any]) -> None:
+    plain = _are_seconds([predicted.get(name) for name in _SECONDS], -_MOST_SECONDS)
+    known = predicted.get("by") in ("program", "formula") and isinstance(predicted.get("bound"), str | None)
+    if not plain or not known:
+        raise ValueError(f"predicted is {_shown(predicted)}")
+    if not 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]:
+        raise ValueError("a predicted time that is not within its interval")
+    draws = predicted.get("draws") or []
+    if not isinstance(draws, list) or not all(is_number(each) and each > 0 for each in draws):
+        raise ValueError("draws that are no positive numbers")
