@@ -27,7 +27,7 @@ from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.examined import Examined
 from scaling.core.machine import Machine, ProcessShape, node_name
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.settings import RunSettings
 

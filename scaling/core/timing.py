@@ -12,10 +12,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.core.sampling import Samples, Sampling
 from scaling.core.statistics import median_interval
 
 FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
@@ -23,9 +22,35 @@ _LEAST_FLOORS = 50  # a sample that is shorter than so many empty calls is made 
 _LONG = 0.1  # a call so long brings its own into the caches
 _TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
 
-Gather = Callable[
-    [list[float]], list[list[float]]
-]  # numbers of this process -> those of each, in the order of ranks
+Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, by rank
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """When sampling stops: at an interval of the median within `width` on either side, or at a limit."""
+
+    width: float = 0.02
+    least: int = 7  # samples; seven are needed for the interval of a speed-up
+    most: int = 200  # samples
+    seconds: float = 1.0  # of sampling, once there are `least`
+    warm_up: float = 0.05  # seconds, at least; at most ten times that
+    turns: int = 3  # at least, in which cases that are to be compared take their samples by blocks
+    compilations: int = 1  # fresh ones, each sampled like this
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples in order, per call, and how they were taken. Of several processes, the slowest counts."""
+
+    seconds: list[float]
+    calls_per_sample: int
+    stop_reason: str | None  # width | most | seconds; None: not yet
+    seconds_min: list[float] = field(default_factory=list)  # that of the fastest process
+    slowest: list[int] = field(default_factory=list)  # the rank of the slowest process
+    turns: list[int] = field(default_factory=list)  # samples in each turn
+    marked: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # why not to trust a turn -> turns, by their place
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.machine import EACH
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 
 _MOST = 1e8  # of any setting
 _VERSUS = 5  # replicates, where two variants are compared

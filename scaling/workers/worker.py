@@ -32,8 +32,8 @@ from typing import Any
 from scaling.core import environment, machine, memory
 from scaling.core.case import Refusal, from_dict
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
 from scaling.core.store import Writer
+from scaling.core.timing import Sampling
 from scaling.workers import cores, event_channel
 
 _LEAVE_SECONDS = 2.0
@@ -111,8 +111,8 @@ def _serve(
             enough = run_case.take_turn(attempts[key])
             if attempts[key].ended:  # the others wait in the middle of that turn, and would for ever
                 _leave_together(attempts[key], place)
-        ending = attempts[key].ending
-        fits = alone[key] or ending is None or ending.reason not in ("too_large", "out_of_memory")
+        reason = attempts[key].record.reason
+        fits = alone[key] or reason not in ("too_large", "out_of_memory")
         if what == "forget" or not fits:  # what others hold may be what it lacks
             del attempts[key]
             say("forgotten" if fits else "later", key=key)
@@ -135,7 +135,7 @@ def _serve(
 def _leave_together(ended: Any, place: Any) -> None:
     """End this process, if others share its cases, with the reason that an attempt ended: they end with it."""
     if place.processes > 1:
-        print(ended.ending.text, file=sys.stderr, flush=True)
+        print(ended.record.text, file=sys.stderr, flush=True)
         os._exit(1)
 
 

@@ -12,7 +12,7 @@ from scaling.core.case import Case, Refusal, problem
 from scaling.core.examined import Examined
 from scaling.core.machine import EACH, Machine, ProcessShape
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.workers import schedule
 from scaling.workers.settings import RunSettings
 

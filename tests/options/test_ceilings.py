@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from scaling.core import run_case, shape, workload
 from scaling.core.case import PEAKS, Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.study import applicability
 from scaling.study.grid import GridCell, expand_study

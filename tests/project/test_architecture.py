@@ -72,7 +72,7 @@ def test_what_reads_records_and_submits_jobs_loads_no_jax():
 def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
     from scaling.core import workload
     from scaling.core.case import Case, non_default_fields
-    from scaling.core.sampling import Sampling
+    from scaling.core.timing import Sampling
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     case = workload.complete(Case("linear", points=6, api="jit"))
