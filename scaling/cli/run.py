@@ -19,12 +19,12 @@ from scaling.cluster import settings as clusters
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
-from scaling.core.examined import Examined
 from scaling.core.formatting import count_of
-from scaling.core.machine import Machine
 from scaling.options import machine_peaks
 from scaling.study import examination_cache, grid, preflight
 from scaling.workers import schedule, supervise
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine
 from scaling.workers.settings import RunSettings
 from scaling.workers.worker_group import Variant
 

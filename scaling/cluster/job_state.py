@@ -18,7 +18,7 @@ from scaling.cluster import slurm, submission, task
 from scaling.cluster.settings import LOCAL, SLURM
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission import Submission, SubmittedTask
-from scaling.core import environment, machine, store
+from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.workers import transport
@@ -105,7 +105,7 @@ def _asked(
     """The states of tasks of which no end is known yet. noted: the tasks whose job the launcher lived to note."""
     if not entries:
         return {}
-    if made.host != machine.node_name() and made.kind != SLURM:
+    if made.host != environment.node_name() and made.kind != SLURM:
         asking = False  # its processes are another host's
     elif made.kind != SLURM:
         return {entry.name: _told_locally(entry) for entry in entries}

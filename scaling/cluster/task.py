@@ -15,7 +15,7 @@ from typing import Any
 
 from scaling.cluster import submission
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.core import machine, store
+from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.workers import cores, schedule, supervise
@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
             journal = submission.Journal(path)
             job = submission.job_here()
             journal.say(
-                "started", job=job, node=machine.node_name(), nodes=_nodes(work.cluster), pid=os.getpid()
+                "started", job=job, node=environment.node_name(), nodes=_nodes(work.cluster), pid=os.getpid()
             )
             try:
                 _run(path, work, journal, lock)
@@ -70,7 +70,7 @@ def _stop(_signal: int, _frame: Any) -> None:
 
 
 def _nodes(cluster: Cluster) -> list[str]:
-    return list(allocated_nodes()) if cluster.name == SLURM else [machine.node_name()]
+    return list(allocated_nodes()) if cluster.name == SLURM else [environment.node_name()]
 
 
 def _run(path: Path, work: submission.Work, journal: submission.Journal, lock: int) -> None:

@@ -191,7 +191,13 @@ def git(*words: str, **variables: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def node_name() -> str:
+    """Return the name of this node: that of Slurm or of the launcher, which may use one host as several nodes."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
+
+
 def processor() -> str:
+    """Return the model name of the processor."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 

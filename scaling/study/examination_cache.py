@@ -15,8 +15,8 @@ from typing import Any
 
 from scaling.core import environment, store
 from scaling.core.case import to_dict
-from scaling.core.examined import user_modules
 from scaling.study.grid import GridCell
+from scaling.workers.examined import user_modules
 
 _FILE = ".examined.json"
 _READ_BY_JAX = ("JAX_", "XLA_")  # environment variables, by how they begin

@@ -19,9 +19,9 @@ from typing import Any
 
 from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields
-from scaling.core.examined import user_modules
 from scaling.core.record import Record
 from scaling.workers import cores, worker_group
+from scaling.workers.examined import user_modules
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.settings import RunSettings
 from scaling.workers.worker_group import RecordNotWritten, Transport, Variant, WorkerDied, WorkerGroup

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.core import environment, machine, memory
+from scaling.core import environment, memory
 from scaling.core.case import Refusal, from_dict
 from scaling.core.record import Record
 from scaling.core.store import Writer
@@ -165,11 +165,11 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
             patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS
 
             def waiting(by: list[int]) -> None:
-                print(cores.describe_wait(by, machine.node_name()), file=sys.stderr, flush=True)
+                print(cores.describe_wait(by, environment.node_name()), file=sys.stderr, flush=True)
                 say("waiting", all_may=True, by=by)
 
             asked = cores.claimed(
-                per_process * per_node, job["owner"], waiting, machine.node_name(), patience
+                per_process * per_node, job["owner"], waiting, environment.node_name(), patience
             )
             given = stack.enter_context(asked)
         local_rank = rank % per_node
@@ -240,7 +240,7 @@ def _no_backend(platform: str, error: str) -> str:
     extras = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
     advice = f"; install the extra {extras[platform]}, or set cluster.platform" if platform in extras else ""
     first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
-    return f"JAX has no {platform} backend on {machine.node_name()}: {first}{advice}"
+    return f"JAX has no {platform} backend on {environment.node_name()}: {first}{advice}"
 
 
 def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
 
     mine = [device for device in place.devices if device.process_index == place.rank]
     own = {
-        "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
+        "node": environment.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
         "host": environment.contents("/proc/sys/kernel/random/boot_id"), "cores": place.cores,
     }  # fmt: skip
     if place.platform == "cpu":
