@@ -1,9 +1,9 @@
 """The check: whether a result is right, at every point. It runs before any time is kept.
 
-Every entry is compared relative to the size of what is added up in its output (tolerances.py), so that a small
-output cannot hide behind a large one and a sum that cancels is judged by its terms. A sum over points is one
-result, of which every copy is checked. With coloured seeds a result is the entries of a detected pattern; what
-the pattern lacks counts as zero, so that one that lacks an entry is wrong.
+Every entry is compared relative to the size of what is added up in its output (tolerances.py), so that a
+small output cannot hide behind a large one and a sum that cancels is judged by its terms. A sum over
+points is one result, of which every copy is checked. With coloured seeds a result is the entries of a
+detected pattern; what the pattern lacks counts as zero, so that one that lacks an entry is wrong.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ _INCOMPARABLE = 0.01  # the share of entries that may be left out because roundi
 class Verdict(NamedTuple):
     """The result of the check.
 
-    error: the largest over all points. tolerance: the largest that was allowed. reason: None if every point
-    passed. checked: the share of all entries that were compared one by one, and of points all of whose entries
-    were.
+    error: the largest over all points. tolerance: the largest that was allowed. reason: None if every
+    point passed. checked: the share of all entries that were compared one by one, and of points all of
+    whose entries were.
     """
 
     error: float | None

@@ -1,8 +1,9 @@
 """The reference of a case: the result that is expected, in float64, block of points by block of points.
 
-It is evaluated at the inputs as the dtype rounded them, and knows nothing of the mode under test: a closed form
-in NumPy, or for a function without one its own derivative in float64 (options/reference). With coloured seeds
-the result is the entries of a pattern, and so is the reference where the workload gives its nonzeros.
+It is evaluated at the inputs as the dtype rounded them, and knows nothing of the mode under test: a
+closed form in NumPy, or for a function without one its own derivative in float64 (options/reference).
+With coloured seeds the result is the entries of a pattern, and so is the reference where the workload
+gives its nonzeros.
 """
 
 import dataclasses
@@ -50,10 +51,10 @@ Ranges = Iterator[tuple[int, int]]
 class ComputedReference:
     """The reference of a function without a closed form; see options/reference.
 
-    evaluation: how the function is evaluated; native: the same in the dtype of the case. terms: the numbers that
-    a derivative adds up. inside: the unit roundoff of the narrowest dtype in the function. wrong: why the
-    function's own rule is wrong. unsure: why the reference proves nothing. seconds: an estimate for all entries
-    of all points. backward: whether reverse mode is defined.
+    evaluation: how the function is evaluated; native: the same in the dtype of the case. terms: the
+    numbers that a derivative adds up. inside: the unit roundoff of the narrowest dtype in the function.
+    wrong: why the function's own rule is wrong. unsure: why the reference proves nothing. seconds: an
+    estimate for all entries of all points. backward: whether reverse mode is defined.
     """
 
     evaluation: Any
@@ -70,11 +71,11 @@ class ComputedReference:
 class ReferenceSpec:
     """What the reference of a case is, and how far a result may be off.
 
-    pattern: of the entries that the result has; None for one that is written out.
-    known: the workload's own pattern, where it gives its derivative at these entries and no Jacobian has to be
-    written out. common: how the entries of both correspond, where there are both.
-    roundoff: of the least exact operation. rounding: what the result adds up.
-    identity: of the function and its closed form, in a cache.
+    pattern: of the entries that the result has; None for one that is written out. known: the workload's
+    own pattern, where it gives its derivative at these entries and no Jacobian has to be written out.
+    common: how the entries of both correspond, where there are both. roundoff: of the least exact
+    operation. rounding: what the result adds up. identity: of the function and its closed form, in a
+    cache.
     """
 
     case: Case

@@ -1,7 +1,7 @@
 """The store: records on disk, as JSON lines. What is finished is never lost, whatever is killed when.
 
-Each process appends to a file that no other one appends to, so that a torn last line swallows nothing. A small
-file is replaced as a whole, or not at all. Knows folders and lines; not what the numbers mean.
+Each process appends to a file that no other one appends to, so that a torn last line swallows nothing. A
+small file is replaced as a whole, or not at all. Knows folders and lines; not what the numbers mean.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ _LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
 
 
 class Loaded(NamedTuple):
-    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line: why'.
+    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line:
+    why'.
 
     What was planned for some hardware stands apart: it did not happen.
     """
@@ -70,7 +71,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load(folder: Path) -> Loaded:
-    """Return every record that can be read. A damaged line is named and passed over, so that its case runs again.
+    """Return every record that can be read. A damaged line is named and passed over, so that its case
+    runs again.
 
     What a newer version of this package wrote is a `Refusal`: to pass over it would be to run it again.
     """
@@ -99,9 +101,11 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record of each identity: the last that is ok, or else the last skipped, or else the last failure.
+    """Return one record of each identity: the last that is ok, or else the last skipped, or else the last
+    failure.
 
-    Of a peer in several versions, the one that ran last; that it was not installed counts only where it never was.
+    Of a peer in several versions, the one that ran last; that it was not installed counts only where it
+    never was.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     worth = {"failed": 0, "skipped": 1, "ok": 2, "planned": 2}
@@ -143,7 +147,8 @@ def _unwritable(folder: Path, why: str | None) -> Refusal:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return the status of each replicate of each case, by (key, replicate), in the environment where it ran last.
+    """Return the status of each replicate of each case, by (key, replicate), in the environment where it
+    ran last.
 
     These are what status, report and lint count.
     """

@@ -81,7 +81,8 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, each timed; return the compiled program, which is what is timed later.
+    """Trace, lower and compile a function, each timed; return the compiled program, which is what is
+    timed later.
 
     The arguments may be abstract. options: of the compiler, in addition to its flags. An uncompiled function
     has no stages. `pmap` cannot be traced apart from being lowered.
@@ -152,12 +153,13 @@ def sample_turns(
     gather: Gather = single_process,
     disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all samples so far, with one turn more at each step, without end; `stop_reason` says when to stop.
+    """Yield all samples so far, with one turn more at each step, without end; `stop_reason` says when to
+    stop.
 
     A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the
     clock; of several processes the slowest counts. Other cases may take their turns between two of these.
-    wait: waits for the result of a call; None where a call returns when all is done. disturbed: called before a
-    turn, returns the function to call after it, which returns the marks of that turn.
+    wait: waits for the result of a call; None where a call returns when all is done. disturbed: called
+    before a turn, returns the function to call after it, which returns the marks of that turn.
     """
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)

@@ -1,11 +1,12 @@
 """Tolerances: how far rounding may move a result, from one table, and how far it moves a reduction.
 
-A result is compared with the expected one relative to the `size` of what it adds up. It may be off by what the
-table allows a sum of N numbers, which grows with the root of N. Two things move a reduction of a Jacobian J:
+A result is compared with the expected one relative to the `size` of what it adds up. It may be off by
+what the table allows a sum of N numbers, which grows with the root of N. Two things move a reduction of a
+Jacobian J:
 
-- Each entry of J is rounded. One that adds up `terms` numbers is off by e s: e is what the table allows a sum of
-  that length, s the size of the point's entries, which is the largest of |J|, or of what is added up to compute
-  an entry. How far this moves the result is the `influence`.
+- Each entry of J is rounded. One that adds up `terms` numbers is off by e s: e is what the table allows a
+  sum of that length, s the size of the point's entries, which is the largest of |J|, or of what is added
+  up to compute an entry. How far this moves the result is the `influence`.
 - Adding up entries (`added` of them) rounds again, in proportion to the sum of their magnitudes.
 
     reduction                   influence                     magnitude
@@ -173,7 +174,8 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result, (points, outputs', inputs'), and its size, of a shape that broadcasts with it.
+    """Return the expected result, (points, outputs', inputs'), and its size, of a shape that broadcasts
+    with it.
 
     floor: (points,), the least size of an entry. x: (points, inputs). Of a sum over points both are still by
     point, to be added up. The whole Jacobian and J^T J need Jacobians that are written out.

@@ -1,7 +1,7 @@
 """Look again at entries that fail: what rounding explains at nearby inputs is no error.
 
-They are evaluated at inputs that are moved by a rounding, in the dtype of the case, and may be off by what these
-evaluations differ by.
+They are evaluated at inputs that are moved by a rounding, in the dtype of the case, and may be off by
+what these evaluations differ by.
 """
 
 import functools
@@ -28,8 +28,8 @@ _POINTS_AGAIN, _COLUMNS_AGAIN = 8, 32  # of what failed in a block; the rest is 
 class Retry:
     """Some entries of a block that are evaluated again: at these points, and these columns if not at all.
 
-    native: how the function is evaluated in the dtype of the case. named: the inputs at the points. got, want,
-    size: of the entries, as in the comparison. measure: evaluates them.
+    native: how the function is evaluated in the dtype of the case. named: the inputs at the points. got,
+    want, size: of the entries, as in the comparison. measure: evaluates them.
     """
 
     spec: ReferenceSpec
