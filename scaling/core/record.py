@@ -101,7 +101,7 @@ class Record:
     padding: float | None = None  # with split=both: the share of points x seeds that is computed in vain
     detect_seconds: float | None = None  # with seeds=colored: finding where the Jacobian is not zero
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
-    colors: dict[str, int] | None = None  # how many seeds these took: columns, rows
+    colors: dict[str, int | None] | None = None  # how many seeds these took: columns, rows
     nonzeros: int | None = None  # entries of the pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
     # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.

@@ -6,7 +6,7 @@ Knows the names and the ranges of values; not the disk, and not what is computed
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import scaling
@@ -15,7 +15,6 @@ from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
 _MOST_SECONDS = 1e9  # 30 years
 _LEAST_SECONDS = 1e-12  # of a sample
-_CHECKED_APART = ("seconds", "environment", "before", "after", "predicted")
 _WORDS = ("platform", "device_kind", "setting")  # of an environment
 _SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted
 _REQUIRED = {"kernels": (), "messages": ("kind", "bytes", "group")}
@@ -64,14 +63,31 @@ def refuse_future(value: Any) -> None:
     raise FutureSchema(schema, version if known else None)
 
 
-def _types(hint: Any) -> tuple[type, ...]:
-    """Return what `isinstance` asks for the annotation of a field; an integer will do for a float."""
-    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = tuple(typing.get_origin(one) or one for one in several)
-    return (*plain, int) if float in plain else plain
+def _is_count(value: Any) -> bool:
+    return type(value) is int and is_number(value) and value >= 0
 
 
-_TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
+def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
+    return all(is_number(each) and least <= each <= _MOST_SECONDS for each in values)
+
+
+def _fits(hint: Any) -> Callable[[Any], bool]:
+    """Return what decides whether a value of JSON fits an annotation; no number is negative."""
+    origin, inner = typing.get_origin(hint), [_fits(each) for each in typing.get_args(hint)]
+    if origin is types.UnionType:
+        return lambda value: any(fits(value) for fits in inner)
+    if origin is list:
+        return lambda value: isinstance(value, list) and all(map(inner[0], value))
+    if origin is dict:
+        return lambda value: isinstance(value, dict) and all(map(inner[1], value.values()))
+    if hint is float:
+        return lambda value: is_number(value) and value >= 0
+    if hint is int:
+        return _is_count
+    return lambda value: hint is Any or isinstance(value, hint)
+
+
+_FITS = {name: _fits(hint) for name, hint in typing.get_type_hints(Record).items()}
 
 
 def _check_numbers(name: str, value: Any) -> None:
@@ -86,88 +102,36 @@ def _check_numbers(name: str, value: Any) -> None:
 
 def _check_record(record: Record) -> None:
     """Raise ValueError if a field of a record has a value that no run writes."""
-    values: dict[str, Any] = vars(record)
-    case = record.case
-    for name, allowed in _TYPES.items():
-        value = values[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ValueError(f"{name} is {_shown(value)!r}")
-        if name not in _CHECKED_APART and any(is_number(each) and each < 0 for each in _leaves(value)):
-            raise ValueError(f"{name} is negative: {_shown(value)}")
-        if name.endswith("_seconds") and value is not None and not _are_seconds([value]):
-            raise ValueError(f"{name} is {value!r}, more than {_MOST_SECONDS:g}")
-    if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
+    case, environment = record.case, record.environment
+    for name, fits in _FITS.items():
+        value = getattr(record, name)
+        absurd = name.endswith("_seconds") and not _are_seconds([value or 0])
+        if not fits(value) or absurd:
+            raise ValueError(f"{name} is {_shown(value)}")
+    if record.status not in STATUSES or record.reason not in (None, *REASONS):
         raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    if not isinstance(record.environment.get("digest"), str):
+    if not isinstance(environment.get("digest"), str):
         raise ValueError("no environment digest")
     for name in _WORDS:
-        word = record.environment.get(name)
-        if not isinstance(word, str | None):
-            raise ValueError(f"environment.{name} is {_shown(word)}, where a word belongs")
-    if case.workload == CEILING and not (
-        case.target in (*PEAKS, *FLOORS) and {"k", "terms"} <= case.sizes.keys()
-    ):
+        if not isinstance(environment.get(name), str | None):
+            raise ValueError(f"environment.{name} is {_shown(environment[name])}, where a word belongs")
+    sized = {"k", "terms"} <= case.sizes.keys()
+    if case.workload == CEILING and not (sized and case.target in (*PEAKS, *FLOORS)):
         raise ValueError(f"a ceiling without a target or a size: {case.target!r}")
-    _check_samples(record)
-    _check_counts(record)
+    if record.status == "ok" and not record.seconds:
+        raise ValueError("ok, but without samples")
+    if not _are_seconds(record.seconds, _LEAST_SECONDS) or not _are_seconds(record.seconds_min):
+        raise ValueError("a sample that is no positive number of seconds")
+    for each in record.compilations:
+        stages = [value for name, value in each.items() if name != "samples" and value is not None]
+        if not _are_seconds(stages) or not _is_count(each.get("samples", 0)):
+            raise ValueError(f"compilations holds {_shown(each)}")
     if record.of_plan:
         _check_plan(record)
 
 
 def _shown(value: Any) -> str:
     return str(value)[:60]
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield every value within lists and mappings."""
-    if not isinstance(value, list | dict):
-        yield value
-        return
-    for each in value.values() if isinstance(value, dict) else value:
-        yield from _leaves(each)
-
-
-def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
-    """Return whether all values are numbers of seconds."""
-    return all(is_number(each) and least <= each <= _MOST_SECONDS for each in values)
-
-
-def _check_samples(record: Record) -> None:
-    if record.status == "ok" and not record.seconds:
-        raise ValueError("ok, but without samples")
-    if not _are_seconds(record.seconds, _LEAST_SECONDS):
-        raise ValueError("a sample that is no positive number of seconds")
-    if not _are_seconds(record.seconds_min):
-        raise ValueError("a sample of seconds_min that is no number of seconds")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and is_number(value) and value >= 0
-
-
-def _check_counts(record: Record) -> None:
-    """Raise ValueError if turns, collectives and colours, marked turns or compilations are no counts."""
-    counts: dict[str, Iterable[Any]] = {
-        "turns": record.turns,
-        "collectives": (record.collectives or {}).values(),
-        "colors": [each for each in (record.colors or {}).values() if each is not None],
-        "marked": [
-            turn
-            for turns in record.marked.values()
-            for turn in (turns if isinstance(turns, list) else [None])
-        ],
-    }
-    for name, values in counts.items():
-        if not all(map(_is_count, values)):
-            raise ValueError(f"{name} holds {_shown(getattr(record, name))}, where counts belong")
-    for each in record.compilations:
-        stages = (
-            [v for k, v in each.items() if k != "samples" and v is not None]
-            if isinstance(each, dict)
-            else [None]
-        )
-        if not _are_seconds(stages) or not _is_count(each.get("samples", 0)):
-            raise ValueError(f"compilations holds {_shown(each)}")
 
 
 def _check_plan(record: Record) -> None:
@@ -183,18 +147,15 @@ def _check_plan(record: Record) -> None:
         _check_prediction(record.predicted)
     for name, required in _REQUIRED.items():
         for each in getattr(record, name) or ():
-            if (
-                not isinstance(each, dict)
-                or not all(map(_is_part, each.items()))
-                or None in map(each.get, required)
-            ):
+            if None in map(each.get, required) or not all(map(_is_part, each.items())):
                 raise ValueError(f"{name} holds {_shown(each)}")
 
 
 def _is_part(item: tuple[str, Any]) -> bool:
     """Return whether a field of a kernel or a message is of its type."""
     name, value = item
-    return value is None or (isinstance(value, str) if name in ("kind", "library") else is_number(value))
+    word = name in ("kind", "library")
+    return value is None or (isinstance(value, str) if word else is_number(value) and value >= 0)
 
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
