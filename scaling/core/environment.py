@@ -1,7 +1,6 @@
 """The environment: where a record was made, and with what.
 
-Removes secrets and the paths of a user's machine from texts. Does not import JAX, so that a login node can use
-it.
+Removes secrets and the paths of a user's machine from texts. Does not import JAX.
 """
 
 import ctypes
@@ -31,8 +30,8 @@ _MATTER = (  # fields that the digest hashes
     "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
-# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual
-# workload on 200 points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
+# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the
+# residual workload on 200 points among them; this switches that fusion off, unless XLA_FLAGS has the flag.
 _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # names of backends for what is called gpu here
 
@@ -68,12 +67,12 @@ def probe() -> dict[str, Any]:
 
 
 def variables(where: str) -> dict[str, str]:
-    """Return the environment variables that are set for a worker; values that the user has set take precedence."""
+    """Return the environment variables that are set for a worker; the user's values take precedence."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if where == "cpu":
         if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
             xla = f"{xla} {_WRONG_FUSION}=".strip()
-        # A CPU program takes temporaries from the system at every call and gives them back: cheap in huge pages.
+        # A program takes temporaries from the system at every call and returns them: cheap in huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
 
@@ -146,7 +145,7 @@ def _digest(matters: Mapping[str, Any]) -> str:
 
 @functools.cache
 def source(package: Path = _PACKAGE) -> str:
-    """Return a hash of the source of the package, which distinguishes modified checkouts and installed copies."""
+    """Return a hash of the source of the package, which differs for a modified checkout."""
     whole = hashlib.sha256()
     for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -155,7 +154,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last commit of this package, and whether its files differ from it; None outside a checkout."""
+    """Return the last commit of this package and whether files differ from it; None outside a checkout."""
     here = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # of a copy of a checkout; see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -177,7 +176,7 @@ def git(*words: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node: that of Slurm or of the launcher, which may use one host as several nodes."""
+    """Return the name of this node: Slurm's, the launcher's, which may use a host as several, or the host's."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
@@ -188,7 +187,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governor of these cores, or of all that the process may use; None where it is not known."""
+    """Return the frequency governor of these cores, or of all that the process may use; None if unknown."""
     mine = bound_to or sorted(os.sched_getaffinity(0))
     value = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
     return "+".join(sorted(name for name in value if name)) or None

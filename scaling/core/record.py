@@ -51,7 +51,7 @@ class Record:
     text: str | None = None  # free text on the reason
     replicate: int = 0
     attempt: int = 1
-    order: int = 0  # place in the shuffled order of its run
+    order: int = 0  # position in the shuffled order of its run
     order_seed: int = 0
     started_at: str | None = None  # UTC, ISO 8601
     trace_seconds: float | None = None
@@ -65,73 +65,61 @@ class Record:
     slowest_rank: int | None = None  # the process that most often took the maximum
     calls_per_sample: int | None = None
     floor_seconds: float | None = None  # an empty call through the same api, on as many devices and processes
-    turns: list[int] = field(default_factory=list)  # how many samples each turn gave, in order
+    turns: list[int] = field(default_factory=list)  # samples of each turn, in order
     block: str | None = None  # shared by records whose turns alternated
-    compilations: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # the further ones: their stages, and how many samples
-    marked: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # throttled | foreign_load -> turns, by their place
-    before: dict[str, Any] | None = None  # what the machine was doing when sampling began; see conditions.py
+    # The further compilations: seconds of their stages, and their number of samples.
+    compilations: list[dict[str, Any]] = field(default_factory=list)
+    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> numbers of turns
+    before: dict[str, Any] | None = None  # the state of the host when sampling began; see host_monitor.py
     after: dict[str, Any] | None = None
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
-    checked: dict[str, float] | None = (
-        None  # the share of entries compared one by one, and of points all of whose entries were
-    )
+    # The share of entries compared one by one, and of points all of whose entries were.
+    checked: dict[str, float] | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = (
-        None  # per device, of the program as traced, loops by their trips; None where those cannot be known
+        None  # per device, as traced, with all trips of loops; None where these are not known
     )
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
-    peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
-    collective_bytes: int | None = (
-        None  # per device: of each collective the larger of what it takes and gives
-    )
-    collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
-    blocks: dict[str, Any] | None = (
-        None  # what chunk=auto came to: block, chunk, storage, limit_bytes, probes
-    )
-    padding: float | None = None  # with split=both: the share of points x seeds that is computed in vain
+    peak_bytes: int | None = None  # per device, where the backend reports it and this case raised it
+    collective_bytes: int | None = None  # per device: of each collective the larger of its input and output
+    collectives: dict[str, int] | None = None  # kind -> number in the compiled program
+    blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
+    padding: float | None = None  # with split=both: the share of points x seeds that is wasted
     detect_seconds: float | None = None  # with seeds=colored: finding where the Jacobian is not zero
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
-    colors: dict[str, int | None] | None = None  # how many seeds these took: columns, rows
+    colors: dict[str, int | None] | None = None  # the number of seeds of columns and of rows
     nonzeros: int | None = None  # entries of the pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
-    # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
+    # Of a plan: what was read off the program that was compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimised program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = (
-        None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
-    )
+    kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; identical ones once, with their times
     messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
-    program: str | None = None  # a digest of what each device is given to do, before it is optimised
-    compiled_as: str | None = (
-        None  # the key of the case whose compilation it shares, or whose devices do the same
-    )
+    program: str | None = None  # a digest of the work of each device, before it is optimised
+    compiled_as: str | None = None  # the key of a case whose devices do the same and that was compiled
     capacity_bytes: int | None = None  # of a device
-    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see planning/model.py
+    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see plan/time_model.py
     schema: int = SCHEMA
 
     @functools.cached_property
     def key(self) -> str:
-        """The case's key, hashed once: thousands of records are asked for it again and again."""
+        """The key of the case, hashed once: it is read often from thousands of records."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """What may be compared: the digest of the environment without the versions of a peer, which JAX does not have."""
+        """What may be compared: the digest of the environment without the versions of a peer."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What resume, de-duplication and curves mean by the same measurement: (key, environment digest, replicate)."""
+        """Equal for records of the same measurement: (key, environment digest, replicate)."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -156,7 +144,7 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Whether its time may be drawn as scaling: on CPU each device had a core of its own, and no other."""
+        """Whether its time may be drawn as scaling: on CPU each device had exactly one core."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices

@@ -29,7 +29,7 @@ class FutureSchema(Exception):
 
 
 def from_line(line: str) -> Record:
-    """Return the record of a line; ValueError says what is wrong with it, `FutureSchema` that it is a newer one."""
+    """Return the record of a line; raise ValueError for a damaged one, `FutureSchema` for a newer one."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
@@ -52,7 +52,7 @@ def from_line(line: str) -> Record:
 
 
 def refuse_future(value: Any) -> None:
-    """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
+    """Raise `FutureSchema` if a record or a study, read from JSON, has a schema greater than ours."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_plan(record: Record) -> None:
-    """Raise ValueError if what is predicted, or the machine it is predicted for, is not as a plan writes it."""
+    """Raise ValueError if a prediction, or the hardware it is for, is not as a plan writes it."""
     hardware = record.environment["hardware"]
     if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
         raise ValueError(f"hardware is {_shown(hardware)}")

@@ -241,7 +241,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of a block of points, summed where the batch is, and the least size of an entry."""
+    """Return the Jacobians of a block of points and the least size of an entry, (points,)."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.known is not None:
         found = _evaluate(spec, workload.nonzeros, start, stop, (1, len(spec.known.rows)))

@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 
 class Writer:
-    """Appends records to one new file, each on disk before `append` returns. The file appears with the first record."""
+    """Appends records to a new file, which appears with the first; each is on disk when `append` returns."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -180,7 +180,7 @@ def prepare(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Hold the folder for one run at a time; yield the lock's descriptor, which a worker inherits and so holds too."""
+    """Hold the folder for one run at a time; yield the lock's descriptor, which a worker inherits."""
     handle = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     deadline = time.monotonic() + seconds
     try:
@@ -289,7 +289,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, and rename it to `path` at the end; an error leaves `path` as it was."""
+    """Yield a temporary path to write to, and rename it to `path` unless an error is raised."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

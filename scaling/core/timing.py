@@ -29,7 +29,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -
 
 @dataclass(frozen=True)
 class Sampling:
-    """When sampling stops: once the interval of the median is within `width` on either side, or at a limit."""
+    """When sampling stops: once the median is known to `width` on either side, or at a limit."""
 
     width: float = 0.02
     least: int = 7  # samples; seven are needed for the interval of a speed-up
@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples in order, seconds of a call, and how they were taken. The slowest of several processes counts."""
+    """All samples in order, and how they were taken. Of several processes the slowest counts."""
 
     seconds: list[float]
     calls_per_sample: int
@@ -209,7 +209,7 @@ def _turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until the later half of the calls is no faster than the earlier; return the median of the later half."""
+    """Call until the later half of the calls is no faster than the earlier; return the later median."""
     taken: list[float] = []
     total = 0.0
     while True:

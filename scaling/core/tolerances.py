@@ -10,10 +10,10 @@ Jacobian J:
 - Adding up entries (`added` of them) rounds again, in proportion to the sum of their magnitudes.
 
     reduction                   influence                     magnitude
-    outputs, inputs, vector     sum |J| |x|, the largest      sum |J| |x|, the largest     x = 1 except for vector
+    outputs, inputs, vector     sum |J| |x|, the largest      sum |J| |x|, the largest     x = 1 except in J x
     points, over these as well  sum |J|, the largest          sum |J|, the largest
     norm                        2 s sum |J| + e k s^2         sum J^2                      k entries
-    J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|              k outputs, c_a = sum |J_a|
+    J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|              k outputs, c = sum |J|
 
 The table is asked for N = max(terms, added), so that `size` is the larger of influence sqrt(terms / N) and
 magnitude sqrt(added / N). In a sum each entry is rounded in proportion to itself, but to no less than what is
@@ -43,7 +43,7 @@ _UNDERFLOWS = 2.0**10  # times the smallest normal number: what lies below may b
 
 
 def unit_roundoff(case: Case, platform: str, inside: float) -> float:
-    """Return the unit roundoff of the least exact operation. inside: of the narrowest dtype in the function."""
+    """Return the unit roundoff of the least exact operation. inside: of a narrower dtype in the function."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -51,7 +51,7 @@ def unit_roundoff(case: Case, platform: str, inside: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return what rounding may do to a sum of `terms` numbers: some roundings a term, a random walk in all."""
+    """Return what rounding may do to a sum of `terms` numbers, a random walk of some roundings a term."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))
 
 
@@ -74,7 +74,7 @@ def at_least(size: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers that an entry of J adds up, the entries that a result adds up, and the tolerance of an entry."""
+    """The terms of an entry of J, the entries that a result adds up, and the tolerance of an entry."""
 
     terms: int
     added: int = 1
@@ -86,7 +86,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def size(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return what a deviation is divided by, so that the tolerance of `total` numbers covers both effects."""
+        """Return what a deviation is divided by, so that the tolerance of `total` covers both effects."""
         by_entries = influence * np.sqrt(self.terms / self.total)
         return np.asarray(np.maximum(by_entries, magnitude * np.sqrt(self.added / self.total)))
 
@@ -160,7 +160,7 @@ class EntryCounts:
 
 
 def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Count the entries of a Jacobian; of a known pattern only those in it, because adding zeros rounds nothing."""
+    """Count the entries of a Jacobian, without known zeros: adding these rounds nothing."""
     if pattern is None:
         return EntryCounts(outputs, inputs, outputs * inputs, points)
     column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))

@@ -33,7 +33,7 @@ _FAR = 2.0  # times what rounding explains: then the values differ
 
 
 class Computed:
-    """A reference at a block of points, like `workload.Reference`; each part is evaluated once, when needed."""
+    """A reference at a block of points, like `workload.Reference`, evaluated when it is needed."""
 
     value_terms = None
     derivative_terms = None

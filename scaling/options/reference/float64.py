@@ -174,7 +174,10 @@ def _compiled(of: Evaluation, what: str) -> Callable[..., jax.Array]:
     def of_point(own: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
         named = {**own, **shared}
         x, unravel = ravel_pytree([named.pop(name) for name in of.names])
-        f = lambda z: jnp.ravel(of.function(**named, **dict(zip(of.names, unravel(z), strict=True))))  # noqa: E731
+
+        def f(z: jax.Array) -> jax.Array:
+            return jnp.ravel(of.function(**named, **dict(zip(of.names, unravel(z), strict=True))))
+
         return kernel(of, f, x, *seeds)
 
     return jax.jit(jax.vmap(of_point, in_axes=(0, None, *mapped)))

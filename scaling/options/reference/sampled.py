@@ -76,7 +76,7 @@ def _pick(count: int, below: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def _count_whole_points(spec: ReferenceSpec) -> int:
-    """Return how many points are compared whole, within half of the budget; none where one takes all of it."""
+    """Return how many points are compared whole, within half of the budget."""
     assert spec.computed is not None
     if _has_products(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -85,7 +85,7 @@ def _count_whole_points(spec: ReferenceSpec) -> int:
 
 
 def _sample(spec: ReferenceSpec) -> Sample:
-    """Return the columns and rows that are compared at every point; no rows unless reverse mode is defined."""
+    """Return the columns that are compared at every point, and the rows where reverse mode is defined."""
     assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs

@@ -104,7 +104,7 @@ def _look_at(compared: Comparisons, native: Evaluation, block: Block, whole: Ent
 def _retry(
     spec: ReferenceSpec, native: Evaluation, block: Block, whole: EntryComparison, errors: np.ndarray
 ) -> Retry:
-    """Return the entries that are evaluated again: the largest errors among those that failed, and some others."""
+    """Return the entries that are evaluated again: the worst of those that failed, and some others."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _POINTS_AGAIN)
@@ -195,7 +195,7 @@ def _noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Return the size that value and inputs give a derivative, of a shape that broadcasts with the entries."""
+    """Return the size that value and inputs give a derivative; it broadcasts with the entries."""
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     along_x = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
@@ -234,6 +234,6 @@ def measure(
 
 
 def measure_sum(spec: ReferenceSpec, of: Evaluation, named: Arrays, *_: object) -> np.ndarray:
-    """Evaluate the sum over some points, so that its noise is that of the sum over all of them: (1, inputs)."""
+    """Evaluate the sum over some points, scaled to the noise of the sum over all of them: (1, inputs)."""
     each = float64.columns(float64.summed(of), named, np.arange(spec.sizes.inputs))[:, 0]
     return np.asarray(each.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(each)))
