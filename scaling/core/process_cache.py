@@ -1,7 +1,6 @@
 """The one cache of a process: values that are found once and that many cases of the process need.
 
-Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and
-number of devices.
+Holds sparsity patterns and their colourings, computed references, expected results, and the dispatch latency.
 """
 
 from collections.abc import Callable, Hashable
@@ -13,8 +12,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the value of a key, made if it is not there. most: how many values of a kind are kept, the
-    newest ones."""
+    """Return the value of a key, made if it is missing. most: keep no more values of this kind, the newest."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()

@@ -1,7 +1,6 @@
-"""Run a case: build, compile, call once, check, then sample in turns, until there is a record, whatever
-happens.
+"""Run a case: build, compile, call once, check, then sample in turns. Every case ends as a record.
 
-Knows devices and programs; not where a record goes, nor who asks.
+Knows devices and programs; does not know where a record is written, nor who asks for it.
 """
 
 import contextlib
@@ -88,10 +87,10 @@ Note = Callable[..., None]  # takes fields of a record, at once, in case the nex
 
 
 class CheckedProgram(NamedTuple):
-    """A case that was run once and found right: what to call, how to wait, or a peer's own way to take
-    samples.
+    """A case that was run once and found right.
 
-    check: takes a result, and raises `CaseEnded` where it is wrong.
+    wait: waits for the result of a call. check: takes a result, and raises `CaseEnded` where it is wrong.
+    sample: how a peer takes samples itself.
     """
 
     call: Callable[[], Any]
@@ -101,8 +100,7 @@ class CheckedProgram(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """A case ready to be called: how to collect its result on the host, and a peer's own way to take
-    samples."""
+    """A case ready to be called. collect: returns a result as an array on the host. sample: as above."""
 
     sizes: DerivativeShape
     call: Callable[[], Any]
@@ -143,8 +141,7 @@ def prepare_case(
 def refuse_case(
     blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
 ) -> Attempt:
-    """Return an attempt that failed before it began, because the workload is not the one that was asked
-    for."""
+    """Return an attempt that failed before it began, because its workload has changed."""
     words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
     return fail_case(Attempt(blank), "not_as_asked", words)
 
@@ -178,8 +175,7 @@ def finish_case(attempt: Attempt) -> Record:
 
 
 def _check_again(ready: CheckedProgram) -> None:
-    """Raise `CaseEnded` where a later call gives a wrong result. A peer that takes its own samples is not
-    called."""
+    """Raise `CaseEnded` where a later call gives a wrong result, unless a peer takes the samples itself."""
     if ready.sample is None:
         ready.check(jax.block_until_ready(ready.call()))
 
@@ -257,9 +253,8 @@ def _make_check(
             )
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                raise CaseEnded(
-                    status, verdict.reason, (verdict.text or "") + (", in a later call" if right else "")
-                )
+                later = ", in a later call" if right else ""
+                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{later}")
             right.append(digest)
 
     return checked
@@ -267,15 +262,13 @@ def _make_check(
 
 def _digest(got: np.ndarray) -> bytes:
     """Return a digest of the numbers of a result."""
-    plain = np.ascontiguousarray(got)
-    return hashlib.blake2b(
-        repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
-    ).digest()
+    if got.dtype.hasobject:
+        return hashlib.blake2b(repr(got).encode()).digest()
+    return hashlib.blake2b(np.ascontiguousarray(got).view(np.uint8).data).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that waits for results like this one: `jax.block_until_ready` adds 1 us to
-    a call."""
+    """Return the fastest function that waits for such results; `jax.block_until_ready` takes 1 us more."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
@@ -310,8 +303,9 @@ def _compile_program(
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
-    settings = CompileSettings(missing_memory=missing, known_blocks=known_blocks)
-    one = _compile_for(group, case, built, sizes, settings)
+    one = _compile_for(
+        group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks)
+    )
     if one.blocks is not None:
         note(blocks=one.blocks, passes=shape.count_passes(one.case, built, sizes))
     note(**{name: getattr(one.stages, name) for name in _STAGES}, **one.needs)
@@ -342,10 +336,9 @@ def _compile_for(
         given = inputs.place_inputs(case, built, program) if placed else [*program.arguments.values()]
         return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
+    settings = dataclasses.replace(settings, stages=stages)
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    return compile_case.compile_case(
-        stays, built, group.devices, dataclasses.replace(settings, stages=stages), sizes
-    )
+    return compile_case.compile_case(stays, built, group.devices, settings, sizes)
 
 
 def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timing.Stages:
@@ -364,10 +357,8 @@ def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> Missing
     """Return the function that says what a program of a case lacks in this group, in words."""
 
     def missing(one: CompiledCase) -> str | None:
-        results = 1 + (one.plan is not None)
-        words = memory.lacking(
-            one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes
-        )
+        results, limit = 2 if one.plan else 1, case.memory_limit
+        words = memory.lacking(one.needs, group.devices, group.platform, limit, results, one.host_bytes)
         # Where one process has too little, all have.
         return next((words for words in timing.gather_text(group.gather, words or "") if words), None)
 
