@@ -176,7 +176,7 @@ def git(*words: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node: Slurm's, the launcher's, which may use a host as several, or the host's."""
+    """Return the name of this node: Slurm's, the launcher's, which may split a host, or the host's."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 

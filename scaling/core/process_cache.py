@@ -12,7 +12,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the value of a key, made if it is missing. most: keep no more values of this kind, the newest."""
+    """Return the value of a key, made if it is missing. most: values of this kind to keep, the newest."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()

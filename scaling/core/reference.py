@@ -116,7 +116,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None
 ) -> ReferenceSpec:
-    """Return the specification of the reference of a case. pattern: of a coloured result; None: the workload's."""
+    """Return the specification of the reference of a case. pattern: of a coloured result, where detected."""
     is_value, identity = case.ad_mode.is_value, _identity(workload)
     reduction, own = _reduction(case, workload, sizes), _own_pattern(case, workload, sizes)
     colored = case.seeds == "colored" and not is_value

@@ -1,4 +1,4 @@
-"""The frames of a traceback that are the user's: not those of this package, of libraries or of Python itself."""
+"""The frames of a traceback that are the user's: not those of this package, of libraries or of Python."""
 
 import sysconfig
 import traceback

@@ -14,10 +14,10 @@ _OF_NUMBERS = (*_TERMS, "reduction")  # peaks that depend on how wide a number i
 _OVER_DEVICES = ("all_reduce", "collective")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
-# For each target (points of a device, k); see workloads/ceiling.py. On a CPU what fits into a cache moves many
-# times as fast, and results of 32 MB and more are taken from the system page by page: so copies of 1, 16 and
-# 128 MB, and a sum over devices of 16 MB. Everything else takes some ten milliseconds. An accelerator of
-# 5 TB/s and 1 PFLOP/s needs half a millisecond or more for each, and some ten microseconds for a dispatch.
+# For each target (points of a device, k); see workloads/ceiling.py. On a CPU what fits into a cache moves
+# many times as fast, and results of 32 MB and more are taken from the system page by page: so copies of 1, 16
+# and 128 MB, and a sum over devices of 16 MB. Everything else takes some ten milliseconds. An accelerator of
+# 5 TB/s and 1 PFLOP/s needs half a millisecond or more for each, and ten microseconds for a dispatch.
 _CPU = {
     "copy": [(4, 2**16), (64, 2**16), (512, 2**16)], "matmul": [(1, 1024)], "transcendental": [(4, 2**16)],
     "arithmetic": [(4, 2**16)], "division": [(4, 2**16)], "reduction": [(64, 2**14)], "transpose": [(4, 512)],
