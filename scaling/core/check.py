@@ -55,8 +55,8 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and of its reference at a block of points: got and want, (points, ...).
 
-    size: what a deviation is divided by, of a shape that broadcasts with them. measure: how a sample is
-    evaluated again, (evaluation, inputs of some points, which points and columns) -> array like `want` there.
+    size: what a deviation is divided by, of a shape that broadcasts with them. measure: evaluates a sample
+    again, (evaluation, inputs of some points, points=their numbers) -> array like `want` there.
     """
 
     got: np.ndarray

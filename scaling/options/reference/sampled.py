@@ -168,7 +168,7 @@ def _compare_gram(
 
 
 def _along(
-    direction: Arrays, summed: bool, of: Evaluation, named: Arrays, points: Any = slice(None), *_: Any
+    direction: Arrays, summed: bool, of: Evaluation, named: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
     """Evaluate the derivative of the outputs, or of their sum, along a direction at some points."""
     there = {name: x[points] if name in of.own else x for name, x in direction.items()}
@@ -176,8 +176,8 @@ def _along(
 
 
 def _lines(
-    evaluate: Any, which: np.ndarray, summed: bool, of: Evaluation, named: Arrays, *_: Any
+    evaluate: Any, which: np.ndarray, summed: bool, of: Evaluation, named: Arrays, points: Any = None
 ) -> np.ndarray:
-    """Evaluate columns or rows of the derivative of the outputs, or of their sum."""
+    """Evaluate columns or rows of the derivative of the outputs, or of their sum, which all points share."""
     lines: np.ndarray = evaluate(float64.summed(of) if summed else of, named, which)
     return lines

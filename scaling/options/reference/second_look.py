@@ -1,12 +1,12 @@
 """Look again at entries that fail: what rounding explains at nearby inputs is no error.
 
-They are evaluated at inputs that are moved by a rounding, in the dtype of the case, and may be off by
-what these evaluations differ by.
+They are evaluated at inputs that are moved by a rounding, in the dtype of the case, and may be off by what
+these evaluations differ by.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,41 +23,23 @@ _NUDGES, _NUDGE_ROUNDINGS = (
 )  # evaluations of what failed, and by how many roundings each moves the inputs
 _POINTS_AGAIN, _COLUMNS_AGAIN = 8, 32  # of what failed in a block; the rest is judged by these
 
+Columns = np.ndarray | slice
 
-@dataclass(frozen=True)
-class Retry:
-    """Some entries of a block that are evaluated again: at these points, and these columns if not at all.
 
-    native: how the function is evaluated in the dtype of the case. named: the inputs at the points. got,
-    want, size: of the entries, as in the comparison. measure: evaluates them.
+class Retry(NamedTuple):
+    """Some entries of a block that are evaluated again.
+
+    native: how the function is evaluated in the dtype of the case. named: the inputs at the points of the
+    entries. measure: evaluates the entries, (evaluation, inputs) -> array like `want`.
     """
 
     spec: ReferenceSpec
     native: Evaluation
-    points: np.ndarray
-    columns: np.ndarray | None
     named: Arrays
     got: np.ndarray
     want: np.ndarray
     size: np.ndarray
-    measure: Callable[..., np.ndarray]
-
-    def evaluate(self, of: Evaluation, named: Arrays) -> np.ndarray:
-        """Evaluate the entries at other inputs or in another dtype."""
-        return self.measure(of, named, self.points, self.columns)
-
-    def nudged(self, of: Evaluation, roundoff: float) -> np.ndarray:
-        """Evaluate the entries at inputs that are moved by some roundings: (nudges, ...)."""
-        generator = np.random.default_rng(1)
-        moved = [
-            fd_check.nudge(of, self.named, _NUDGE_ROUNDINGS * roundoff, generator) for _ in range(_NUDGES)
-        ]
-        return np.array([self.evaluate(of, named) for named in moved])
-
-    @property
-    def rounding_of_value(self) -> float:
-        """What rounding may do to a number on the way to a derivative, relative to the number."""
-        return _FAIR * self.spec.roundoff * float(np.sqrt(self.spec.workload.terms))
+    measure: Callable[[Evaluation, Arrays], np.ndarray]
 
 
 def look_again(compared: Comparisons) -> None:
@@ -67,9 +49,8 @@ def look_again(compared: Comparisons) -> None:
     """
     spec, first = compared.spec, compared.again[0][0]
     assert first.named is not None
-    native: Evaluation = (
-        spec.computed.native if spec.computed else examine.native(spec.case, spec.workload, first.named)
-    )
+    computed = spec.computed
+    native = computed.native if computed else examine.native(spec.case, spec.workload, first.named)
     for block, comparison in compared.again:
         if compared.first is None:
             _look_at(compared, native, block, comparison)
@@ -80,10 +61,10 @@ def look_again(compared: Comparisons) -> None:
 def _look_at(compared: Comparisons, native: Evaluation, block: Block, whole: EntryComparison) -> None:
     """Evaluate some of what failed in a block again, and judge the rest by it."""
     spec, errors = compared.spec, relative_error(np.abs(whole.got - whole.want), whole.size)
-    retry = _retry(spec, native, block, whole, errors)
+    points, columns = _choose_entries(spec, whole, errors)
+    retry = _retry(spec, native, block, whole, points, columns)
     # Of an output that crosses zero here, the size elsewhere counts.
-    typical = np.sqrt(np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0))
-    typical = typical if retry.columns is None else typical[..., retry.columns]
+    typical = np.sqrt(np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0))[..., columns]
     noise, natural, drowned = _explain(retry, spec.tolerance * typical)
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
     size = np.where(drowned, np.maximum(retry.size, natural), retry.size)
@@ -92,40 +73,38 @@ def _look_at(compared: Comparisons, native: Evaluation, block: Block, whole: Ent
     wrong = ~fine & ~(error <= limit + np.where(coarse, 4 * noise, noise))
     lost = ~fine & ~wrong & coarse
     is_wrong, kept = np.zeros(len(errors), bool), np.zeros(len(errors))
-    is_wrong[retry.points] = wrong.reshape(len(wrong), -1).max(axis=1)
-    kept[retry.points] = np.where(lost, 0.0, relative_error(error, size)).reshape(len(error), -1).max(axis=1)
+    is_wrong[points] = wrong.reshape(len(wrong), -1).max(axis=1)
+    kept[points] = np.where(lost, 0.0, relative_error(error, size)).reshape(len(error), -1).max(axis=1)
     most = float(np.where(fine | lost, spec.tolerance, allowed).max())
     compared.worst_allowed = max(compared.worst_allowed, most)
     compared.count(block, kept, is_wrong)
-    share = float(np.mean(lost[~fine])) if (~fine).any() else 0.0
-    _judge_rest(compared, block, errors, retry, share, bool(drowned.any()))
+    # The rest of what failed is judged by these entries.
+    errors[points[:, None], ..., columns] = 0.0
+    failed = errors > compared.worst_allowed
+    share = float(np.mean(lost[~fine])) if (~fine).any() else 0.0  # of these entries, which prove nothing
+    retried = points.size if isinstance(columns, slice) else columns.size
+    compared.left_out += int(share * max(int(failed.sum()), retried))
+    if failed.any() and not share and not drowned.any():
+        by_point = errors.reshape(len(errors), -1)
+        compared.count(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
 
 
-def _retry(
-    spec: ReferenceSpec, native: Evaluation, block: Block, whole: EntryComparison, errors: np.ndarray
-) -> Retry:
-    """Return the entries that are evaluated again: the worst of those that failed, and some others."""
+def _choose_entries(
+    spec: ReferenceSpec, whole: EntryComparison, errors: np.ndarray
+) -> tuple[np.ndarray, Columns]:
+    """Return the points and columns of the largest errors among those that failed, and of some others."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _POINTS_AGAIN)
-    columns = None
-    plain = whole.measure is None and not spec.reduction.sums_points and not spec.case.ad_mode.is_value
-    if plain and spec.reduction.linear_in_inputs and spec.case.target != "hvp":  # evaluated column by column
-        by_column, worst = (a[points].reshape(-1, a.shape[-1]) for a in (failed, errors))
-        columns = _choose(by_column.max(axis=0), worst.max(axis=0), _COLUMNS_AGAIN)
-    arrays = [np.broadcast_to(a, whole.want.shape)[points] for a in (whole.got, whole.want, whole.size)]
-    got, want, size = arrays if columns is None else (array[..., columns] for array in arrays)
-    assert block.named is not None
-    named = block.named
-    if not spec.reduction.sums_points:
-        named = {name: x[points] if name in native.own else x for name, x in block.named.items()}
-    again = measure_sum if spec.reduction.sums_points else measure
-    evaluate = whole.measure or functools.partial(again, spec)
-    return Retry(spec, native, points, columns, named, got, want, size, evaluate)
+    linear = spec.reduction.linear_in_inputs and not spec.reduction.sums_points
+    if whole.measure is not None or spec.case.ad_mode.is_value or spec.case.target == "hvp" or not linear:
+        return points, slice(None)  # columns cannot be evaluated one by one
+    by_column, worst = (array[points].reshape(-1, array.shape[-1]) for array in (failed, errors))
+    return points, _choose(by_column.max(axis=0), worst.max(axis=0), _COLUMNS_AGAIN)
 
 
 def _choose(failed: np.ndarray, error: np.ndarray, most: int) -> np.ndarray:
-    """Return the numbers of some that failed: the worst ones, and of the others every so many."""
+    """Return the numbers of some that failed: the worst ones, and others at even distances."""
     numbers = np.flatnonzero(failed)
     order = numbers[np.argsort(-error[numbers], kind="stable")]
     worst, rest = order[: most // 2], np.sort(order[most // 2 :])
@@ -134,42 +113,45 @@ def _choose(failed: np.ndarray, error: np.ndarray, most: int) -> np.ndarray:
     return np.unique(np.concatenate([worst, rest]))
 
 
+def _retry(
+    spec: ReferenceSpec,
+    native: Evaluation,
+    block: Block,
+    whole: EntryComparison,
+    points: np.ndarray,
+    columns: Columns,
+) -> Retry:
+    """Return entries of a block to evaluate again."""
+    assert block.named is not None
+    named, measure = block.named, functools.partial(_evaluate, spec, columns)
+    if spec.reduction.sums_points:
+        measure = functools.partial(_evaluate_sum, spec)
+    else:
+        named = {name: x[points] if name in native.own else x for name, x in named.items()}
+    if whole.measure is not None:
+        measure = functools.partial(whole.measure, points=points)
+    arrays = (np.broadcast_to(each, whole.want.shape) for each in (whole.got, whole.want, whole.size))
+    got, want, size = (array[points][..., columns] for array in arrays)
+    return Retry(spec, native, named, got, want, size, measure)
+
+
 def _explain(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the noise of entries, their natural size, and whether the noise hides them.
 
     typical: the tolerance at the typical size of each entry.
     """
-    spec = retry.spec
+    spec, computed = retry.spec, retry.spec.computed
     noise, natural = _noise(retry)
-    of_values = retry.rounding_of_value * natural
+    of_values = _rounding_of_value(spec) * natural
     noise = np.maximum(noise, np.minimum(typical, of_values))
     jitter = _jitter(retry)
-    zero = (
-        retry.size <= 8 * jitter
-    )  # the reference is nothing but its own rounding, which grows with the roundoff
-    finer = ROUNDOFF[spec.computed.evaluation.dtype] if spec.computed else spec.roundoff
+    # Where the reference is nothing but its own rounding, that grows with the roundoff.
+    zero = retry.size <= 8 * jitter
+    finer = ROUNDOFF[computed.evaluation.dtype] if computed else spec.roundoff
     largest = noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True)
     noise = np.where(zero, np.maximum(largest, ROUNDINGS * jitter * spec.roundoff / finer), noise)
     drowned = (zero | (noise > spec.most * retry.size)) & (noise <= of_values)
     return noise, natural, drowned
-
-
-def _judge_rest(
-    compared: Comparisons, block: Block, errors: np.ndarray, retry: Retry, lost: float, drowned: bool
-) -> None:
-    """Judge what failed and was not evaluated again. lost: the share of what was that proves nothing."""
-    rest = errors.copy()
-    if retry.columns is None:
-        rest[retry.points] = 0.0
-    else:
-        rest[np.ix_(retry.points, *map(np.arange, errors.shape[1:-1]), retry.columns)] = 0.0
-    failed = rest > compared.worst_allowed
-    many = int(failed.sum())
-    retried = retry.points if retry.columns is None else retry.columns
-    compared.left_out += int(lost * max(many, retried.size))
-    if many and not lost and not drowned:
-        by_point = rest.reshape(len(rest), -1)
-        compared.count(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
 
 
 def _noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
@@ -182,15 +164,15 @@ def _noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
     native, want, size = retry.native, retry.want, retry.size
     try:
         with float64.evaluating(native.dtype):
-            nudged = retry.nudged(native, retry.spec.roundoff)
-            here, value = retry.evaluate(native, retry.named), np.abs(float64.values(native, retry.named))
+            nudged = _evaluate_nudged(retry, native, retry.spec.roundoff)
+            here, value = retry.measure(native, retry.named), np.abs(float64.values(native, retry.named))
     except Exception:
         return np.zeros((1,) * want.ndim), np.zeros((1,) * want.ndim)
     natural = _natural_size(retry, value)
     noise = nudged.max(axis=0) - nudged.min(axis=0)
     noise = np.maximum(noise, size * np.median(relative_error(noise, size)))
     off = np.abs(here - want)
-    off = np.where(off <= retry.rounding_of_value * natural, 2 * off, 0.0)
+    off = np.where(off <= _rounding_of_value(retry.spec) * natural, 2 * off, 0.0)
     return np.maximum(noise, off.max(axis=-1, keepdims=True)), natural
 
 
@@ -215,17 +197,28 @@ def _jitter(retry: Retry) -> np.ndarray:
         return np.zeros(1)
     of: Evaluation = computed.evaluation
     with float64.evaluating(of.dtype):
-        moved = np.abs(retry.nudged(of, max(ROUNDOFF[of.dtype], computed.inside)) - retry.want)
+        nudged = _evaluate_nudged(retry, of, max(ROUNDOFF[of.dtype], computed.inside))
+    moved = np.abs(nudged - retry.want)
     return np.asarray(moved.max(axis=(0, *range(2, moved.ndim))).reshape(-1, *[1] * (moved.ndim - 2)))
 
 
-def measure(
-    spec: ReferenceSpec, of: Evaluation, named: Arrays, points: np.ndarray, columns: np.ndarray | None
-) -> np.ndarray:
+def _evaluate_nudged(retry: Retry, of: Evaluation, roundoff: float) -> np.ndarray:
+    """Evaluate entries at inputs that are moved by some roundings: (nudges, ...)."""
+    generator, by = np.random.default_rng(1), _NUDGE_ROUNDINGS * roundoff
+    moved = [fd_check.nudge(of, retry.named, by, generator) for _ in range(_NUDGES)]
+    return np.array([retry.measure(of, named) for named in moved])
+
+
+def _rounding_of_value(spec: ReferenceSpec) -> float:
+    """Return what rounding may do to a number on the way to a derivative, relative to the number."""
+    return _FAIR * spec.roundoff * float(np.sqrt(spec.workload.terms))
+
+
+def _evaluate(spec: ReferenceSpec, columns: Columns, of: Evaluation, named: Arrays) -> np.ndarray:
     """Evaluate the reference otherwise, at some columns or all: (points, outputs', inputs')."""
     if spec.case.ad_mode.is_value:
         return float64.values(of, named)[:, :, None]
-    if columns is not None:
+    if not isinstance(columns, slice):
         return float64.columns(float64.summed(of) if spec.reduction.sums_outputs else of, named, columns)
     J = float64.jacobian(of, named)
     if spec.sizes.summed and spec.workload.reduce is not None:
@@ -233,7 +226,7 @@ def measure(
     return reduce_reference(spec, Jacobians(J), None, named)[0]
 
 
-def measure_sum(spec: ReferenceSpec, of: Evaluation, named: Arrays, *_: object) -> np.ndarray:
+def _evaluate_sum(spec: ReferenceSpec, of: Evaluation, named: Arrays) -> np.ndarray:
     """Evaluate the sum over some points, scaled to the noise of the sum over all of them: (1, inputs)."""
     each = float64.columns(float64.summed(of), named, np.arange(spec.sizes.inputs))[:, 0]
     return np.asarray(each.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(each)))
