@@ -262,9 +262,9 @@ def _make_check(
 
 def _digest(got: np.ndarray) -> bytes:
     """Return a digest of the numbers of a result."""
-    if got.dtype.hasobject:
-        return hashlib.blake2b(repr(got).encode()).digest()
-    return hashlib.blake2b(np.ascontiguousarray(got).view(np.uint8).data).digest()
+    plain = np.ascontiguousarray(got)
+    content = repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
+    return hashlib.blake2b(content).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
