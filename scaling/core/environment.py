@@ -90,15 +90,14 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a record. `digest` hashes what makes two measurements incomparable.
 
-    engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers
-    have in common, so that they can be compared. processes: as asked for. more: further fields, such as the
-    hosts and the job. hardware: what a plan was made for, and with which compilers.
+    engine: the versions of what a peer runs on; `setting`, the digest without them, is the same for JAX.
+    processes: as asked for. more: further fields. hardware: what a plan was made for, and the compilers.
     """
     sha, dirty = commit()
     matters: dict[str, Any] = {
         "versions": _versions(),
         "platform": where,
-        "device_kind": device_kind if where != "cpu" else processor(),
+        "device_kind": processor() if where == "cpu" and not hardware else device_kind,
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
         "commit": sha,
@@ -108,23 +107,17 @@ def describe(
         "bound": bound_to is not None,
         "driver": _driver() if where == "gpu" and not hardware else None,
     }
-    if hardware:
-        matters |= {"hardware": dict(hardware), "device_kind": device_kind}
-    if processes not in (None, 1):
-        matters["processes"] = processes
+    matters |= {"hardware": dict(hardware)} if hardware else {}
+    matters |= {"processes": processes} if processes not in (None, 1) else {}
     setting = _digest(matters)
-    if engine:
-        matters["engine"] = dict(engine)
-    return matters | {
-        "digest": _digest(matters),
-        "setting": setting,
-        "hosts": [socket.gethostname()],
-        "cores": list(bound_to) if bound_to else None,
+    matters |= {"engine": dict(engine)} if engine else {}
+    found: dict[str, Any] = {"hosts": [socket.gethostname()], "cores": list(bound_to) if bound_to else None}
+    found |= {
         "load": round(os.getloadavg()[0], 2),
         "governor": governor(bound_to),
         "kernel": machine.release(),
-        **(more or {}),
     }
+    return matters | {"digest": _digest(matters), "setting": setting} | found | dict(more or {})
 
 
 def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
