@@ -17,8 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from scaling.core.reference import flatten_inputs
-
 Named = Mapping[str, np.ndarray]
 Map = Callable[[Any], jax.Array]
 
@@ -75,10 +73,8 @@ def along(of: Evaluation, named: Named, direction: Named) -> np.ndarray:
 
     direction: an array like each of the inputs to differentiate by.
     """
-    own, shared = _typed(of, named)
-    points = len(next(iter(own.values())))
-    flat = flatten_inputs(of.names, of.own, direction, points).astype(jnp.dtype(of.dtype))
-    return np.asarray(_compiled(of, "along")(own, shared, flat), np.float64)
+    tangents = {name: direction[name] for name in of.names}
+    return np.asarray(_compiled(of, "along")(*_typed(of, named), *_typed(of, tangents)), np.float64)
 
 
 def columns(of: Evaluation, named: Named, which: np.ndarray) -> np.ndarray:
@@ -183,6 +179,11 @@ def _compiled(of: Evaluation, what: str) -> Callable[..., jax.Array]:
     return jax.jit(jax.vmap(of_point, in_axes=(0, None, *mapped)))
 
 
+def _along(of: Evaluation, f: Map, x: jax.Array, own: dict[str, Any], shared: dict[str, Any]) -> jax.Array:
+    tangents = {**own, **shared}
+    return _push(of, f, x)(ravel_pytree([tangents[name] for name in of.names])[0])
+
+
 def _columns(of: Evaluation, f: Map, x: jax.Array, which: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: _push(of, f, x)(_one_hot(i, x)), out_axes=1)(which)
 
@@ -199,7 +200,7 @@ def _gram(of: Evaluation, f: Map, x: jax.Array, v: jax.Array) -> jax.Array:
 # Each kernel (evaluation, flat function, x, seeds) -> array, and the axes of points of its seeds.
 _KERNELS: dict[str, tuple[Callable[..., jax.Array], tuple[int | None, ...]]] = {
     "values": (lambda of, f, x: f(x), ()),
-    "along": (lambda of, f, x, v: _push(of, f, x)(v), (0,)),
+    "along": (_along, (0, None)),
     "columns": (_columns, (None,)),
     "rows": (_rows, (None,)),
     "gram_columns": (
