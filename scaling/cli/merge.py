@@ -23,9 +23,9 @@ from scaling.cluster import submission
 from scaling.cluster.journal import read_journal
 from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.files import replace_file
 from scaling.core.formatting import count_of
-from scaling.core.record import Record, from_line, to_line
+from scaling.core.record import Record, to_line
+from scaling.core.record_reading import from_line
 
 DAMAGED = "damaged"  # a folder for damaged lines
 _STUDY = "study.json"
@@ -160,7 +160,7 @@ def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
     path = folder / like.name
     if path.exists():
         path = path.with_stem(f"{path.stem}-{_digest(content)[:12]}")
-    replace_file(path, content, durable=True)
+    store.replace_file(path, content, durable=True)
 
 
 def _digest(content: bytes) -> str:

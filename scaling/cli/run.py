@@ -19,12 +19,12 @@ from scaling.cluster import settings as clusters
 from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
-from scaling.core.examined import Examined
 from scaling.core.formatting import count_of
-from scaling.core.machine import Machine
 from scaling.options import machine_peaks
 from scaling.study import examination_cache, grid, preflight
 from scaling.workers import schedule, supervise
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine
 from scaling.workers.settings import RunSettings
 from scaling.workers.worker_group import Variant
 
@@ -93,7 +93,8 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     cells = grid.expand_study(config["study"], overrides, settings.max_cases)
     machine = _machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(config["study"]):
-        cells += machine_peaks.peak_cells(cells, machine.platform)
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
     title = config["study"].get("title")

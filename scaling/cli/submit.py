@@ -16,9 +16,9 @@ from scaling.cluster import follow, job_state, lost_cases, pack
 from scaling.cluster import submit as submitting
 from scaling.cluster.settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
-from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.workers import schedule, supervise
+from scaling.workers.examined import Examined
 
 
 def submit_and_wait(

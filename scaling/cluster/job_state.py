@@ -19,7 +19,7 @@ from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
 from scaling.cluster.settings import SLURM
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission import Submission, SubmittedTask
-from scaling.core import machine, store
+from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.workers import transport
 from scaling.workers.schedule import NOT_BEGUN
@@ -154,7 +154,7 @@ def _find_state(task: TaskState, asking: bool, known: Mapping[str, JobState], no
     if job and job in known:
         return known[job]
     on_slurm = made.kind == SLURM
-    answered = asking if on_slurm else made.host == machine.node_name()  # where its process can be seen
+    answered = asking if on_slurm else made.host == environment.node_name()  # where its process can be seen
     if answered and not on_slurm and _find_process(task):
         return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     if answered and on_slurm and not noted and (job or made.young) and not task.journal.runs:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.core.case import Case
-from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
 from scaling.plan import cost
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.settings import RunSettings
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scaling.cluster.settings import Cluster
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
-from scaling.core.machine import Machine
+from scaling.workers.machine import Machine
 from scaling.workers.transport import allocated_nodes, cpus_per_node
 
 LIVE = (

@@ -23,9 +23,10 @@ from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import LISTS, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
-from scaling.core.examined import Examined
-from scaling.core.machine import Machine, ProcessShape, node_name
-from scaling.core.sampling import Sampling
+from scaling.core.environment import node_name
+from scaling.core.timing import Sampling
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.settings import RunSettings
 

@@ -25,7 +25,7 @@ from scaling.cluster.settings import SLURM, Cluster
 from scaling.cluster.submission import Submission, SubmittedTask
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.core.machine import Machine, ProcessShape
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import Schedule
 from scaling.workers.settings import RunSettings
 from scaling.workers.transport import gpu_request

@@ -16,7 +16,7 @@ from typing import Any
 from scaling.cluster import lost_cases, submission
 from scaling.cluster.journal import Journal, current_job
 from scaling.cluster.settings import ALLOCATION, HOSTS, SLURM, Cluster
-from scaling.core import machine, store
+from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.workers import cores, schedule, supervise
@@ -58,7 +58,7 @@ def _stop(number: int, _frame: Any) -> None:
 def _run(path: Path, work: submission.Work, lock: int) -> int:
     """Run a task, and report in its journal how it starts and ends; return the exit status."""
     journal = Journal(path)
-    node = machine.node_name()
+    node = environment.node_name()
     nodes = list(allocated_nodes()) if work.cluster.name == SLURM else [node]
     journal.write("started", job=current_job(), node=node, nodes=nodes, pid=os.getpid())
     try:

@@ -40,6 +40,10 @@ REMATS = (
 # Of the persistent compilation cache when the case compiles: empty, or holding its program.
 CACHES = ("cold", "warm")
 CEILING = "ceiling"  # the workload that measures the most that the machine can do
+PEAKS = {  # its targets that bound a program from above, with the unit of their work
+    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "", "reduction": "",
+    "transpose": "B", "all_reduce": "B",
+}  # fmt: skip
 FLOORS = ("call", "collective")  # its targets that measure the least time of a call
 LARGEST = 10**15  # of any count
 # The article's names for a mode and its batching; the plain names keep the grid's own `batch`.

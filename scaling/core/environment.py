@@ -1,6 +1,6 @@
 """The environment: where a record was made, and with what.
 
-Removes secrets and the paths of a user's machine from texts. Does not import JAX, so that a login node can use it.
+Removes secrets and the paths of a user's machine from texts. Does not import JAX.
 """
 
 import ctypes
@@ -23,23 +23,17 @@ import scaling
 from scaling.core.case import Refusal
 
 _PACKAGE = Path(__file__).parents[1]
-OF_THE_CASE = (
-    "digest",
-    "setting",
-    "load",
-    "cores",
-    "shape",
-    "job",
-    "restarts",
-)  # fields that follow, or differ with each case
+# Fields that follow from others, or differ with each case.
+OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 _MATTER = (  # fields that the digest hashes
-    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source", "workload_digest", "bound",
-    "driver", "processes", "engine", "hardware",
+    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source",
+    "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
-# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the residual workload on 200
-# points among them; this switches that fusion off. A flag of that name in XLA_FLAGS wins.
+# In jaxlib 0.10 on CPU a fused reduction of some shapes gives wrong numbers, plain `jax.jacrev` of the
+# residual workload on 200 points among them; this switches that fusion off, unless XLA_FLAGS has the flag.
 _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # names of backends for what is called gpu here
 
 _AT_START = dict(os.environ)
 _SHORTEST = 6  # characters of a secret: a shorter value, such as "true", would be found everywhere
@@ -50,40 +44,35 @@ _SECRET = re.compile(
 
 
 def platform() -> str:
-    """Return what JAX runs on here: cpu, gpu or tpu. Asks JAX, in another process, only where a plugin is installed."""
+    """Return what JAX runs on here: cpu, gpu or tpu. Asks JAX only where a plugin is installed."""
     named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if named:
-        return {"cuda": "gpu", "rocm": "gpu"}.get(named, named)
-    plugins = [
-        d.name
-        for d in importlib.metadata.distributions()
-        if d.name and re.match(r"jax-(cuda|rocm)|libtpu", d.name)
-    ]
-    return probe()["platform"] if plugins else "cpu"
+        return _PLATFORMS.get(named, named)
+    installed = (each.name or "" for each in importlib.metadata.distributions())
+    plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
+    return probe()["platform"] if plugin else "cpu"
 
 
 @functools.cache
 def probe() -> dict[str, Any]:
-    """Return the backend that JAX starts here, its device kind and its number of devices, from another process."""
+    """Return the backend that JAX starts in another process, its device kind and its number of devices."""
     ask = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     try:
-        found = json.loads(done.stdout.strip().splitlines()[-1])
+        name, kind, devices = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        raise Refusal(
-            f"JAX cannot start a backend: {last_line(done.stderr)}; JAX_PLATFORMS=cpu runs on the CPU"
-        ) from None
-    name = {"cuda": "gpu", "rocm": "gpu"}.get(found[0], found[0])
-    return {"platform": name, "device_kind": found[1], "devices": found[2]}
+        why = f"JAX cannot start a backend: {last_line(done.stderr)}"
+        raise Refusal(f"{why}; JAX_PLATFORMS=cpu runs on the CPU") from None
+    return {"platform": _PLATFORMS.get(name, name), "device_kind": kind, "devices": devices}
 
 
 def variables(where: str) -> dict[str, str]:
-    """Return the environment variables that are set for a worker; a value that the user has set takes precedence."""
+    """Return the environment variables that are set for a worker; the user's values take precedence."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if where == "cpu":
         if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
             xla = f"{xla} {_WRONG_FUSION}=".strip()
-        # A CPU program takes its temporaries from the system at every call and gives them back; in huge pages that costs little.
+        # A program takes temporaries from the system at every call and returns them: cheap in huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
 
@@ -101,15 +90,14 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a record. `digest` hashes what makes two measurements incomparable.
 
-    engine: the versions of what a peer runs on. `setting` is the digest without them: what JAX and its peers have in common, so
-    that they can be compared. processes: as asked for. more: further fields, such as the hosts and the job. hardware: what a
-    plan was made for, and with which compilers.
+    engine: the versions of what a peer runs on; `setting`, the digest without them, is the same for JAX.
+    processes: as asked for. more: further fields. hardware: what a plan was made for, and the compilers.
     """
     sha, dirty = commit()
     matters: dict[str, Any] = {
         "versions": _versions(),
         "platform": where,
-        "device_kind": device_kind if where != "cpu" else processor(),
+        "device_kind": processor() if where == "cpu" and not hardware else device_kind,
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
         "commit": sha,
@@ -119,32 +107,23 @@ def describe(
         "bound": bound_to is not None,
         "driver": _driver() if where == "gpu" and not hardware else None,
     }
-    if hardware:
-        matters |= {"hardware": dict(hardware), "device_kind": device_kind}
-    if processes not in (None, 1):
-        matters["processes"] = processes
+    matters |= {"hardware": dict(hardware)} if hardware else {}
+    matters |= {"processes": processes} if processes not in (None, 1) else {}
     setting = _digest(matters)
-    if engine:
-        matters["engine"] = dict(engine)
-    load = os.getloadavg()[0]
-    return matters | {
-        "digest": _digest(matters),
-        "setting": setting,
-        "hosts": [socket.gethostname()],
-        "cores": list(bound_to) if bound_to else None,
-        "load": round(load, 2),
+    matters |= {"engine": dict(engine)} if engine else {}
+    found: dict[str, Any] = {"hosts": [socket.gethostname()], "cores": list(bound_to) if bound_to else None}
+    found |= {
+        "load": round(os.getloadavg()[0], 2),
         "governor": governor(bound_to),
         "kernel": machine.release(),
-        **(more or {}),
     }
+    return matters | {"digest": _digest(matters), "setting": setting} | found | dict(more or {})
 
 
 def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether a record was made in an environment as planned, in the fields that were known when it was planned."""
-    names = {name for name in (*planned, *found) if name in _MATTER}
-    return all(
-        planned.get(name) == found.get(name) for name in names if name not in planned.get("untold", ())
-    )
+    """Return whether a record was made in the environment that was planned, as far as that was known."""
+    known = set(_MATTER) - set(planned.get("untold", ()))
+    return all(planned.get(name) == found.get(name) for name in known)
 
 
 @functools.cache
@@ -159,7 +138,7 @@ def _digest(matters: Mapping[str, Any]) -> str:
 
 @functools.cache
 def source(package: Path = _PACKAGE) -> str:
-    """Return a hash of the source of the package, which distinguishes modified checkouts and installed copies."""
+    """Return a hash of the source of the package, which differs for a modified checkout."""
     whole = hashlib.sha256()
     for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -168,16 +147,14 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last commit that changed this package, and whether its files differ from it; None outside a checkout."""
-
+    """Return the last commit of this package and whether files differ from it; None outside a checkout."""
     here = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # of a copy of a checkout; see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
     if git(*here, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(
-        git(*here, "status", "--porcelain", "--", ".")
-    )
+    changes = git(*here, "status", "--porcelain", "--", ".")
+    return git(*here, "log", "-1", "--format=%H", "--", "."), bool(changes)
 
 
 def git(*words: str, **variables: str) -> str | None:
@@ -191,13 +168,19 @@ def git(*words: str, **variables: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def node_name() -> str:
+    """Return the name of this node: Slurm's, the launcher's, which may split a host, or the host's."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
+
+
 def processor() -> str:
+    """Return the model name of the processor."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governor of these cores, or of all that the process may use; None where it is not known."""
+    """Return the frequency governor of these cores, or of all that the process may use; None if unknown."""
     mine = bound_to or sorted(os.sched_getaffinity(0))
     value = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in mine}
     return "+".join(sorted(name for name in value if name)) or None
@@ -248,10 +231,10 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without the user names and passwords of URLs, and without the value of any secret in the environment.
+    """Return a text without the passwords of URLs, and without the value of any secret in the environment.
 
-    A variable is a secret by its name, such as GITHUB_TOKEN. Those that this process started with count too, because a user's
-    module may delete them and raise an exception that quotes one.
+    A variable is a secret by its name, such as GITHUB_TOKEN. Those that this process started with count too,
+    because a user's module may delete them and raise an exception that quotes one.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -262,16 +245,10 @@ def _secrets() -> list[tuple[str, str]]:
     """Return (value, name) of every secret, as it may be written in a text; the longest first."""
     found: dict[str, str] = {}
     for name, value in [*_AT_START.items(), *os.environ.items()]:
-        if _SECRET.search(name) and not value.strip().isdecimal():
-            written = (
-                value,
-                " ".join(value.split()),
-                repr(value)[1:-1],
-                json.dumps(value)[1:-1],
-                urllib.parse.quote_plus(value),
-            )
-            lines = value.splitlines()
-            found |= dict.fromkeys(
-                (each.strip() for each in (*written, *lines) if len(each.strip()) >= _SHORTEST), name
-            )
+        if not _SECRET.search(name) or value.strip().isdecimal():
+            continue
+        quoted = (repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote_plus(value))
+        for written in (value, " ".join(value.split()), *quoted, *value.splitlines()):
+            if len(written.strip()) >= _SHORTEST:
+                found[written.strip()] = name
     return sorted(found.items(), key=lambda item: -len(item[0]))

@@ -7,9 +7,11 @@ The core names no module of an option but in this table. What it expects of each
     autochunk            compile_largest(...) -> CompiledCase; for `chunk=auto`
     host_offload         plan_offload(...) -> StepPlan, make_offload_runner(compiled); for `storage=host`
     data_parallel        sum_derivative; for a sum over points
+    finite_step          result_bounds, input_bounds; for `mode=finite_difference`
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
-    second_look          look_again(comparison, question, ...); for a result that is a little off
-    computed_reference   examine(question), ...; for a function without a closed form
+    second_look          look_again(comparisons); for a result that is a little off
+    computed_reference   examine, with_reference, session; for a function without a closed form
+    sampled_reference    compare_samples, sum_over_outputs, compared_shares; where that would take too long
     host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine does
     program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes and moves
     peers                another system that differentiates; for `engine`
@@ -21,7 +23,7 @@ from types import ModuleType
 _MODULES = {
     "autochunk": "scaling.options.autochunk",
     "compilation_cache": "scaling.options.compilation_cache",
-    "computed_reference": "scaling.options.reference.computed",
+    "computed_reference": "scaling.options.reference.examine",
     "data_parallel": "scaling.options.data_parallel",
     "finite_step": "scaling.options.reference.finite_differences",
     "host_monitor": "scaling.options.host_monitor",
@@ -29,6 +31,7 @@ _MODULES = {
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",
+    "sampled_reference": "scaling.options.reference.sampled",
     "second_look": "scaling.options.reference.second_look",
     "sparse": "scaling.options.sparse.case_coloring",
 }

@@ -1,7 +1,6 @@
 """The one cache of a process, for values that many of its cases need, and keys of functions for a cache.
 
-Holds sparsity patterns and their colourings, by function and shape, and the dispatch latency, by api and
-number of devices.
+Holds sparsity patterns and their colourings, computed references, expected results, and the dispatch latency.
 """
 
 import functools
@@ -18,10 +17,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the value of a key; make it where the cache has none.
-
-    most: how many values of a kind are kept, the newest ones.
-    """
+    """Return the value of a key, made if it is missing. most: values of this kind to keep, the newest."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()
@@ -37,9 +33,10 @@ def keys(kind: str) -> list[Hashable]:
     return list(_values.get(kind, {}))
 
 
-def clear() -> None:
-    """Forget everything."""
-    _values.clear()
+def clear(kind: str | None = None) -> None:
+    """Forget the values of a kind, or all of them."""
+    for each in [kind] if kind else list(_values):
+        _values.pop(each, None)
 
 
 def fingerprint(value: Any) -> Hashable:

@@ -6,14 +6,10 @@ Knows the fields and the closed lists; not the disk, not JAX.
 import dataclasses
 import functools
 import json
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-import scaling
-from scaling.core import record_validation
-from scaling.core.case import Case, Refusal, from_dict, to_dict
+from scaling.core.case import Case, to_dict
 
 SCHEMA = 1
 STATUSES = ("ok", "skipped", "failed", "planned")
@@ -40,14 +36,8 @@ FAILED = {
     "cancelled": "its job was cancelled",
 }
 REASONS = {**SKIPPED, **FAILED}
-
-
-class FutureSchema(Exception):
-    """A newer version of this package wrote it: with which schema, and which version, where that is known."""
-
-    def __init__(self, schema: float, version: str | None) -> None:
-        super().__init__(schema)
-        self.schema, self.version = schema, version
+_MOST_INTEGER = 2**63 - 1  # what a 64-bit integer of other programs holds
+_MOST = 1e30  # of any other number
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class Record:
     text: str | None = None  # free text on the reason
     replicate: int = 0
     attempt: int = 1
-    order: int = 0  # place in the shuffled order of its run
+    order: int = 0  # position in the shuffled order of its run
     order_seed: int = 0
     started_at: str | None = None  # UTC, ISO 8601
     trace_seconds: float | None = None
@@ -75,73 +65,61 @@ class Record:
     slowest_rank: int | None = None  # the process that most often took the maximum
     calls_per_sample: int | None = None
     floor_seconds: float | None = None  # an empty call through the same api, on as many devices and processes
-    turns: list[int] = field(default_factory=list)  # how many samples each turn gave, in order
+    turns: list[int] = field(default_factory=list)  # samples of each turn, in order
     block: str | None = None  # shared by records whose turns alternated
-    compilations: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # the further ones: their stages, and how many samples
-    marked: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # throttled | foreign_load -> turns, by their place
-    before: dict[str, Any] | None = None  # what the machine was doing when sampling began; see conditions.py
+    # The further compilations: seconds of their stages, and their number of samples.
+    compilations: list[dict[str, Any]] = field(default_factory=list)
+    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> numbers of turns
+    before: dict[str, Any] | None = None  # the state of the host when sampling began; see host_monitor.py
     after: dict[str, Any] | None = None
     stop_reason: str | None = None
     error: float | None = None
     tolerance: float | None = None
-    checked: dict[str, float] | None = (
-        None  # the share of entries compared one by one, and of points all of whose entries were
-    )
+    # The share of entries compared one by one, and of points all of whose entries were.
+    checked: dict[str, float] | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = (
-        None  # per device, of the program as traced, loops by their trips; None where those cannot be known
+        None  # per device, as traced, with all trips of loops; None where these are not known
     )
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
-    peak_bytes: int | None = None  # per device, where the backend tells it and this case raised it
-    collective_bytes: int | None = (
-        None  # per device: of each collective the larger of what it takes and gives
-    )
-    collectives: dict[str, int] | None = None  # kind -> how many the compiled program holds
-    blocks: dict[str, Any] | None = (
-        None  # what chunk=auto came to: block, chunk, storage, limit_bytes, probes
-    )
-    padding: float | None = None  # with split=both: the share of points x seeds that is computed in vain
+    peak_bytes: int | None = None  # per device, where the backend reports it and this case raised it
+    collective_bytes: int | None = None  # per device: of each collective the larger of its input and output
+    collectives: dict[str, int] | None = None  # kind -> number in the compiled program
+    blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
+    padding: float | None = None  # with split=both: the share of points x seeds that is wasted
     detect_seconds: float | None = None  # with seeds=colored: finding where the Jacobian is not zero
     color_seconds: float | None = None  # ... and which columns or rows can share a seed
-    colors: dict[str, int] | None = None  # how many seeds these took: columns, rows
+    colors: dict[str, int | None] | None = None  # the number of seeds of columns and of rows
     nonzeros: int | None = None  # entries of the pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
-    # Of a plan: what was read off the program that was compiled for a machine, and what it would take there.
+    # Of a plan: what was read off the program that was compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimised program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = (
-        None  # its kernels, by the fields of kernels.Kernel; alike ones once, with their times
-    )
+    kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; identical ones once, with their times
     messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
-    program: str | None = None  # a digest of what each device is given to do, before it is optimised
-    compiled_as: str | None = (
-        None  # the key of the case whose compilation it shares, or whose devices do the same
-    )
+    program: str | None = None  # a digest of the work of each device, before it is optimised
+    compiled_as: str | None = None  # the key of a case whose devices do the same and that was compiled
     capacity_bytes: int | None = None  # of a device
-    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see planning/model.py
+    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see plan/time_model.py
     schema: int = SCHEMA
 
     @functools.cached_property
     def key(self) -> str:
-        """The case's key, hashed once: thousands of records are asked for it again and again."""
+        """The key of the case, hashed once: it is read often from thousands of records."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """What may be compared: the digest of the environment without the versions of a peer, which JAX does not have."""
+        """What may be compared: the digest of the environment without the versions of a peer."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What resume, de-duplication and curves mean by the same measurement: (key, environment digest, replicate)."""
+        """Equal for records of the same measurement: (key, environment digest, replicate)."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -166,90 +144,33 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Whether its time may be drawn as scaling: on CPU each device had a core of its own, and no other."""
+        """Whether its time may be drawn as scaling: on CPU each device had exactly one core."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices
         )
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number of a plausible size."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return abs(value) <= _MOST_INTEGER
+    return isinstance(value, float) and abs(value) <= _MOST  # which no NaN is
+
+
 def to_line(record: Record) -> str:
-    """One line of strict JSON; a number that JSON cannot hold becomes null."""
+    """Return a record as one line of strict JSON; a number that JSON cannot hold becomes null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return json.dumps(fields, allow_nan=False)
 
 
-def from_line(line: str) -> Record:
-    """The record of a line. ValueError says what is wrong with a line that is none; `FutureSchema` that it is a newer one."""
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    refuse_future(fields)
-    if fields.get("schema") != SCHEMA:
-        raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
-    for name, value in fields.items():
-        if name != "case":  # whose seeds and sizes may be of any length
-            record_validation.check_numbers(name, value)
-    key, _ = fields.pop("key", None), fields.pop("kind", None)
-    try:
-        fields["case"] = from_dict(fields["case"])
-        record = Record(**fields)
-    except (TypeError, KeyError, AttributeError, Refusal) as error:
-        raise ValueError(f"not a record: {error}") from None
-    if key != record.key:
-        raise ValueError("its key does not belong to its case")
-    _validate(record)
-    return record
-
-
-def refuse_future(value: Any) -> None:
-    """Raise `FutureSchema` if a mapping read from JSON, a record or a study, has a schema greater than ours."""
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
-        return
-    environment = value.get("environment")
-    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
-    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    raise FutureSchema(
-        schema, version if isinstance(version, str) and version != scaling.__version__ else None
-    )
-
-
-def _types(hint: Any) -> tuple[type, ...]:
-    """What `isinstance` asks for a field's annotation; an integer will do for a float."""
-    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = tuple(typing.get_origin(one) or one for one in several)
-    return (*plain, int) if float in plain else plain
-
-
-_TYPES = {name: _types(hint) for name, hint in typing.get_type_hints(Record).items()}
-
-
-def _validate(record: Record) -> None:
-    values = vars(record)
-    for name, allowed in _TYPES.items():
-        value = values[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ValueError(f"{name} is {str(value)[:60]!r}")
-    if record.status not in STATUSES or (record.reason is not None and record.reason not in REASONS):
-        raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    if not isinstance(record.environment, dict) or not isinstance(record.environment.get("digest"), str):
-        raise ValueError("no environment digest")
-    record_validation.check_record(values)
-    if record.of_plan:
-        record_validation.check_plan(values)
-
-
 def _finite(value: Any) -> Any:
-    if (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and not record_validation.is_number(value)
-    ):
-        return None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
+        return [_finite(each) for each in value]
+    plain = not isinstance(value, int | float) or isinstance(value, bool)
+    return value if plain or is_number(value) else None

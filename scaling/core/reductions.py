@@ -4,7 +4,7 @@ A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its sl
 that a whole Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some
 results are a sum over the seeds, which the host adds up over devices; the others have a place for each seed.
 `reference` says the expected result in float64, and how large the terms are that it adds up; see
-reduction_reference.py. To add a reduction, add one value to `REDUCTIONS`. Imports neither JAX nor NumPy until
+tolerances.py. To add a reduction, add one value to `REDUCTIONS`. Imports neither JAX nor NumPy until
 one is applied.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaling.core.reduction_reference import EntryCounts, Jacobians, SizedEntries
+    from scaling.core.tolerances import EntryCounts, Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 # The expected result, its influence and its magnitude: three arrays (points, outputs', inputs').

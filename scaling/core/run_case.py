@@ -1,7 +1,6 @@
-"""Run a case: build, compile, call once, check, then sample in turns, until there is a record, whatever
-happens.
+"""Run a case: build, compile, call once, check, then sample in turns. Every case ends as a record.
 
-Knows devices and programs; not where a record goes, nor who asks.
+Knows devices and programs; does not know where a record is written, nor who asks for it.
 """
 
 import contextlib
@@ -13,8 +12,9 @@ import hashlib
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -37,31 +37,10 @@ from scaling.core import (
 )
 from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, CompileSettings, MissingMemory
-from scaling.core.measurement import (
-    BlockFacts,
-    CheckFacts,
-    DerivativeFacts,
-    DispatchLatency,
-    Ending,
-    FirstCall,
-    HostAfter,
-    HostBefore,
-    Measurement,
-    MemoryNeeds,
-    PeakMemory,
-    PeerFacts,
-    ProgramFacts,
-    Recompilations,
-    Report,
-    SamplingTime,
-    Start,
-    coloring_facts,
-    fields_of,
-    merge_samples,
-)
+from scaling.core.pattern import Coloring
 from scaling.core.record import Record
-from scaling.core.sampling import Samples, Sampling
 from scaling.core.shape import DerivativeShape
+from scaling.core.timing import Samples, Sampling
 from scaling.core.workload import Workload
 
 _SHARED_TEXT = 300  # characters of an error that processes send each other
@@ -89,39 +68,29 @@ class ProcessGroup(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case on the way to its record: what its stages found out so far, and the turns in which it is
-    sampled."""
+    """A case on the way to its record, and the turns in which it is sampled.
 
-    blank: Record
+    record: what its stages found out so far; "ok" unless the attempt ended. ready: what is sampled.
+    """
+
+    record: Record
     turns: Iterator[bool] | None = None  # whether the samples are enough now
-    ready: "CheckedProgram | None" = None  # what is sampled
-    parts: dict[type, Any] = field(default_factory=dict)
+    ready: "CheckedProgram | None" = None
+    ended: bool = False
 
-    def add(self, part: Any) -> None:
-        """Keep what a stage found out, in place of an earlier value of the same type."""
-        self.parts[type(part)] = part
+    def note(self, **fields: Any) -> None:
+        """Set fields of the record."""
+        self.record = dataclasses.replace(self.record, **fields)
 
-    @property
-    def ending(self) -> Ending | None:
-        """Why the case ended without a time; None while it goes on."""
-        return self.parts.get(Ending)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the case ended without a time."""
-        return self.ending is not None
-
-    def record(self) -> Record:
-        """Put the record together."""
-        fields = {name: value for part in self.parts.values() for name, value in fields_of(part).items()}
-        return dataclasses.replace(self.blank, **{"status": "ok"} | fields)
+Note = Callable[..., None]  # takes fields of a record, at once, in case the next stage fails
 
 
 class CheckedProgram(NamedTuple):
-    """A case that was run once and found right: what to call, how to wait, or a peer's own way to take
-    samples.
+    """A case that was run once and found right.
 
-    check: takes a result, and raises `CaseEnded` where it is wrong.
+    wait: waits for the result of a call. check: takes a result, and raises `CaseEnded` where it is wrong.
+    sample: how a peer takes samples itself.
     """
 
     call: Callable[[], Any]
@@ -131,8 +100,7 @@ class CheckedProgram(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """A case ready to be called: how to collect its result on the host, and a peer's own way to take
-    samples."""
+    """A case ready to be called. collect: returns a result as an array on the host. sample: as above."""
 
     sizes: DerivativeShape
     call: Callable[[], Any]
@@ -157,15 +125,15 @@ def prepare_case(
     """
     mine = [device for device in group.devices if device.process_index == group.rank]
     peak, held = memory.most_bytes(mine, "peak_bytes_in_use"), memory.most_bytes(mine, "bytes_in_use")
-    attempt = Attempt(blank)
-    attempt.add(Start(datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")))
+    attempt = Attempt(dataclasses.replace(blank, status="ok"))
+    attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
     with _record_failure(attempt):
         # First: the first program of a process pays for the start of JAX itself.
-        attempt.add(DispatchLatency(_dispatch_latency(blank.case, group)))
-        attempt.ready = _compile_and_check(blank.case, group, attempt.add, known_blocks)
+        attempt.note(floor_seconds=_dispatch_latency(blank.case, group))
+        attempt.ready = _compile_and_check(blank.case, group, attempt.note, known_blocks)
         now = memory.most_bytes(mine, "peak_bytes_in_use")
         # An allocator never forgets an older peak, and holds what other cases were prepared with.
-        attempt.add(PeakMemory(None if now is None or now == peak else now - (held or 0)))
+        attempt.note(peak_bytes=None if now is None or now == peak else now - (held or 0))
         attempt.turns = _sample_turns(attempt, group, sampling)
     return attempt
 
@@ -173,8 +141,7 @@ def prepare_case(
 def refuse_case(
     blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
 ) -> Attempt:
-    """Return an attempt that failed before it began, because the workload is not the one that was asked
-    for."""
+    """Return an attempt that failed before it began, because its workload has changed."""
     words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
     return fail_case(Attempt(blank), "not_as_asked", words)
 
@@ -192,8 +159,8 @@ def take_turn(attempt: Attempt) -> bool:
     began = time.perf_counter()
     with _record_failure(attempt):
         enough = next(attempt.turns)
-        earlier = attempt.parts.get(SamplingTime, SamplingTime(0.0)).sampling_seconds
-        attempt.add(SamplingTime(earlier + time.perf_counter() - began))
+        earlier = attempt.record.sampling_seconds or 0.0
+        attempt.note(sampling_seconds=earlier + time.perf_counter() - began)
         return enough
     return True
 
@@ -204,14 +171,23 @@ def finish_case(attempt: Attempt) -> Record:
         with _record_failure(attempt):
             _check_again(attempt.ready)
     attempt.turns = attempt.ready = None
-    return attempt.record()
+    return attempt.record
 
 
 def _check_again(ready: CheckedProgram) -> None:
-    """Raise `CaseEnded` where a later call gives a wrong result. A peer that takes its own samples is not
-    called."""
+    """Raise `CaseEnded` where a later call gives a wrong result, unless a peer takes the samples itself."""
     if ready.sample is None:
         ready.check(jax.block_until_ready(ready.call()))
+
+
+def coloring_fields(coloring: Coloring) -> dict[str, Any]:
+    """Return a colouring as fields of a record."""
+    return {
+        "detect_seconds": coloring.detect_seconds,
+        "color_seconds": coloring.color_seconds,
+        "colors": {"columns": coloring.column_count, "rows": coloring.row_count},
+        "nonzeros": int(coloring.pattern.rows.size),
+    }
 
 
 @contextlib.contextmanager
@@ -220,42 +196,39 @@ def _record_failure(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, shape.TooLarge) and error.needs:
-            attempt.add(MemoryNeeds(**error.needs))
-        attempt.add(Ending(*_reason_of(error)))
+        needs = error.needs if isinstance(error, shape.TooLarge) else {}
+        status, reason, text = _reason_of(error)
+        samples: dict[str, Any] = {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}
+        attempt.note(status=status, reason=reason, text=text, **needs, **samples)
+        attempt.ended, attempt.turns, attempt.ready = True, None, None
         if not isinstance(error, CaseEnded | shape.TooLarge):
             cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
             frames = user_frames.describe(cause)
-            print(f"{user_frames.MARK}{attempt.blank.key}", frames, sep="\n", file=sys.stderr, flush=True)
+            print(f"{user_frames.MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
     if attempt.ended:
-        attempt.add(attempt.parts.get(Measurement, Measurement()).without_samples())
-        attempt.turns = attempt.ready = None
         gc.collect()
 
 
 def _compile_and_check(
-    case: Case, group: ProcessGroup, report: Report, known_blocks: Mapping[str, Any] | None = None
+    case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
 ) -> CheckedProgram:
-    """Compile a case, run it once and check the result.
-
-    report: takes what a stage finds out at once, in case the next one fails.
-    """
+    """Compile a case, run it once and check the result."""
     with _fail_together(group):
         built = workload.build(case)
         if case.engine == JAX:
-            runner = _compile_program(case, built, group, report, known_blocks)
+            runner = _compile_program(case, built, group, note, known_blocks)
         else:
-            runner = _prepare_peer(case, built, group, report)
+            runner = _prepare_peer(case, built, group, note)
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(runner.call()))
-        report(FirstCall(first_seconds))
+        note(first_seconds=first_seconds)
         wait = make_waiter(result) if case.engine == JAX else None
-    checked = _make_check(case, built, group, runner, report)
+    checked = _make_check(case, built, group, runner, note)
     checked(result)
     return CheckedProgram(runner.call, wait, checked, runner.sample)
 
 
 def _make_check(
-    case: Case, built: Workload, group: ProcessGroup, runner: Runner, report: Report
+    case: Case, built: Workload, group: ProcessGroup, runner: Runner, note: Note
 ) -> Callable[[Any], None]:
     """Return the function that raises `CaseEnded` where a result is wrong."""
     pattern = runner.sizes.coloring.pattern if runner.sizes.coloring else None
@@ -275,12 +248,13 @@ def _make_check(
                 return
             verdict = check.verdict(case, built, runner.sizes, got, group.platform, pattern=pattern)
             spent += time.perf_counter() - began
-            report(CheckFacts(verdict.error, verdict.tolerance, verdict.checked, spent))
+            note(
+                error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked, check_seconds=spent
+            )
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                raise CaseEnded(
-                    status, verdict.reason, (verdict.text or "") + (", in a later call" if right else "")
-                )
+                later = ", in a later call" if right else ""
+                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{later}")
             right.append(digest)
 
     return checked
@@ -289,24 +263,17 @@ def _make_check(
 def _digest(got: np.ndarray) -> bytes:
     """Return a digest of the numbers of a result."""
     plain = np.ascontiguousarray(got)
-    return hashlib.blake2b(
-        repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
-    ).digest()
+    content = repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
+    return hashlib.blake2b(content).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that waits for results like this one: `jax.block_until_ready` adds 1 us to
-    a call."""
-    if hasattr(example, "block_until_ready"):
-        wait: Callable[[Any], Any] = type(example).block_until_ready
-        return wait
-    if (
-        isinstance(example, list | tuple)
-        and example
-        and all(hasattr(leaf, "block_until_ready") for leaf in example)
-    ):
+    """Return the fastest function that waits for such results; `jax.block_until_ready` takes 1 us more."""
+    leaves = example if isinstance(example, list | tuple) else ()
+    if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
-    return jax.block_until_ready
+    wait: Callable[[Any], Any] = getattr(type(example), "block_until_ready", jax.block_until_ready)
+    return wait
 
 
 @contextlib.contextmanager
@@ -328,23 +295,23 @@ def _fail_together(group: ProcessGroup) -> Iterator[None]:
 
 
 def _compile_program(
-    case: Case, built: Workload, group: ProcessGroup, report: Report, known_blocks: Mapping[str, Any] | None
+    case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
 ) -> Runner:
     """Compile a case for JAX, and place its inputs. Nothing is allocated before it fits."""
     missing = _missing_memory(case, built, group)
     sizes = compile_case.settle_shape(case, built, missing)
-    report(DerivativeFacts(sizes.passes or None, shape.padding_share(case, sizes)))
+    note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
-        report(coloring_facts(sizes.coloring))
+        note(**coloring_fields(sizes.coloring))
     one = _compile_for(
         group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks)
     )
     if one.blocks is not None:
-        report(BlockFacts(one.blocks, shape.count_passes(one.case, built, sizes)))
-    seconds = {name: getattr(one.stages, name) for name in _STAGES}
-    report(ProgramFacts(**seconds, **one.needs, compulsory_bytes=one.compulsory_bytes))
+        note(blocks=one.blocks, passes=shape.count_passes(one.case, built, sizes))
+    note(**{name: getattr(one.stages, name) for name in _STAGES}, **one.needs)
+    note(compulsory_bytes=one.compulsory_bytes)
     work, unexpected = extensions.load("program_stats").measure_work(one, group.devices)
-    report(work)
+    note(**vars(work))
     if unexpected:
         raise CaseEnded("failed", "collective", unexpected)
     return Runner(sizes, *compile_case.make_runner(one))
@@ -369,10 +336,9 @@ def _compile_for(
         given = layout.place_inputs(case, built, program) if placed else [*program.arguments.values()]
         return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
+    settings = dataclasses.replace(settings, stages=stages)
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    return compile_case.compile_case(
-        stays, built, group.devices, dataclasses.replace(settings, stages=stages), sizes
-    )
+    return compile_case.compile_case(stays, built, group.devices, settings, sizes)
 
 
 def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timing.Stages:
@@ -401,7 +367,7 @@ def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> Missing
     return missing
 
 
-def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, report: Report) -> Runner:
+def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> Runner:
     """Prepare the case of a peer."""
     peers = extensions.load("peers")
     sizes = shape.derivative_shape(case, built)
@@ -411,15 +377,15 @@ def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, report: Repo
     expected = shape.result_shape(case, built, sizes)
     arrays = inputs.input_arrays(case, built)
     prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
-    report(PeerFacts(prepared.compile_seconds, prepared.passes))
+    note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
     collect = lambda result: peers.collected(case, prepared.collect(result), expected)  # noqa: E731
     return Runner(sizes, prepared.call, collect, prepared.sample)
 
 
 def _sample_turns(attempt: Attempt, group: ProcessGroup, sampling: Sampling) -> Iterator[bool]:
     """Sample in turns, one fresh compilation after another; yield whether the samples are enough."""
-    case, monitor = attempt.blank.case, extensions.load("host_monitor")
-    attempt.add(HostBefore(monitor.read_host(group.platform, group.cores)))
+    case, monitor = attempt.record.case, extensions.load("host_monitor")
+    attempt.note(before=monitor.read_host(group.platform, group.cores))
     earlier: list[Samples] = []
     further: list[dict[str, Any]] = []
     last = sampling.compilations if case.engine == JAX and case.jit else 1
@@ -430,11 +396,11 @@ def _sample_turns(attempt: Attempt, group: ProcessGroup, sampling: Sampling) -> 
             attempt.ready = None  # and with it the arguments
             attempt.ready, stages = _compile_again(attempt, group)
             further.append(stages)
-            attempt.add(Recompilations(further))
+            attempt.note(compilations=further)
         for samples in _sample_steps(attempt, attempt.ready, group, sampling):
-            attempt.add(merge_samples([*earlier, samples]))
+            attempt.note(**_fields_of_samples([*earlier, samples]))
             if samples.stop_reason:
-                attempt.add(HostAfter(monitor.read_host(group.platform, group.cores)))
+                attempt.note(after=monitor.read_host(group.platform, group.cores))
             if compilation > 1:
                 further[-1]["samples"] = len(samples.seconds)
             if samples.stop_reason and compilation < last:
@@ -446,11 +412,30 @@ def _sample_turns(attempt: Attempt, group: ProcessGroup, sampling: Sampling) -> 
 def _compile_again(attempt: Attempt, group: ProcessGroup) -> tuple[CheckedProgram, dict[str, Any]]:
     """Compile a case again; return it with the seconds of its stages."""
     jax.clear_caches()
-    again = Attempt(attempt.blank)
-    known = attempt.parts.get(BlockFacts)
-    ready = _compile_and_check(attempt.blank.case, group, again.add, known and known.blocks)
-    record = again.record()
-    return ready, {name: getattr(record, name) for name in (*_STAGES, "first_seconds")}
+    again = Attempt(attempt.record)
+    ready = _compile_and_check(attempt.record.case, group, again.note, attempt.record.blocks)
+    return ready, {name: getattr(again.record, name) for name in (*_STAGES, "first_seconds")}
+
+
+def _fields_of_samples(parts: Sequence[Samples]) -> dict[str, Any]:
+    """Return the samples of one compilation after another, as fields of a record."""
+    marked: dict[str, list[int]] = {}
+    before = 0
+    for part in parts:
+        for mark, turns in part.marked.items():
+            marked.setdefault(mark, []).extend(before + turn for turn in turns)
+        before += len(part.turns)
+    seconds = [second for part in parts for second in part.seconds]
+    slowest = Counter(rank for part in parts for rank in part.slowest).most_common(1)
+    return {
+        "seconds": seconds,
+        "seconds_min": [second for part in parts for second in part.seconds_min] or seconds,
+        "slowest_rank": slowest[0][0] if slowest else 0,
+        "turns": [count for part in parts for count in part.turns] or [len(seconds)],
+        "marked": marked,
+        "calls_per_sample": parts[0].calls_per_sample,
+        "stop_reason": parts[-1].stop_reason,
+    }
 
 
 def _sample_steps(
@@ -471,7 +456,7 @@ def _sample_steps(
 
         return marks
 
-    latency = attempt.parts[DispatchLatency].floor_seconds
+    latency = attempt.record.floor_seconds
     return timing.sample_turns(ready.call, sampling, ready.wait, latency, group.gather, disturbed)
 
 
@@ -502,11 +487,9 @@ def _reason_of(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, shape.TooLarge):
         return "skipped", "too_large", str(error)
-    kind = (
-        "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
-    )  # a refusal is a sentence of its own
-    text = " ".join(f"{kind}{error}".split())
-    place = "" if isinstance(error, Refusal) else user_frames.place(error)
-    where = f" ({place})" if place else ""
+    text, where = " ".join(str(error).split()), ""  # a refusal is a sentence of its own
+    if not isinstance(error, Refusal):
+        place = user_frames.place(error)
+        text, where = f"{type(error).__name__}: {text}", f" ({place})" if place else ""
     text = environment.scrub(text)[: 500 - len(where)] + where
     return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text

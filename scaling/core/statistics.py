@@ -5,19 +5,18 @@ import math
 import statistics
 from collections.abc import Sequence
 
-_TAIL = 6  # in units of sqrt(count), twelve standard deviations: what lies below has a probability of less than 1e-30
+# In units of sqrt(count), twelve standard deviations: the probability below is less than 1e-30.
+_TAIL = 6
 
 
 @functools.lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
-    """Return the largest k for which the k-th smallest and the k-th largest value enclose the median; 0 if there is none.
+    """Return the largest k for which the k-th smallest and the k-th largest value enclose the median, or 0.
 
-    The number of samples below the median is binomial, with probability 1/2. Its probabilities are computed one from the next,
-    as floats: `math.comb(count, k)` itself does not fit into one for 1,030 samples or more.
+    The number of samples below the median is binomial, with probability 1/2. Its probabilities are computed
+    one from the next, as floats: `math.comb(count, k)` does not fit into one for 1,030 samples or more.
     """
-    allowed = (
-        (1 - confidence) / 2 * (1 + 1e-9)
-    )  # a probability that equals the allowed one, but for rounding, is allowed
+    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # equal but for rounding is allowed
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
     chance = math.exp(
         math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
@@ -32,9 +31,10 @@ def _rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The order statistics that enclose the median with at least this confidence; None when there are too few samples.
+    """Return the order statistics that enclose the median with this confidence; None for too few samples.
 
-    Six samples are the least for 95 %, seven for 97.5 %. Source: the sign test; see any text on nonparametric statistics.
+    Six samples are the least for 95 %, seven for 97.5 %. Source: the sign test; see any text on nonparametric
+    statistics.
     """
     k = _rank(len(samples), confidence)
     if k < 1:
@@ -44,9 +44,9 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """The ratio of two medians with a 95 % interval: (ratio, low, high).
+    """Return the ratio of two medians with a 95 % interval: (ratio, low, high).
 
-    Each median's own interval is taken at 97.5 %, so that both hold at once at least 95 % of the time (Bonferroni).
+    The interval of each median is taken at 97.5 %, so that both hold at least 95 % of the time (Bonferroni).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

@@ -12,20 +12,45 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.core.sampling import Samples, Sampling
 from scaling.core.statistics import median_interval
 
 FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
-_LEAST_FLOORS = 50  # a sample that is shorter than so many empty calls is made of several calls
-_LONG = 0.1  # a call so long brings its own into the caches
-_TURN = 0.1  # of all the seconds of sampling, at least, unless the turn has its samples and sampling may stop
+_LEAST_FLOORS = 50  # a sample that is shorter than this number of empty calls is made of several calls
+_LONG = 0.1  # seconds of a call after which the caches hold its data, whatever ran before
+_TURN = (
+    0.1  # the least part of all seconds of sampling, unless the turn has its samples and sampling may stop
+)
 
-Gather = Callable[
-    [list[float]], list[list[float]]
-]  # numbers of this process -> those of each, in the order of ranks
+Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, by rank
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """When sampling stops: once the median is known to `width` on either side, or at a limit."""
+
+    width: float = 0.02
+    least: int = 7  # samples; seven are needed for the interval of a speed-up
+    most: int = 200  # samples
+    seconds: float = 1.0  # of sampling, once there are `least`
+    warm_up: float = 0.05  # seconds, at least; at most ten times that
+    turns: int = 3  # at least; cases that are compared take their samples in alternating turns
+    compilations: int = 1  # fresh ones, each sampled like this
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples in order, and how they were taken. Of several processes the slowest counts."""
+
+    seconds: list[float]
+    calls_per_sample: int
+    stop_reason: str | None  # width | most | seconds; None: not yet
+    seconds_min: list[float] = field(default_factory=list)  # that of the fastest process
+    slowest: list[int] = field(default_factory=list)  # the rank of the slowest process
+    turns: list[int] = field(default_factory=list)  # samples in each turn
+    marked: dict[str, list[int]] = field(default_factory=dict)  # why not to trust a turn -> numbers of turns
 
 
 @dataclass(frozen=True)
@@ -56,10 +81,11 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile, each timed; one compiled callable comes back, and that one is timed later.
+    """Trace, lower and compile a function, each timed; return the compiled program, which is what is
+    timed later.
 
-    The arguments may be abstract. options: of the compiler, beside its flags. An uncompiled function has no
-    stages. `pmap` cannot be traced apart from being lowered.
+    The arguments may be abstract. options: of the compiler, in addition to its flags. An uncompiled function
+    has no stages. `pmap` cannot be traced apart from being lowered.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -127,20 +153,19 @@ def sample_turns(
     gather: Gather = single_process,
     disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Samples of the steady state, a turn of them at each step; ends never: stop when `stop_reason` is there,
-    or later.
+    """Yield all samples so far, with one turn more at each step, without end; `stop_reason` says when to
+    stop.
 
     A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the
-    clock; of several processes the slowest counts. Between two turns other cases may have theirs. wait: waits
-    for what a call returned; None where a call returns when all is done. disturbed: asked before a turn,
-    gives what to ask after it, which marks that turn.
+    clock; of several processes the slowest counts. Other cases may take their turns between two of these.
+    wait: waits for the result of a call; None where a call returns when all is done. disturbed: called
+    before a turn, returns the function to call after it, which returns the marks of that turn.
     """
     timed = functools.partial(_clocked, call, wait)
     per_call = _warm_up(timed, sampling.warm_up, gather)
     batch = max(1, math.ceil(_LEAST_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
-    batch = 2 ** math.ceil(
-        math.log2(max(each[0] for each in gather([batch])))
-    )  # alike for two that are to be compared
+    # A power of two, so that it is mostly the same for two cases that are compared.
+    batch = 2 ** math.ceil(math.log2(max(each[0] for each in gather([batch]))))
     taken, elapsed = Samples([], batch, None), 0.0
     while True:
         marks = disturbed()
@@ -154,11 +179,11 @@ def sample_turns(
 def _turn(
     timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Add the samples of one turn and return the seconds it took. All processes decide alike."""
-    share, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
+    """Add the samples of one turn and return the seconds it took. All processes take the same decisions."""
+    least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     count, spent = 0, 0.0
     if taken.turns and taken.seconds[-1] < _LONG:
-        timed(1)  # what others left in the caches is not ours
+        timed(1)  # the caches hold what other cases used
     taken.turns.append(0)
     collecting = gc.isenabled()
     gc.disable()
@@ -174,10 +199,8 @@ def _turn(
             taken.slowest.append(times.index(max(times)))
             count, spent = count + 1, max(spent for _, spent in each)
             taken.turns[-1] = count
-            enough = (
-                count >= most or spent >= _TURN * sampling.seconds or _stop(taken, elapsed + spent, sampling)
-            )
-            if count >= share and enough:
+            long = spent >= _TURN * sampling.seconds
+            if count >= least and (count >= most or long or _stop(taken, elapsed + spent, sampling)):
                 break
     finally:
         if collecting:
@@ -186,20 +209,18 @@ def _turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until calls and time are enough and the later half is no faster than the earlier; the median of
-    the later half."""
+    """Call until the later half of the calls is no faster than the earlier; return the later median."""
     taken: list[float] = []
     total = 0.0
     while True:
         taken.append(max(each[0] for each in gather([timed(1)])))
-        total += taken[-1]
-        half = len(taken) // 2
-        if total >= 10 * least or (
-            half >= 2 and total >= least and len(taken) % max(1, half // 4) == 0
-        ):  # not at every call
-            later = statistics.median(taken[half:])
-            if total >= 10 * least or later >= 0.95 * statistics.median(taken[:half]):
-                return later
+        total, half = total + taken[-1], len(taken) // 2
+        patient = total < 10 * least
+        if patient and (half < 2 or total < least or len(taken) % max(1, half // 4)):  # not at every call
+            continue
+        later = statistics.median(taken[half:])
+        if not patient or later >= 0.95 * statistics.median(taken[:half]):
+            return later
 
 
 def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
@@ -209,9 +230,7 @@ def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
         return "most"
     if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
         return None
-    interval = (
-        median_interval(seconds) if sampling.width else None
-    )  # a width of zero is never reached: do not look
+    interval = median_interval(seconds) if sampling.width else None  # a width of zero is never reached
     if interval is not None:
         median = statistics.median(seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:

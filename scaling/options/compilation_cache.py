@@ -1,5 +1,4 @@
-"""JAX's persistent compilation cache, for cases that measure it: empty, or with the program of the case in
-it."""
+"""JAX's persistent compilation cache, for cases that measure it: empty, or with the program of the case."""
 
 import contextlib
 import functools
@@ -17,7 +16,7 @@ class CacheUnavailable(Exception):
 
 @contextlib.contextmanager
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
-    """Use a cache of its own within the context. state: "cold" starts empty, "warm" compiles once before."""
+    """Use a new cache within the context. state: "cold" starts empty, "warm" compiles once before."""
     hits = _count_hits()
     hits.clear()
     with tempfile.TemporaryDirectory() as folder:

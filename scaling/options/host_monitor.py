@@ -1,7 +1,7 @@
-"""What the host was doing while a case was sampled, and whether something disturbed it.
+"""The state of the host while a case is sampled, and whether something disturbed it.
 
-Asks Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is
-None. Does not know who disturbed, who else computes on a GPU, or what runs on the sibling of a bound core.
+Reads Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is
+None. Does not know what disturbed, what else runs on a GPU, or on the sibling of a bound core.
 """
 
 import ctypes
@@ -32,26 +32,27 @@ _THROTTLE = {
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters at one moment, each from a start of its own: only differences mean something."""
+    """Counters at one moment, which start at different times: only their differences have a meaning."""
 
     platform: str
     bound_to: tuple[int, ...] | None
-    watched: int  # cores that Linux tells of; the next two are sums over them
+    watched: int  # cores that Linux reports; the next two are sums over them
     idle_seconds: float
     stolen_seconds: float  # taken by the host of a virtual machine
     own_seconds: float  # of all threads of this process
     at_seconds: float
-    preempted: int  # how often a thread of this process had to leave its core to another
+    preempted: int  # how often a thread of this process was preempted
     slowdowns: int  # how often the cores or their package grew too hot
     throttled: bool  # a GPU, at this moment
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return what a record says of the host before and after sampling. bound_to: cores; None where the
-    process may use any.
-    """
-    load, clocks = round(os.getloadavg()[0], 2), _core_mhz(bound_to) if bound_to else None
-    found = {"load": load, "core_mhz": clocks, "governor": environment.governor(bound_to)}
+    """Return the state of the host as a record has it. bound_to: cores; None: the process may use any."""
+    found = {
+        "load": round(os.getloadavg()[0], 2),
+        "core_mhz": _core_mhz(bound_to) if bound_to else None,
+        "governor": environment.governor(bound_to),
+    }
     return found | ({"gpus": [_gpu(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
@@ -79,12 +80,11 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(started: HostReading) -> list[str]:
     """Return what disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
 
-    Foreign is the time of our cores that was neither idle nor ours, or was stolen (which Linux may count as
-    ours). A tenth of one core disturbs, because devices wait for the slowest; a tenth of all where a process
-    is not bound and can give way. Idle time
-    is rounded to 10 ms a core: less foreign time is noise, but for a single core that we had to leave. So
-    several cores tell
-    little of a turn as short as that: read around several turns, too.
+    Foreign is the time of our cores that was neither idle nor used by this process, or was stolen (which
+    Linux may count as ours). A tenth of one core disturbs, because devices wait for the slowest; a tenth of
+    all where a process is not bound and can change cores. Idle time is rounded to 10 ms a core: less foreign
+    time is noise, except on a single core on which this process was preempted. So several cores show little
+    of a turn as short as that.
     """
     now = start_meter(started.platform, started.bound_to)
     cores, wall = started.watched, now.at_seconds - started.at_seconds
@@ -99,25 +99,21 @@ def find_disturbances(started: HostReading) -> list[str]:
 
 
 def _processor_counts(cores: Sequence[int]) -> list[list[int]]:
-    """Of each core that is told of: user, nice, system, idle, iowait, irq, softirq, steal. A sandbox tells
-    zeros."""
-    lines = [
-        line.split()
-        for line in (environment.contents("/proc/stat") or "").splitlines()
-        if line.startswith("cpu")
-    ]
-    ours = {f"cpu{core}" for core in cores}
-    return [
-        [int(word) for word in words[1:9]] for words in lines if words[0] in ours and set(words[1:]) != {"0"}
-    ]
+    """Return user, nice, system, idle, iowait, irq, softirq and steal of each core that Linux reports."""
+    ours, counts = {f"cpu{core}" for core in cores}, []
+    for line in (environment.contents("/proc/stat") or "").splitlines():
+        name, _, words = line.partition(" ")
+        if name in ours and set(words.split()) != {"0"}:  # zeros in a sandbox
+            counts.append([int(word) for word in words.split()[:8]])
+    return counts
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    told = [
-        environment.contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores
-    ]
-    if any(told):
-        return [int(kilohertz) / 1000 if kilohertz and kilohertz.isdigit() else None for kilohertz in told]
+    """Return the clock of each core, in MHz."""
+    current = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    kilohertz = [environment.contents(current.format(core)) for core in cores]
+    if any(kilohertz):
+        return [int(each) / 1000 if each and each.isdigit() else None for each in kilohertz]
     text = environment.contents("/proc/cpuinfo") or ""
     numbers, clocks = (
         re.findall(rf"^{what}\s*: (\S+)$", text, re.MULTILINE) for what in ("processor", "cpu MHz")
@@ -128,43 +124,38 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, up to the first that does
-    not exist.
+    """Return NVML's handles of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
 
-    CUDA's numbers are taken for NVML's, which holds where all GPUs are of one kind. A part of a GPU (MIG) is
-    not found.
+    They end at the first that does not exist. CUDA's numbers are taken for NVML's, which holds where all GPUs
+    are of one kind. A part of a GPU (MIG) is not found.
     """
     found: dict[str, ctypes.c_void_p] = {}
     for index in range(_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
         handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # the size that NVML asks for
-        if nvml(
-            "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
-        ):  # refused where it is another job's
+        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # not that of another job
             found[name.value.decode() if nvml("nvmlDeviceGetUUID", handle, name, 96) else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found.values())
     picked: list[ctypes.c_void_p] = []
-    for word in (word.strip() for word in visible.split(",")):
-        alike = [
-            handle for name, handle in found.items() if word.startswith("GPU-") and name.startswith(word)
-        ]
-        alike += list(found.values())[int(word) :][:1] if word.isdigit() else []
-        if len(alike) != 1:
+    for word in map(str.strip, visible.split(",")):
+        named = [each for name, each in found.items() if word.startswith("GPU-") and name.startswith(word)]
+        numbered = list(found.values())[int(word) :][:1] if word.isdigit() else []
+        if len(named + numbered) != 1:
             break
-        picked += alike
+        picked += named + numbered
     return tuple(picked)
 
 
 def _number(name: str, kind: Any, *arguments: Any) -> Any:
-    """The number that a function of NVML answers, or None."""
+    """Return the number that a function of NVML returns, or None."""
     answer = kind()
     return answer.value if nvml(name, *arguments, ctypes.byref(answer)) else None
 
 
 def _throttle(handle: ctypes.c_void_p) -> list[str] | None:
-    """Why a GPU runs slower than it could; to be idle, or set to a clock, is no such reason."""
-    for name in ("Event", "Throttle"):  # the older libraries know the second alone
+    """Return why a GPU runs slower than it could; being idle, or set to a clock, is no such reason."""
+    for name in ("Event", "Throttle"):  # older libraries have only the second
         reasons = _number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
             return [word for bit, word in _THROTTLE.items() if reasons & bit]

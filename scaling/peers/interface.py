@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import AUTO, JAX, Case, Refusal, unknown_name
-from scaling.core.sampling import Samples, Sampling
+from scaling.core.timing import Samples, Sampling
 
 _INSTALL = "pip install 'ad-scaling[peers]'"
 

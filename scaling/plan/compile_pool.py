@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.core.case import Case, non_default_fields
-from scaling.core.machine import ProcessShape
+from scaling.workers.machine import ProcessShape
 from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 
 # With which a planner starts: the first keeps JAX from looking for devices, the second libtpu from asking the cloud where it

@@ -90,7 +90,7 @@ class _Traced:
     def __init__(self, job: Mapping[str, Any], case: Case) -> None:
         import jax
 
-        from scaling.core import compile_case, measurement, workload
+        from scaling.core import compile_case, run_case, workload
         from scaling.plan import topology
 
         jax.config.update("jax_enable_x64", case.dtype == "float64")
@@ -102,9 +102,7 @@ class _Traced:
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         coloring = self.sizes.coloring
-        self.found: dict[str, Any] = (
-            measurement.fields_of(measurement.coloring_facts(coloring)) if coloring else {}
-        )
+        self.found: dict[str, Any] = run_case.coloring_fields(coloring) if coloring else {}
         # What fits is found by compiling, so that nothing is known of it before.
         self.program = None if case.chunk == AUTO else self._program()
 
@@ -142,7 +140,7 @@ class _Traced:
 
     def compiled(self) -> dict[str, Any]:
         """What the compiled program takes, does and sends."""
-        from scaling.core import compile_case, measurement, shape, timing
+        from scaling.core import compile_case, shape, timing
         from scaling.options.program import hlo_cost, program_stats
 
         def stages(program: Any, options: dict[str, Any] | None = None) -> timing.Stages:
@@ -162,11 +160,7 @@ class _Traced:
         except shape.TooLarge as error:
             return self.found | capacity | _failed(error)
         read = hlo_cost.read(one.stages.compiled.as_text())
-        self.found |= (
-            measurement.fields_of(program_stats.program_work(one, self.devices, read))
-            | {**one.needs}
-            | capacity
-        )
+        self.found |= vars(program_stats.program_work(one, self.devices, read)) | {**one.needs} | capacity
         self.found |= {
             "passes": shape.count_passes(one.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes),

@@ -18,7 +18,6 @@ from scaling.analysis import curves, forecast
 from scaling.analysis.findings import Findings
 from scaling.core import environment, memory, store
 from scaling.core.case import FIELDS, Case, Refusal
-from scaling.core.examined import Examined
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
 from scaling.plan import calibration, cost, time_model
@@ -27,6 +26,7 @@ from scaling.plan.compile_pool import CompilePool, Found
 from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
 from scaling.workers import cores
+from scaling.workers.examined import Examined
 from scaling.workers.settings import RunSettings
 
 _COMPILERS = {

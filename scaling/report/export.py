@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.files import replacing
+from scaling.core.store import replacing
 from scaling.report.rows import ColumnType, ExportTable, export_tables
 
 FOLDER = "export"  # within the results folder by default

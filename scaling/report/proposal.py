@@ -16,7 +16,6 @@ from scaling.analysis.lint import ERROR, WARNING, lint_findings
 from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.trends import LARGE_ERROR
-from scaling.core.files import replace_file
 from scaling.core.formatting import (
     count_of,
     format_duration,
@@ -27,7 +26,7 @@ from scaling.core.formatting import (
     is_ratio_determined,
     is_share_determined,
 )
-from scaling.core.store import load
+from scaling.core.store import load, replace_file
 from scaling.report import methods_text
 from scaling.report.choice import derivative_curves
 from scaling.report.document import (

@@ -20,7 +20,7 @@ from scaling.analysis.pareto import automatic_blocks, memory_setting_name
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, stage_seconds
-from scaling.core.case import Case
+from scaling.core.case import PEAKS, Case
 from scaling.core.formatting import (
     count_of,
     format_duration,
@@ -203,7 +203,7 @@ def _machine_rows(findings: Findings) -> list[tuple[str, ...]]:
         if case.kind == "ceiling":
             giga, unit, (low, high) = (
                 machine_peaks.peak_work(case) / 1e9,
-                machine_peaks.UNITS[what],
+                PEAKS[what],
                 timing.interval or (None, None),
             )
             around = f" ({format_number(giga / high)} to {format_number(giga / low)})" if low and high else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaling.analysis.answer import answer_sentences
 from scaling.analysis.findings import Findings, read
-from scaling.core.files import replace_file
+from scaling.core.store import replace_file
 from scaling.report import figures, outcomes, page, planned, tables
 from scaling.report.document import escape_markdown
 from scaling.report.export import UNENCODABLE, write_csv_table

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
-from scaling.core.examined import Examined
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
 from scaling.workers.child_process import ChildProcess, Event
+from scaling.workers.examined import Examined
 
 _START_SECONDS = 300.0  # to import JAX
 _MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, before the other cases of a module are given up

@@ -12,10 +12,10 @@ from typing import Any
 
 from scaling.core import environment, store
 from scaling.core.case import Case, problem, to_dict, user_modules
-from scaling.core.examined import Examined
-from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import Record
 from scaling.workers import cores
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.settings import RunSettings
 
 _TEMPORARY_SKIPS = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scaling.core.case import Refusal
 from scaling.core.environment import last_line
-from scaling.core.machine import ProcessShape
+from scaling.workers.machine import ProcessShape
 
 _JOB_VARIABLES = (  # with which Slurm passes the request of a job to srun; a step of another shape must not have them
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM", "SLURM_NTASKS", "SLURM_TASKS_PER",

@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.core import environment, machine, memory
+from scaling.core import environment, memory
 from scaling.core.case import Refusal, from_dict, user_modules
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
 from scaling.core.store import Writer
+from scaling.core.timing import Sampling
 from scaling.workers import cores, event_channel
 
 _LEAVE_SECONDS = 2.0
@@ -111,8 +111,8 @@ def _serve(
             enough = run_case.take_turn(attempts[key])
             if attempts[key].ended:  # the others wait in the middle of that turn, and would for ever
                 _leave_together(attempts[key], place)
-        ending = attempts[key].ending
-        fits = alone[key] or ending is None or ending.reason not in ("too_large", "out_of_memory")
+        reason = attempts[key].record.reason
+        fits = alone[key] or reason not in ("too_large", "out_of_memory")
         if what == "forget" or not fits:  # what others hold may be what it lacks
             del attempts[key]
             say("forgotten" if fits else "later", key=key)
@@ -135,7 +135,7 @@ def _serve(
 def _leave_together(ended: Any, place: Any) -> None:
     """End this process, if others share its cases, with the reason that an attempt ended: they end with it."""
     if place.processes > 1:
-        print(ended.ending.text, file=sys.stderr, flush=True)
+        print(ended.record.text, file=sys.stderr, flush=True)
         os._exit(1)
 
 
@@ -165,11 +165,11 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
             patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS
 
             def waiting(by: list[int]) -> None:
-                print(cores.describe_wait(by, machine.node_name()), file=sys.stderr, flush=True)
+                print(cores.describe_wait(by, environment.node_name()), file=sys.stderr, flush=True)
                 say("waiting", all_may=True, by=by)
 
             asked = cores.claimed(
-                per_process * per_node, job["owner"], waiting, machine.node_name(), patience
+                per_process * per_node, job["owner"], waiting, environment.node_name(), patience
             )
             given = stack.enter_context(asked)
         local_rank = rank % per_node
@@ -240,7 +240,7 @@ def _no_backend(platform: str, error: str) -> str:
     extras = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
     advice = f"; install the extra {extras[platform]}, or set cluster.platform" if platform in extras else ""
     first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
-    return f"JAX has no {platform} backend on {machine.node_name()}: {first}{advice}"
+    return f"JAX has no {platform} backend on {environment.node_name()}: {first}{advice}"
 
 
 def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _agreed(job: dict[str, Any], place: Any) -> dict[str, Any]:
 
     mine = [device for device in place.devices if device.process_index == place.rank]
     own = {
-        "node": machine.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
+        "node": environment.node_name(), "devices": len(mine), "kind": mine[0].device_kind if mine else None,
         "host": environment.contents("/proc/sys/kernel/random/boot_id"), "cores": place.cores,
     }  # fmt: skip
     if place.platform == "cpu":

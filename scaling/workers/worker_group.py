@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scaling.core import environment, user_frames
-from scaling.core.machine import ProcessShape
 from scaling.workers import child_process
 from scaling.workers.child_process import ChildProcess, Event
+from scaling.workers.machine import ProcessShape
 
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold

@@ -24,20 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import FLOORS, Case
+from scaling.core.case import FLOORS, PEAKS, Case
 from scaling.core.workload import InputSpec, Reference, Workload, uniform
 
-TARGETS = VALUE = (
-    "copy",
-    "matmul",
-    "transcendental",
-    "arithmetic",
-    "division",
-    "reduction",
-    "transpose",
-    "all_reduce",
-    *FLOORS,
-)
+TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
 

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import run_case, timing
-from scaling.core.sampling import Sampling
 from scaling.core.statistics import median_interval
+from scaling.core.timing import Sampling
 
 BLOCKS, WIDTH = 200, 0.05
 WRONG, INCONCLUSIVE = 1, 3

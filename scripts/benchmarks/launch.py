@@ -49,7 +49,7 @@ def main(config):
     from scaling.core.case import from_dict
     from scaling.core import run_case
     from scaling.core.record import Record
-    from scaling.core.sampling import Sampling
+    from scaling.core.timing import Sampling
     from scaling.core.store import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])

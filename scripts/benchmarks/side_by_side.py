@@ -19,7 +19,7 @@ import jax
 from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.study import completion
 
 HERE = {"digest": "benchmark", "platform": "cpu"}
@@ -43,4 +43,4 @@ def in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
             for each, enough in [(each, run_case.take_turn(each)) for each in waiting]
             if not enough and not each.ended
         ]
-    return [each.record() for each in attempts]
+    return [each.record for each in attempts]

@@ -13,8 +13,8 @@ from scaling.analysis import findings
 from scaling.cli import merge as merging
 from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.machine import ProcessShape
 from scaling.core.record import to_line
+from scaling.workers.machine import ProcessShape
 from tests.support import made_up
 
 

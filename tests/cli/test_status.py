@@ -26,11 +26,11 @@ from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import store
 from scaling.core.case import Case, label, to_dict
-from scaling.core.examined import Examined
-from scaling.core.machine import Machine, ProcessShape
 from scaling.core.record import to_line
 from scaling.study.completion import complete
 from scaling.workers import schedule
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import ScheduledCase, study_manifest
 from scaling.workers.settings import RunSettings
 

@@ -10,13 +10,13 @@ from scaling.cluster import job_state, lost_cases, pack, slurm, submission, task
 from scaling.cluster.journal import Journal
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
-from scaling.core import machine
+from scaling.core import environment
 from scaling.core.case import Case
-from scaling.core.examined import Examined
-from scaling.core.machine import Machine
 from scaling.core.store import Writer, load
 from scaling.study.completion import complete
 from scaling.workers import schedule, supervise
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.settings import RunSettings
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
@@ -80,7 +80,7 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
         journal.write("begin", key=item.case.key, replicate=0, attempt=1)
     journal.write("end", key=second.case.key, replicate=0, status="ok")
     asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
-    monkeypatch.setattr(machine, "node_name", lambda: "the-login-node")
+    monkeypatch.setattr(environment, "node_name", lambda: "the-login-node")
     assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
     assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
     (lost,) = [
@@ -139,7 +139,7 @@ def test_what_accounting_believes_to_run_and_the_controller_has_forgotten_does_n
 def test_arrays_are_no_longer_than_the_cluster_allows():
     from scaling.cluster import submit
 
-    shapes = [machine.ProcessShape(1)] * 25 + [machine.ProcessShape(2)] * 3
+    shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
     arrays = submit._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]

@@ -9,11 +9,11 @@ import pytest
 from scaling.cluster import pack, submission
 from scaling.cluster.settings import Cluster
 from scaling.core.case import Case, Refusal, problem
-from scaling.core.examined import Examined
-from scaling.core.machine import EACH, Machine, ProcessShape
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.workers import schedule
+from scaling.workers.examined import Examined
+from scaling.workers.machine import EACH, Machine, ProcessShape
 from scaling.workers.settings import RunSettings
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)

@@ -8,8 +8,8 @@ import pytest
 from scaling.cluster import slurm, submit
 from scaling.cluster.settings import from_config
 from scaling.core.case import Refusal
-from scaling.core.machine import Machine, ProcessShape
 from scaling.workers import transport
+from scaling.workers.machine import Machine, ProcessShape
 
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 

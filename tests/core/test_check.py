@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, inputs, layout, run_case, workload
+from scaling.core import check, inputs, layout, process_cache, run_case, workload
+from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import InputSpec
 from scaling.core.pattern import Pattern
@@ -40,7 +41,7 @@ def zeros(*shape):
 
 def put(made, monkeypatch):
     """Have this workload found, whatever is asked for."""
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
     monkeypatch.setattr(workload, "build", lambda case, *_: made)
 
 
@@ -51,7 +52,7 @@ def outcome(made, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
         "poisson", target="gradient", points=6, wrt=made.wrt, mode=mode, dtype=dtype, api="jit", batch=batch
     )
     record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
     return record
 
 
@@ -111,7 +112,7 @@ def test_the_right_reference_passes_and_a_percent_off_does_not(monkeypatch):
         put(made, monkeypatch)
         worked = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
         assert worked.reason == reason
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 SECOND_OF = {  # functions of one number whose Hessian, or that times the point, cancels; and one with a wrong rule
@@ -267,12 +268,12 @@ def test_a_jacobian_that_is_zero_is_right_as_zero_and_wrong_as_anything_else(how
         made = Workload(lambda x: 0 * x[:3], {"x": normal(4)}, wrt="x", reduce=how, reference=reference)
         sizes = derivative_shape(case, made)
         got = np.asarray(made_of(how, jnp.zeros((6, 3, 4)), np.ones((6, 4))))
-        check._whole.cache_clear()
+        process_cache.clear("expected result")
         with pytest.MonkeyPatch.context() as patched:
             put(made, patched)
             assert check.verdict(case, made, sizes, got, "cpu").reason is None
             assert check.verdict(case, made, sizes, got + 1e-3, "cpu").reason == "wrong_answer"
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 @pytest.mark.parametrize("how", [*REDUCTIONS, "points"])
@@ -331,7 +332,7 @@ def test_the_error_of_a_finite_step_is_within_its_bound_where_everything_bends_t
     found = check.verdict(case, made, sizes, got, "cpu")
     assert found.reason is None and 1e-8 < found.error < found.tolerance < 1e-4, found
     assert check.verdict(case, made, sizes, got * 1.001, "cpu").reason == "wrong_answer"
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 # A sum over points.
@@ -353,7 +354,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
         )
     found = {}
     for numbers in (2**16, 20):  # all points at once, or one after the other
-        monkeypatch.setattr(check, "_BLOCK_NUMBERS", numbers)
+        monkeypatch.setattr(reference_of_case, "_BLOCK_NUMBERS", numbers)
         found[numbers] = check.verdict(case, built, sizes, np.repeat(right, 3, axis=0), "cpu")
         assert found[numbers].reason is None
         for copy in range(3):
@@ -361,7 +362,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
             wrong[copy].flat[0] *= 1.0001
             verdict = check.verdict(case, built, sizes, wrong, "cpu")
             assert verdict.reason == "wrong_answer" and f"copy {copy} is wrong" in verdict.text
-    assert len(list(check.point_ranges(check.make_question(case, built, sizes, "cpu", None)))) == 13
+    assert len(list(check.point_ranges(check.reference_spec(case, built, sizes, "cpu", None)))) == 13
     assert abs(found[20].error - found[2**16].error) < 1e-9
 
 
@@ -406,7 +407,7 @@ def test_a_result_of_another_shape_is_refused_and_not_broadcast(how):
 
 
 def test_the_first_point_or_copy_that_is_not_finite_is_named_wherever_it_is(monkeypatch):
-    monkeypatch.setattr(check, "_BLOCK_NUMBERS", 40)
+    monkeypatch.setattr(check, "_SCANNED_NUMBERS", 40)
     for how, each, count in (("gram", "point", 13), ("points", "copy", 4)):
         case, built, sizes = problem("linear by W", reduce=how, points=13, sizes={"p": 3, "o": 2})
         right = np.zeros((count, 1 if how == "points" else 6, 6))
@@ -446,7 +447,7 @@ def counted(made):
 def test_what_is_wanted_is_worked_out_once_for_all_ways_and_never_for_another_reduction(monkeypatch):
     case, built, sizes = problem("rbf in three dimensions", reduce="norm", dtype="float64")
     made, asked = counted(built)
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
     ways = [
         {},
         {"mode": "jacrev", "split": "both", "mesh": "2x4", "devices": 8, "api": "shard_map"},
@@ -465,7 +466,7 @@ def test_what_is_wanted_is_worked_out_once_for_all_ways_and_never_for_another_re
     for how in (None, *REDUCTIONS):
         other, reduced, sizes = problem("rbf in three dimensions", reduce=how or "whole", dtype="float64")
         assert check.verdict(other, reduced, sizes, np.asarray(made_of(how, J, x)), "cpu").reason is None
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 # Coloured: the entries of a pattern.
@@ -536,7 +537,7 @@ def of_chain(made, where, change=lambda J: J, dtype="float64"):
             found = check.verdict(
                 case, made, derivative_shape(case, made), J[:, rows, cols][:, None], "cpu", pattern=pattern
             )
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
     return found
 
 
@@ -601,7 +602,7 @@ def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
             ).reason
             == "wrong_answer"
         )
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
@@ -625,7 +626,7 @@ def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
         put(made, patched)
         assert check.verdict(case, made, sizes, got, "cpu").reason is None
         assert check.verdict(case, made, sizes, got * 1.001, "cpu").reason == "wrong_answer"
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
     with pytest.raises(Refusal, match="says no pattern"):
         check.verdict(case, chain(False, True), sizes, got, "cpu")
 
@@ -654,7 +655,7 @@ def test_where_the_nonzeros_are_known_nothing_is_written_out_to_be_summed(how, d
     wrong = np.array(got)
     wrong[4].flat[0] += 1e-3
     assert check.verdict(case, made, sizes, wrong, "cpu").reason == "wrong_answer"
-    check._whole.cache_clear()
+    process_cache.clear("expected result")
 
 
 @pytest.mark.parametrize("said", ["another shape", "not finite"])
@@ -720,4 +721,4 @@ def test_where_the_batch_is_one_number_what_is_reduced_is_the_sum_over_outputs(r
     assert sizes.summed
     assert check.verdict(case, made, sizes, got, "cpu").reason is None
     assert check.verdict(case, made, sizes, wrong, "cpu").reason == "wrong_answer"
-    check._whole.cache_clear()
+    process_cache.clear("expected result")

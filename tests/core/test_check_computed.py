@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaling.core import check, layout, run_case, workload
-from scaling.core import question as questions
+from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
@@ -69,7 +69,7 @@ def wide(n):
 @pytest.mark.parametrize("made", [gradient, wide])
 def test_a_thousandth_is_found_at_every_size(made, n, share, examine, monkeypatch):
     if share == "a sample":
-        monkeypatch.setattr(questions, "BUDGET_SECONDS", 0.0)
+        monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     case, built, sizes, got = examine(made(n), mode="jacrev")
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     wrong = {"scale": got * 1.001, "one point": got.copy(), "entry": got.copy(), "second half": got.copy()}
@@ -111,7 +111,7 @@ def test_a_large_value_hides_no_rule_that_both_dtypes_share(factor, reason, offs
 @pytest.mark.parametrize("share", ["all entries", "a sample"])
 def test_a_rule_for_reverse_mode_alone_is_checked_too(share, monkeypatch):
     if share == "a sample":
-        monkeypatch.setattr(questions, "BUDGET_SECONDS", 0.0)
+        monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     for factor, reason in ((1.0, None), (1.01, "wrong_answer")):
 
         @jax.custom_vjp
@@ -238,7 +238,7 @@ def test_saturated_outputs_are_judged_by_what_their_value_leaves(mode, monkeypat
 def test_what_was_compared_is_on_record(monkeypatch, examine):
     case, built, sizes, got = examine(wide(64), points=5)
     assert check.verdict(case, built, sizes, got, "cpu").checked == {"entries": 1.0, "points": 1.0}
-    monkeypatch.setattr(questions, "BUDGET_SECONDS", 1e-9)
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 1e-9)
     found = check.verdict(case, built, sizes, got, "cpu").checked
     assert 0 < found["entries"] < 1 and found["points"] == 0.0
     assert record_of(wide(64), monkeypatch).checked["entries"] < 1
@@ -246,7 +246,7 @@ def test_what_was_compared_is_on_record(monkeypatch, examine):
 
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "vector", "norm", "gram", "points"])
 def test_samples_find_what_is_wrong_with_a_reduction(reduce, monkeypatch, examine):
-    monkeypatch.setattr(questions, "BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     made = Workload(
         lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * w[0] + w[1] * x[1:],
         {"x": normal(4)},

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaling.core import timing
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 
 
 def test_a_sample_lasts_from_the_call_until_its_result_is_there(monkeypatch):

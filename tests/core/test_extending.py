@@ -18,7 +18,7 @@ from scaling.core import case as cases
 from scaling.core import modes, reductions, run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.study import completion
 from tests.support.paths import TOP
 

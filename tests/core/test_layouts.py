@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh
 from scaling.core import compile_case, layout, process_cache, run_case, shape, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.options import host_offload
 from scaling.study import applicability, completion
 
@@ -203,7 +203,7 @@ def test_a_jacobian_of_the_host_is_computed_whole_each_time():
     )
     built = workload.build(case)
     ready = run_case._compile_and_check(
-        case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda part: None
+        case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda **fields: None
     )
     first = ready.call().copy()
     ready.call()[:] = np.nan
@@ -358,7 +358,7 @@ def test_blocks_that_are_known_are_tried_first():
     known = {"block": 3, "chunk": None, "storage": "device"}
     place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     tried = run_case.prepare_case(Record(case, "failed", HERE), place, ONCE, known)
-    assert (first := tried.record().blocks["probes"][0]) | known == first
+    assert (first := tried.record.blocks["probes"][0]) | known == first
 
 
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
@@ -376,14 +376,14 @@ import resource
 from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.study import completion
 import jax
 
 fields = {"points": 2000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 10**9}
 case = completion.complete(Case("rbf", **fields))
 group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
-record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record()  # run once and checked
+record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record  # run once and checked
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
 held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(record.status, record.passes, record.error <= record.tolerance, needed, held)

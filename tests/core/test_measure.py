@@ -6,7 +6,7 @@ import time
 import pytest
 
 from scaling.core import timing
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 
 STEADY = Sampling(width=0.02, least=7, most=60, seconds=0.2, warm_up=0.001, turns=3)
 

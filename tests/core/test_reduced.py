@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from scaling.core import pattern as patterns
-from scaling.core import reduction_reference
+from scaling.core import tolerances
 from scaling.core.pattern import Pattern
-from scaling.core.reduction_reference import Jacobians, Rounding, count_entries
 from scaling.core.reductions import REDUCTIONS as VALUES
+from scaling.core.tolerances import Jacobians, Rounding, count_entries
 
 pytestmark = pytest.mark.thin(2, "contract")
 
@@ -18,7 +18,7 @@ ROUNDOFF = 2.0**-24
 
 def reduce_jacobians(how, *given, **named):
     """Reduce Jacobians by the reduction of this name."""
-    return reduction_reference.reduce_jacobians(VALUES[how or "whole"], *given, **named)
+    return tolerances.reduce_jacobians(VALUES[how or "whole"], *given, **named)
 
 
 def add_points(how, *given):

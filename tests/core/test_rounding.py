@@ -7,7 +7,7 @@ import pytest
 from scaling.core import check, inputs, layout, workload
 from scaling.core.case import PRECISIONS, Case
 from scaling.core.shape import derivative_shape
-from scaling.options.reference.finite_differences import ROUNDOFF
+from scaling.core.tolerances import ROUNDOFF
 from scaling.study import completion
 
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}

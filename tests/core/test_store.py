@@ -12,7 +12,8 @@ import pytest
 
 from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.record import FAILED, SKIPPED, from_line, to_line
+from scaling.core.record import FAILED, SKIPPED, to_line
+from scaling.core.record_reading import from_line
 
 JUNK = {
     "a torn line": b'{"case": {"workload": "lin',
@@ -229,7 +230,7 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, 
         import resource, signal, sys
         from pathlib import Path
         from scaling.core import store
-        from scaling.core.record import from_line
+        from scaling.core.record_reading import from_line
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         lines = sys.stdin.read().splitlines()

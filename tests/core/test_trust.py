@@ -11,7 +11,7 @@ import pytest
 from scaling.core import check, layout, process_cache, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.options import host_monitor
 from scaling.study import completion
 
@@ -188,8 +188,8 @@ def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):
     started = run_case.prepare_case(
         Record(case, "failed", {"digest": "test"}), run_case.ProcessGroup(jax.devices()[:1], "cpu"), FEW
     )
-    assert not run_case.take_turn(started) and started.record().seconds
+    assert not run_case.take_turn(started) and started.record.seconds
     monkeypatch.setattr(host_monitor, "start_meter", lambda *where: 1 / 0)
     assert run_case.take_turn(started) and started.ended
-    record = started.record()
+    record = started.record
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])

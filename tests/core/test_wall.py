@@ -20,7 +20,7 @@ import jax
 from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 sampling = Sampling(least=1, most=1, warm_up=0.0)
 case = Case(**json.loads(sys.argv[1]))
 record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", sampling)

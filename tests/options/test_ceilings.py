@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import run_case, shape, workload
-from scaling.core.case import Case
+from scaling.core.case import PEAKS, Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.study import applicability, completion
 from scaling.study.grid import GridCell, expand_study
@@ -31,7 +31,8 @@ STUDY = {"workload": "mine", "devices": [1, 2, 4], "dtype": DTYPES, "precision":
 
 
 def cases(platform="cpu", **study):
-    return [cell.case for cell in machine_peaks.peak_cells(expand_study({**STUDY, **study}, {}), platform)]
+    cells = expand_study({**STUDY, **study}, {})
+    return machine_peaks.peak_cases([cell.case for cell in cells], platform)
 
 
 def small(case):
@@ -73,7 +74,7 @@ def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases(
 def test_what_bounds_a_case_is_among_the_ceilings_of_its_study():
     measured = {(case.target, case.dtype, case.precision, case.devices) for case in cases()}
     for cell in expand_study(STUDY, {}):
-        targets = set(machine_peaks.UNITS) - (set() if cell.case.devices > 1 else {"all_reduce"})
+        targets = set(PEAKS) - (set() if cell.case.devices > 1 else {"all_reduce"})
         assert {(t, *machine_peaks.peak_like(t, cell.case), cell.case.devices) for t in targets} <= measured
 
 

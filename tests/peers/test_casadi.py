@@ -16,7 +16,7 @@ from scaling.core import inputs, run_case, shape, workload
 from scaling.core.case import BATCHES, MODES, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.peers import casadi as peer
 from scaling.study import applicability, completion
 

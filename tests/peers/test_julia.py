@@ -22,7 +22,7 @@ import jax
 from scaling.core import run_case, shape, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.peers import interface, julia
 from scaling.study import applicability, completion
 

@@ -18,7 +18,7 @@ from scaling.core import run_case, shape, workload
 from scaling.core.case import BATCHES, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.peers import _seeds, enzyme, interface
 from scaling.study import applicability, completion
 

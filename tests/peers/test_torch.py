@@ -17,7 +17,7 @@ from scaling.core import inputs, run_case, shape, workload
 from scaling.core.case import BATCHES, DTYPES, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.peers import formulas
 from scaling.peers import torch as peer
 from scaling.study import applicability, completion

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.plan import cost
 from scaling.workers.settings import RunSettings
 from tests.support.planned import plan, predicted

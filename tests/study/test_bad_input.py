@@ -492,7 +492,7 @@ def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a
     import jax
 
     from scaling.core import run_case, workload
-    from scaling.core.sampling import Sampling
+    from scaling.core.timing import Sampling
 
     def refuse(case, *_):
         raise Refusal("x must be positive, not -1")

@@ -7,7 +7,7 @@ from scaling.core import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.machine import Machine
 from scaling.study.preflight import Examined
 from scaling.workers import schedule
+from scaling.workers.machine import Machine
 from scaling.workers.settings import RunSettings
 
 MACHINE, SETTINGS = Machine("cpu", None, 2), RunSettings()

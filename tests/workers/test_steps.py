@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from scaling.cluster.settings import from_config
-from scaling.core.machine import ProcessShape
 from scaling.workers import transport, worker_group
 from scaling.workers.child_process import ChildProcess
+from scaling.workers.machine import ProcessShape
 from scaling.workers.transport import SrunSteps, SshShells
 
 WORKER = ["python", "-m", "scaling.worker"]

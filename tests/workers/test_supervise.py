@@ -7,10 +7,10 @@ import random
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.examined import Examined
-from scaling.core.machine import Machine
 from scaling.core.store import Writer, latest, load
 from scaling.workers import supervise, worker_group
+from scaling.workers.examined import Examined
+from scaling.workers.machine import Machine
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.settings import RunSettings
 from scaling.workers.worker_group import Variant, WorkerDied

@@ -5,31 +5,29 @@ dtype and every mode; only the values of the function can tell. Knows functions;
 results.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.options.reference import float64
-from scaling.options.reference.float64 import Evaluation
+from scaling.options.reference.float64 import Evaluation, Named
 
 _DIRECTIONS = 4
 _NUDGES = 3  # along each of them: one alone may by chance move the rounding of a derivative by nothing
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
-_NOISE_SEEN = 3  # steps at which the values move at all
+_MOVED_STEPS = 3  # at which the values move at all
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # from the shortest on
 _RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
 SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
-_OWN_ROUNDINGS = 64
-_ZERO = 1e-3  # the least size of an input, of what is typical of all its numbers
-
-Named = Mapping[str, np.ndarray]
+_ROUNDINGS_OF_VALUE = 64
+_ZERO = 1e-3  # the least size of an input, relative to what is typical of all its numbers
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What finite differences say of a derivative.
+    """What finite differences show of a derivative.
 
     wrong: (points,), whether an output of a point differs by more than the differences' own error. sure: the
     share of outputs, of those that change at all, that differences of at most 5 % error confirm. off: the
@@ -47,70 +45,56 @@ def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.
     roundoff: the unit roundoff of the values; that of the narrowest dtype inside the function.
     """
     directions = [random_direction(of, named, generator) for _ in range(_DIRECTIONS)]
-    pushed = np.array(
-        [float64.along(of, named, direction) for direction in directions]
-    )  # (directions, points, outputs)
+    pushed = _push(of, named, directions)
     norm = np.sqrt(np.mean(pushed**2, axis=0))
-    again = [
-        [float64.along(of, nudged(of, named, 4 * roundoff, generator), direction) for direction in directions]
-        for _ in range(_NUDGES)
-    ]
-    changes = norm > 8 * np.max(np.abs(np.array(again) - pushed), axis=(0, 1))  # more than rounding explains
+    nudged = [_push(of, nudge(of, named, 4 * roundoff, generator), directions) for _ in range(_NUDGES)]
+    changes = norm > 8 * np.max(np.abs(np.array(nudged) - pushed), axis=(0, 1))  # more than rounding explains
     least, noise = _noise(of, named, roundoff, generator)
-    own = (
-        _OWN_ROUNDINGS * roundoff * np.abs(float64.values(of, named))
-    )  # of a value, which a derivative may hold
+    of_value = _ROUNDINGS_OF_VALUE * roundoff * np.abs(float64.values(of, named))  # a derivative may hold it
     wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, pushed, strict=True):
         found, error = _differences(of, named, direction, noise)
         size = np.maximum(norm, np.abs(found))
-        room = _RELATIVE * size + own
-        far = ~(np.abs(exact - found) <= room + 4 * error)
+        allowed = _RELATIVE * size + of_value
+        far = ~(np.abs(exact - found) <= allowed + 4 * error)
         if far.any():
-            far &= ~_between_one_sided(of, named, direction, least, exact, room)
+            far &= ~_between_one_sided(of, named, direction, least, exact, allowed)
         wrong |= far
         sure |= 4 * error <= SURE * size
-        off = max(
-            off,
-            float(
-                np.max(
-                    np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0))
-                )
-            ),
-        )
+        relative = np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0))
+        off = max(off, float(np.max(relative)))
     share = float(np.mean(sure[changes])) if changes.any() else 1.0
     return Confirmation(np.any(wrong, axis=1), share, off)
 
 
 def random_direction(of: Evaluation, named: Named, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return a direction in which each input moves by half to all of its own size, up or down."""
-    return {
-        name: size * generator.choice([-1.0, 1.0], size.shape) * generator.uniform(0.5, 1.0, size.shape)
-        for name, size in own_sizes(of, named).items()
-    }
+    """Return a direction in which each input moves by half to all of its size, up or down.
 
-
-def own_sizes(of: Evaluation, named: Named) -> dict[str, np.ndarray]:
-    """Return the size of every number to differentiate by; of a small one, a thousandth of what is typical of
-    its input."""
-    sizes = {}
+    The size of a small number is a thousandth of what is typical of its input.
+    """
+    direction = {}
     for name in of.names:
         x = np.asarray(named[name], np.float64)
         typical = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-        sizes[name] = np.where(np.abs(x) > _ZERO * typical, np.abs(x), _ZERO * typical or 1.0)
-    return sizes
+        size = np.where(np.abs(x) > _ZERO * typical, np.abs(x), _ZERO * typical or 1.0)
+        direction[name] = size * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
+    return direction
 
 
-def nudged(
+def nudge(
     of: Evaluation, named: Named, relative: float, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return the inputs, every real number moved up or down by this much of itself."""
-    signs = {
-        name: generator.choice([-1.0, 1.0], np.shape(named[name]))
-        for name in named
-        if name not in of.integers
-    }
-    return {**named, **{name: named[name] * (1 + relative * sign) for name, sign in signs.items()}}
+    """Return the inputs, every real number moved up or down by this part of itself."""
+    nudged = dict(named)
+    for name in named:
+        if name not in of.integers:
+            nudged[name] = named[name] * (1 + relative * generator.choice([-1.0, 1.0], named[name].shape))
+    return nudged
+
+
+def _push(of: Evaluation, named: Named, directions: Sequence[Named]) -> np.ndarray:
+    """Return the derivatives along some directions: (directions, points, outputs)."""
+    return np.array([float64.along(of, named, direction) for direction in directions])
 
 
 def _noise(
@@ -122,59 +106,54 @@ def _noise(
     where a function adds one to a small number, a nudge of that number moves nothing.
     """
     here = float64.values(of, named)
-    moved = [float64.values(of, nudged(of, named, 2 * roundoff, generator)) for _ in range(3)]
-    by_nudges = np.max(np.abs(np.array(moved) - here), axis=0)
-    direction, seen = random_direction(of, named, generator), np.zeros(here.shape, int)
-    fourth = np.zeros(here.shape)
+    nudged = [float64.values(of, nudge(of, named, 2 * roundoff, generator)) for _ in range(3)]
+    least = roundoff * np.abs(here) + np.max(np.abs(np.array(nudged) - here), axis=0)
+    direction = random_direction(of, named, generator)
+    fourth, moved = np.zeros(here.shape), np.zeros(here.shape, int)
     for step in _NOISE_STEPS:
-        near, far = (
-            _at(of, named, direction, k * step) + _at(of, named, direction, -k * step) for k in (1, 2)
-        )
+        near, far = (_at(of, named, direction, k) + _at(of, named, direction, -k) for k in (step, 2 * step))
         found = np.nan_to_num(np.abs(6 * here - 4 * near + far)) / 2
-        fourth = np.where(seen < _NOISE_SEEN, np.maximum(fourth, found), fourth)
-        seen += found > 0
-    least = roundoff * np.abs(here) + by_nudges
+        fourth = np.where(moved < _MOVED_STEPS, np.maximum(fourth, found), fourth)
+        moved += found > 0
     return least, np.maximum(least, fourth)
 
 
 def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:
+    """Return the values at inputs that are moved along a direction."""
     return float64.values(of, {**named, **{name: named[name] + by * direction[name] for name in of.names}})
 
 
 def _differences(
     of: Evaluation, named: Named, direction: Named, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative along a direction and its estimated error, each at the step that suits it best:
-    (points, outputs).
+    """Return the derivative along a direction and its estimated error, two (points, outputs).
 
-    Differences of fourth order; the error of a step is what the next one differs by, and what noise makes of
-    it.
+    Differences of fourth order, each at the step that suits it best. The error of a step is what the next one
+    differs by, and what noise makes of it.
     """
     found = []
     for step in _STEPS:
-        near = _at(of, named, direction, step) - _at(of, named, direction, -step)
-        far = _at(of, named, direction, 2 * step) - _at(of, named, direction, -2 * step)
+        near, far = (_at(of, named, direction, k) - _at(of, named, direction, -k) for k in (step, 2 * step))
         found.append(np.nan_to_num((8 * near - far) / (12 * step), nan=np.inf, posinf=np.inf, neginf=np.inf))
     best, least = np.zeros_like(noise), np.full_like(noise, np.inf)
-    for k, step in enumerate(_STEPS[:-1]):
+    for step, value, shorter in zip(_STEPS[:-1], found[:-1], found[1:], strict=True):
         with np.errstate(invalid="ignore"):
-            error = np.nan_to_num(np.abs(found[k] - found[k + 1]), nan=np.inf) + 1.5 * noise / step
-        best, least = np.where(error < least, found[k], best), np.minimum(error, least)
+            error = np.nan_to_num(np.abs(value - shorter), nan=np.inf) + 1.5 * noise / step
+        best, least = np.where(error < least, value, best), np.minimum(error, least)
     return best, least
 
 
 def _between_one_sided(
-    of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, room: np.ndarray
+    of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, allowed: np.ndarray
 ) -> np.ndarray:
-    """Return where the function has a kink and the derivative lies between those of its two sides: (points,
-    outputs)."""
+    """Return where the function has a kink and the derivative lies between those of its two sides."""
     here, found = float64.values(of, named), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
-        sides = []
-        for sign in (1, -1):
-            near, far = (_at(of, named, direction, k * sign * step) for k in (1, 2))
-            sides.append(sign * (4 * near - far - 3 * here) / (2 * step))
-        error = room + 8 * noise / step
-        kink = np.abs(sides[0] - sides[1]) > 4 * error
-        found |= kink & (exact >= np.min(sides, axis=0) - error) & (exact <= np.max(sides, axis=0) + error)
+        slopes = []
+        for side in (step, -step):
+            near, far = _at(of, named, direction, side), _at(of, named, direction, 2 * side)
+            slopes.append((4 * near - far - 3 * here) / (2 * side))
+        error = allowed + 8 * noise / step
+        low, high = np.minimum(*slopes) - error, np.maximum(*slopes) + error
+        found |= (np.abs(slopes[0] - slopes[1]) > 4 * error) & (exact >= low) & (exact <= high)
     return found

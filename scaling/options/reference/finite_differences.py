@@ -4,42 +4,31 @@ Looks at values in float64 only. Does not know results.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from scaling.core import inputs
-from scaling.core.case import Case
 from scaling.core.modes import STEPS, ravel
-from scaling.core.question import closed_form
-from scaling.core.shape import DerivativeShape
-from scaling.core.tolerances import ROUNDOFF
-from scaling.core.workload import InputSpec, Workload
+from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference_jacobians
+from scaling.core.tolerances import ROUNDOFF, Jacobians
+from scaling.core.workload import Reference, Workload
 
-_COORDINATES = (
-    64  # at most, when the curvature along the inputs is estimated; fewer of a point with very many numbers
-)
-_LOOKED_AT = 2**24  # numbers in all of them
-Exact = Mapping[str, np.ndarray]
+_INPUTS = 64  # at most, along which the curvature is estimated; fewer of a point with very many numbers
+_EVALUATED = 2**24  # numbers in all of them
+
+Move = Callable[[Any], np.ndarray]  # how far -> the values there
 
 
-def values(case: Case, workload: Workload, named: Exact) -> np.ndarray:
-    """Return the function at a block of points in float64: (points, outputs). The workload must have a
-    reference."""
-    reference = closed_form(case, workload)
-    assert reference is not None
-    return reference(named).value
-
-
-def gradient(workload: Workload) -> Callable:
+def gradient(workload: Workload) -> Callable[..., Any]:
     """Return the function whose derivative is the Hessian: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
 @functools.lru_cache(maxsize=8)
-def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
+def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     def gradient(**named: Any) -> Any:
         f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
         return ravel(jax.grad(f, argnums=tuple(range(len(names))))(*[named[name] for name in names]))
@@ -47,93 +36,95 @@ def _gradient(function: Callable, names: tuple[str, ...]) -> Callable:
     return gradient
 
 
-def together(workload: Workload, sizes: DerivativeShape, outputs: np.ndarray) -> np.ndarray:
-    """Return the size of all outputs where they are summed, otherwise that of the largest: (points,)."""
-    added = workload.reduction.sums_outputs or sizes.summed
-    return np.abs(outputs).sum(axis=1) if added else np.abs(outputs).max(axis=1)
+def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
+    """Return how far the finite step may move the result of a block of points: (points,)."""
+    bounds = input_bounds(spec, start, stop, spec.rounding.terms)
+    J = Jacobians(np.zeros((stop - start, 1, 1)))
+    if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
+        J, _ = reference_jacobians(spec, start, stop)
+    return np.asarray(spec.reduction.step_bound(J, bounds))
 
 
-def moved(workload: Workload, named: Exact, direction: Exact, by: float) -> Exact:
-    """Return the inputs with those to differentiate by moved along a direction."""
-    return {**named, **{name: named[name] + by * direction[name] for name in workload.names}}
-
-
-def step_bound(
-    case: Case, workload: Workload, sizes: DerivativeShape, start: int, stop: int, terms: int
-) -> np.ndarray:
-    """Return how far a forward difference with the mode's step may lie from the derivative, by input:
-    (points, inputs).
+def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
+    """Return how far a forward difference may lie from the derivative, by input: (points, inputs).
 
     Truncation: half the step times the curvature along the input, the larger of both ends. Rounding: of the
     two values, and of the sum x + h, over the step. Of a sum over outputs or points it is the bound of all
     that is added up; of J x, which is one difference along x, it is (points, 1).
     """
-    named, step = inputs.exact_inputs(case, workload, start, stop), STEPS[case.dtype]
-    added = _values_added(case, workload, sizes, named)
-    places = [
-        (name, i) for name in workload.names for i in range(int(np.prod(draw_of(workload, name).shape)))
-    ]
-    some = min(_COORDINATES, max(8, _LOOKED_AT // ((stop - start) * sizes.values)))
-    looked_at = np.unique(np.linspace(0, len(places) - 1, some).astype(int))
-    truncation, moves = np.zeros((2, stop - start, len(looked_at)))
-    for k, place in enumerate(looked_at):
-        x, at = _number(case, workload, named, *places[place])
-        slope, curvature = _bend(workload, sizes, x, at, step)
+    workload, points = spec.workload, stop - start
+    named, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
+    roundoff, rounded = ROUNDOFF[spec.case.dtype], _values_added(spec, named)
+    counts = {name: named[name].size // (points if name in workload.points else 1) for name in workload.names}
+    numbers = [(name, i) for name, count in counts.items() for i in range(count)]
+    some = min(_INPUTS, max(8, _EVALUATED // (points * spec.sizes.values)))
+    chosen = np.unique(np.linspace(0, len(numbers) - 1, some).astype(int))
+    truncation, moves = np.zeros((2, points, len(chosen)))
+    for k, number in enumerate(chosen):
+        x, move = _move_of_number(spec, named, *numbers[number])
+        slope, curvature = _bend(spec, x, move, step)
         truncation[:, k] = step / 2 * curvature
         moves[:, k] = (np.abs(x) + step) * slope
-    added = np.maximum(added, moves.max(axis=1))
-    every = len(looked_at) == len(places)
+    rounded = 4 * np.sqrt(terms) * np.maximum(rounded, moves.max(axis=1))
+    safety = 1.5 if len(chosen) == len(numbers) else 2.0
     if workload.reduction.along_point:
-        at = lambda by: values(case, workload, moved(workload, named, named, by))  # noqa: E731
-        _, curvature = _bend(workload, sizes, np.ones(()), at, step)
-        all_moves = moves.sum(axis=1) * len(places) / len(looked_at)
-        found = step / 2 * curvature + ROUNDOFF[case.dtype] * (4 * np.sqrt(terms) * added + all_moves) / step
-        return (1.5 if every else 2.0) * found[:, None]
-    found = truncation + ROUNDOFF[case.dtype] * (4 * np.sqrt(terms) * added[:, None] + moves) / step
-    if every:
-        return 1.5 * found
-    return np.broadcast_to(2 * found.max(axis=1, keepdims=True), (stop - start, len(places)))
+
+        def move(by: Any) -> np.ndarray:
+            along = {name: named[name] + by * named[name] for name in workload.names}
+            return _evaluate(spec, {**named, **along}).value
+
+        _, curvature = _bend(spec, np.ones(()), move, step)
+        all_moves = moves.sum(axis=1) * len(numbers) / len(chosen)
+        return safety * (step / 2 * curvature + roundoff * (rounded + all_moves) / step)[:, None]
+    bounds = safety * (truncation + roundoff * (rounded[:, None] + moves) / step)
+    if len(chosen) == len(numbers):
+        return bounds
+    return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, len(numbers)))
 
 
-def _values_added(case: Case, workload: Workload, sizes: DerivativeShape, named: Exact) -> np.ndarray:
+def _evaluate(spec: ReferenceSpec, named: Arrays) -> Reference:
+    """Evaluate the reference at a block of points."""
+    form = closed_form(spec.case, spec.workload)
+    assert form is not None
+    return form(named)
+
+
+def _values_added(spec: ReferenceSpec, named: Arrays) -> np.ndarray:
     """Return the size of what is added up to compute a value that is differenced: (points,)."""
-    added = together(workload, sizes, values(case, workload, named))
-    if sizes.summed and not workload.reduction.sums_points:  # of those, the bounds of the points are added up
-        everywhere = values(case, workload, inputs.exact_inputs(case, workload, 0, case.points))
-        return np.full(len(added), np.abs(everywhere).sum())
-    reference = closed_form(case, workload)
-    if reference is None or (terms_size := reference(named).value_terms) is None:
+    found = _evaluate(spec, named)
+    added, reduction = _join(spec, found.value), spec.workload.reduction
+    if spec.sizes.summed and not reduction.sums_points:  # of those, the bounds of the points are added up
+        every = _evaluate(spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points))
+        return np.full(len(added), np.abs(every.value).sum())
+    if found.value_terms is None:
         return added
-    return np.maximum(added, terms_size * (sizes.values if workload.reduction.sums_outputs else 1))
+    return np.maximum(added, found.value_terms * (spec.sizes.values if reduction.sums_outputs else 1))
 
 
-def _number(case: Case, workload: Workload, named: Exact, name: str, i: int) -> tuple[np.ndarray, Callable]:
-    """Return the i-th number of an input, (points,) or () where it is shared, and the function that gives the
-    moved values.
-    """
-    lead = (-1,) if name in workload.shared else (len(named[name]), -1)
+def _join(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
+    """Return the size of all outputs where they are summed, otherwise that of the largest: (points,)."""
+    added = spec.workload.reduction.sums_outputs or spec.sizes.summed
+    return np.abs(outputs).sum(axis=1) if added else np.abs(outputs).max(axis=1)
 
-    def at(by: Any) -> np.ndarray:
+
+def _move_of_number(spec: ReferenceSpec, named: Arrays, name: str, i: int) -> tuple[np.ndarray, Move]:
+    """Return a number of an input, (points,) or () where it is shared, and the values where it is moved."""
+    lead = (-1,) if name in spec.workload.shared else (len(named[name]), -1)
+
+    def move(by: Any) -> np.ndarray:
         there = named[name].reshape(lead).copy()
         there[..., i] += by
-        return values(case, workload, {**named, name: there.reshape(named[name].shape)})
+        return _evaluate(spec, {**named, name: there.reshape(named[name].shape)}).value
 
-    return named[name].reshape(lead)[..., i], at
+    return named[name].reshape(lead)[..., i], move
 
 
-def _bend(
-    workload: Workload, sizes: DerivativeShape, x: np.ndarray, at: Callable, step: float
-) -> tuple[np.ndarray, ...]:
+def _bend(spec: ReferenceSpec, x: np.ndarray, move: Move, step: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the larger slope and curvature of values at both ends of a step from x: two (points,)."""
-    slope, curvature = np.zeros(()), np.zeros(())
+    slope = curvature = np.zeros(())
     for end in (0.0, step):
         reach = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
-        behind, here, ahead = at(end - reach), at(end), at(end + reach)
-        slope = np.maximum(slope, together(workload, sizes, ahead - behind) / (2 * reach))
-        curvature = np.maximum(curvature, together(workload, sizes, ahead - 2 * here + behind) / reach**2)
+        behind, here, ahead = move(end - reach), move(end), move(end + reach)
+        slope = np.maximum(slope, _join(spec, ahead - behind) / (2 * reach))
+        curvature = np.maximum(curvature, _join(spec, ahead - 2 * here + behind) / reach**2)
     return np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)
-
-
-def draw_of(workload: Workload, name: str) -> InputSpec:
-    """Return the specification of an input."""
-    return workload.points[name] if name in workload.points else workload.shared[name]

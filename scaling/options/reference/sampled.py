@@ -1,149 +1,183 @@
-"""Compare a result with a part of its reference, where all of it would take too long.
+"""Compare a result with a sample of its reference, where all of it would take too long.
 
 Every point is multiplied with random directions and compared relative to the 2-norm of its rows; random
-columns and rows of every point, and some points whole, are compared entry by entry. Does not know what is
-allowed.
+columns and rows of every point, and some points whole, are compared entry by entry.
 """
 
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core.comparison import EntryComparison, Measure, SampledPart
-from scaling.core.reduction_reference import Jacobians
+from scaling.core import inputs
+from scaling.core import reference as references
+from scaling.core.check import Block, EntryComparison, compare_points
+from scaling.core.reference import Arrays, ReferenceSpec, flatten_inputs, point_ranges
+from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import fd_check, float64
-from scaling.options.reference.float64 import Evaluation, Named
-from scaling.options.reference.numeric import picked
+from scaling.options.reference.finite_differences import result_bounds
+from scaling.options.reference.float64 import Evaluation
 
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
 _SIGNS = 3  # random signs that show the size of a sum that cancels
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What of a Jacobian is looked at, the same for all points of a case: columns and rows by number."""
+class Sample(NamedTuple):
+    """What of a Jacobian is compared, the same for all points of a case: columns and rows by number."""
 
     columns: np.ndarray
     rows: np.ndarray
 
 
-def sample(backward: bool, outputs: int, inputs: int, generator: np.random.Generator) -> Sample:
-    """Return the columns and rows to compare; no rows unless reverse mode is defined (backward)."""
-    rows = picked(_ROWS, outputs, generator) if backward else np.arange(0)
-    return Sample(picked(_COLUMNS, inputs, generator), rows)
+def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[Block]:
+    """Yield what is compared: a sample of each block of points, and some points whole."""
+    generator = np.random.default_rng([spec.case.data_seed, 1])
+    whole = _pick(_count_whole_points(spec), spec.case.points, generator)
+    for start, stop in point_ranges(spec):
+        yield _compare_block(spec, got[start:stop], start, stop)
+        for point in map(int, whole[(start <= whole) & (whole < stop)]):
+            yield compare_points(spec, got[point : point + 1], point, point + 1)
 
 
-def compared_share(chosen: Sample, outputs: int, inputs: int) -> float:
-    """Return the share of the entries of a Jacobian that a sample compares one by one."""
-    rows, columns = len(chosen.rows) / outputs, len(chosen.columns) / inputs
-    return rows + columns - rows * columns
+def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative of the sum over outputs of each point, and its size: two (points, inputs)."""
+    assert spec.computed is not None
+    backward, of = spec.computed.backward, float64.summed(spec.computed.evaluation)
+    evaluate = float64.rows if backward else float64.columns
+    which = np.arange(1 if backward else spec.sizes.inputs)
+    value = evaluate(of, inputs.exact_inputs(spec.case, spec.workload, start, stop), which)[:, 0]
+    return value, np.abs(value)
 
 
-def jacobians(
-    of: Evaluation, named: Named, J: Jacobians, chosen: Sample, generator: np.random.Generator
-) -> Iterator[EntryComparison]:
-    """Compare Jacobians, written out or the entries of a pattern, at a block of points.
+def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
+    """Return the share of entries that a sample compares, and of points that are compared whole.
 
-    What a pattern lacks counts as zero.
+    kept: the share of the compared entries that rounding does not decide.
     """
-    points, pattern = len(J.values), J.pattern
-    flat_inputs = float64.number_of_inputs(of, named)
+    if _has_products(spec):
+        return {"entries": kept, "points": 1.0}
+    sample, outputs = _sample(spec), spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
+    whole = 0.0 if spec.reduction.sums_points else _count_whole_points(spec) / spec.case.points
+    columns, rows = len(sample.columns) / spec.sizes.inputs, len(sample.rows) / outputs
+    some = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
+    return {"entries": kept * (some + (1 - some) * whole), "points": 1.0 if some == 1 else whole}
+
+
+def _has_products(spec: ReferenceSpec) -> bool:
+    """Return whether the result is products of Jacobians with a vector."""
+    return spec.case.target == "hvp" or spec.reduction.sampling == "products"
+
+
+def _pick(count: int, below: int, generator: np.random.Generator) -> np.ndarray:
+    """Return `count` different numbers below a limit, in order; all of them where there are no more."""
+    return np.sort(generator.choice(below, min(count, below), replace=False))
+
+
+def _count_whole_points(spec: ReferenceSpec) -> int:
+    """Return how many points are compared whole, within half of the budget."""
+    assert spec.computed is not None
+    if _has_products(spec) or spec.case.ad_mode.finite_step:
+        return 0
+    seconds_of_point = spec.computed.seconds / spec.case.points
+    return int(min(spec.case.points, references.BUDGET_SECONDS / 2 / seconds_of_point))
+
+
+def _sample(spec: ReferenceSpec) -> Sample:
+    """Return the columns that are compared at every point, and the rows where reverse mode is defined."""
+    assert spec.computed is not None
+    generator = np.random.default_rng(spec.case.data_seed)
+    outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
+    rows = _pick(_ROWS, outputs, generator) if spec.computed.backward else np.arange(0)
+    return Sample(_pick(_COLUMNS, spec.sizes.inputs, generator), rows)
+
+
+def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> Block:
+    """Compare a sample of the entries of a block of points."""
+    assert spec.computed is not None
+    named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+    generator = np.random.default_rng([spec.case.data_seed, start])
+    of, got, extra = spec.computed.evaluation, got.astype(np.float64), np.zeros(stop - start)
+    if _has_products(spec):
+        comparisons = [_compare_products(spec, of, named, got[:, :, 0], generator)]
+    elif spec.reduction.sampling == "columns":
+        comparisons = list(_compare_gram(of, named, got, _sample(spec), generator))
+    else:
+        comparisons = list(_compare_jacobians(spec, of, named, got, generator))
+    if spec.case.ad_mode.finite_step:
+        sizes = [each.size.reshape(len(got), -1).max(axis=1) for each in comparisons]
+        extra = relative_error(result_bounds(spec, start, stop), np.min(sizes, axis=0))
+    return Block(start, named, comparisons, extra)
+
+
+def _compare_jacobians(
+    spec: ReferenceSpec, of: Evaluation, named: Arrays, got: np.ndarray, generator: np.random.Generator
+) -> Iterator[EntryComparison]:
+    """Compare Jacobians, or their sums over outputs; what the pattern of a coloured result lacks is zero."""
+    summed, chosen = spec.reduction.sums_outputs, _sample(spec)
+    if spec.pattern is None:
+        J, row, column = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
+    else:
+        J, row, column = Jacobians(got[:, 0], spec.pattern), spec.pattern.rows, spec.pattern.cols
     for _ in range(_DIRECTIONS):
         direction = fd_check.random_direction(of, named, generator)
-        flat = flatten(of, direction, points)
-        want = float64.along(of, named, direction)
+        flat = flatten_inputs(of.names, of.own, direction, len(got))
+        measure = functools.partial(_along, direction, summed)
+        want = measure(of, named)
         size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
-        yield EntryComparison(J.by_output(J.values, flat), want, size, _along(direction))
-    largest = np.sqrt(J.by_output(J.values**2, None))  # no less than the largest entry of a row
-    if pattern is None:
-        largest = np.abs(J.values).max(axis=2)
-    want = float64.columns(of, named, chosen.columns)
-    got = _columns(J, chosen.columns)
-    yield EntryComparison(
-        got, want, largest[:, :, None], lambda of, named, part: float64.columns(of, named, chosen.columns)
-    )
+        yield EntryComparison(J.by_output(J.values, flat), want, size, measure)
+    measure = functools.partial(_lines, float64.columns, chosen.columns, summed)
+    entries = np.stack([J.by_output(J.values * (column == k)) for k in chosen.columns], axis=2)
+    yield EntryComparison(entries, measure(of, named), J.largest_by_output()[:, :, None], measure)
     if len(chosen.rows):
-        want = float64.rows(of, named, chosen.rows)
-        got = _rows(J, chosen.rows, flat_inputs)
-        size = np.abs(want).max(axis=2, keepdims=True)
-        yield EntryComparison(got, want, size, lambda of, named, part: float64.rows(of, named, chosen.rows))
+        measure = functools.partial(_lines, float64.rows, chosen.rows, summed)
+        entries = np.stack([J.by_input(J.values * (row == k)) for k in chosen.rows], axis=1)
+        want = measure(of, named)
+        yield EntryComparison(entries, want, np.abs(want).max(axis=2, keepdims=True), measure)
 
 
-def products(
-    of: Evaluation, named: Named, got: np.ndarray, direction: Named, generator: np.random.Generator
+def _compare_products(
+    spec: ReferenceSpec, of: Evaluation, named: Arrays, got: np.ndarray, generator: np.random.Generator
 ) -> EntryComparison:
-    """Compare Jacobians that are multiplied with a vector already: (points, outputs)."""
-    want = float64.along(of, named, direction)
+    """Compare the products of Jacobians with a vector, the point itself or ones: (points, outputs)."""
+    along_point = spec.case.target == "hvp" or spec.reduction.along_point
+    direction = {name: named[name] if along_point else np.ones_like(named[name]) for name in of.names}
+    measure = functools.partial(_along, direction, False)
+    want = measure(of, named)
     size = np.abs(want)
     for _ in range(_SIGNS):
         signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
         size = np.maximum(size, np.abs(float64.along(of, named, signed)))
-    return EntryComparison(got, want, size, _along(direction))
+    return EntryComparison(got, want, size, measure)
 
 
-def grams(
-    of: Evaluation, named: Named, got: np.ndarray, chosen: Sample, generator: np.random.Generator
+def _compare_gram(
+    of: Evaluation, named: Arrays, got: np.ndarray, chosen: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
     """Compare J^T J, written out: (points, inputs, inputs)."""
     for _ in range(_DIRECTIONS):
-        flat = generator.choice([-1.0, 1.0], got.shape[2])
-        want = float64.gram_along(of, named, flat)
+        direction = generator.choice([-1.0, 1.0], got.shape[2])
+        measure = functools.partial(_lines, float64.gram_along, direction, False)
+        want = measure(of, named)
         size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
-        yield EntryComparison(got @ flat, want, size, _gram_along(flat))
-    want = float64.gram_columns(of, named, chosen.columns)
+        yield EntryComparison(got @ direction, want, size, measure)
+    measure = functools.partial(_lines, float64.gram_columns, chosen.columns, False)
     size = np.abs(got).max(axis=2, keepdims=True)
-    yield EntryComparison(
-        got[:, :, chosen.columns],
-        want,
-        size,
-        lambda of, named, part: float64.gram_columns(of, named, chosen.columns),
-    )
+    yield EntryComparison(got[:, :, chosen.columns], measure(of, named), size, measure)
 
 
-def _along(direction: Named) -> Measure:
-    def measure(of: Evaluation, named: Named, part: SampledPart) -> np.ndarray:
-        there = {name: x[part.points] if name in of.own else x for name, x in direction.items()}
-        return float64.along(of, named, there)
-
-    return measure
-
-
-def _gram_along(direction: np.ndarray) -> Measure:
-    return lambda of, named, part: float64.gram_along(of, named, direction)
-
-
-def flatten(of: Evaluation, arrays: Named, points: int) -> np.ndarray:
-    """Return arrays like the inputs as a matrix, one row for each point: (points, inputs)."""
-    parts = []
-    for name in of.names:
-        x = np.asarray(arrays[name], np.float64)
-        parts.append(
-            x.reshape(points, -1) if name in of.own else np.broadcast_to(x.reshape(1, -1), (points, x.size))
-        )
-    return np.concatenate(parts, axis=1)
-
-
-def _columns(J: Jacobians, which: np.ndarray) -> np.ndarray:
-    """Return columns, written out: (points, outputs, columns)."""
-    if J.pattern is None:
-        return J.values[:, :, which]
-    return _written(J.pattern.cols, J.pattern.rows, J.pattern.outputs, J.values, which).transpose(0, 2, 1)
-
-
-def _rows(J: Jacobians, which: np.ndarray, inputs: int) -> np.ndarray:
-    """Return rows, written out: (points, rows, inputs)."""
-    if J.pattern is None:
-        return J.values[:, which]
-    return _written(J.pattern.rows, J.pattern.cols, inputs, J.values, which)
-
-
-def _written(
-    lines: np.ndarray, across: np.ndarray, length: int, values: np.ndarray, which: np.ndarray
+def _along(
+    direction: Arrays, summed: bool, of: Evaluation, named: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
-    made = np.zeros((len(values), len(which), length))
-    for k, line in enumerate(which):
-        at = np.flatnonzero(lines == line)
-        made[:, k, across[at]] = values[:, at]
-    return made
+    """Evaluate the derivative of the outputs, or of their sum, along a direction at some points."""
+    there = {name: x[points] if name in of.own else x for name, x in direction.items()}
+    return float64.along(float64.summed(of) if summed else of, named, there)
+
+
+def _lines(
+    evaluate: Any, which: np.ndarray, summed: bool, of: Evaluation, named: Arrays, points: Any = None
+) -> np.ndarray:
+    """Evaluate columns or rows of the derivative of the outputs, or of their sum, which all points share."""
+    lines: np.ndarray = evaluate(float64.summed(of) if summed else of, named, which)
+    return lines

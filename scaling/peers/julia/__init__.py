@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Case
-from scaling.core.sampling import Samples, Sampling
+from scaling.core.timing import Samples, Sampling
 from scaling.peers.formulas import KNOWN
 from scaling.peers.interface import Prepared
 from scaling.workers.child_process import ChildProcess

@@ -12,7 +12,7 @@ import numpy as np
 from scaling.core import check, compile_case, layout, run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.sampling import Sampling
+from scaling.core.timing import Sampling
 from scaling.study import applicability, completion
 
 HERE = {"digest": "planted", "platform": "cpu"}
@@ -76,7 +76,7 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
         if samples:
             record = run_case.run_case(blank, devices, "cpu", ONCE)
         else:
-            record = run_case.prepare_case(blank, run_case.ProcessGroup(devices, "cpu"), ONCE).record()
+            record = run_case.prepare_case(blank, run_case.ProcessGroup(devices, "cpu"), ONCE).record
     status = record.status if record.status == "ok" else f"{record.status}: {record.reason}"
     return Outcome(status, record.error, record.tolerance, record.text or ""), calls[0] if calls else None
 

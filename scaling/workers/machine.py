@@ -3,7 +3,6 @@
 Values only: this host and the clusters know where they come from.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -71,8 +70,3 @@ class Machine:
         what += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
         more = "; oversubscribe=true checks more without drawing them as scaling" if free else ""
         raise Refusal(f"devices={much[-1]} are more than the {what} {self.name}: take devices=[{take}]{more}")
-
-
-def node_name() -> str:
-    """Return the name of this node: that of Slurm or of the launcher, which may use one host as several nodes."""
-    return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
