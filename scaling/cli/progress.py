@@ -19,20 +19,20 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """What a person sees while cases are examined: a live line, or plain lines now and then. Takes (done, total)."""
+    """Show how many cases are examined, as a live line, or as plain lines now and then. Yields a function of (done, total)."""
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
-    task, due, wait = bar.add_task(""), time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
+    task, next_line, wait = bar.add_task(""), time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
 
     def note(done: int, total: int) -> None:
-        nonlocal due, wait
+        nonlocal next_line, wait
         bar.update(task, completed=done, total=total)
-        if not console.is_terminal and done < total and time.monotonic() >= due:
+        if not console.is_terminal and done < total and time.monotonic() >= next_line:
             console.print(f"examining: {done} of {count_of(total, 'case')}", soft_wrap=True, highlight=False)
             wait = min(2 * wait, _LONGEST_SECONDS)
-            due = time.monotonic() + wait
+            next_line = time.monotonic() + wait
 
     with bar:
         yield note
@@ -42,9 +42,8 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """A listener for events of the launcher, and the counts by status that it keeps. `names`: key -> a case in words."""
-    counts: Counter = Counter()
-    began = time.monotonic()
+    """Yield a listener for events of the launcher, and the counts by status that it keeps. names: key -> label of a case."""
+    counts, began = Counter[str](), time.monotonic()
     bar = Progress(
         SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[state]}"),
         console=console, transient=True, disable=not console.is_terminal,
@@ -63,26 +62,20 @@ def display(
         if event["event"] == "end":
             counts[event["status"]] += 1
             number = f"[{sum(counts.values())}/{total + skips}]"
-            words = (
-                format_duration(event["seconds"][0])
-                if event["seconds"]
-                else ": ".join(filter(None, (event["reason"], event["text"])))
-            )
-            status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
+            result = format_duration(event["seconds"][0]) if event["seconds"] else ""
+            result = result or ": ".join(filter(None, (event["reason"], event["text"])))
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
-                console.print(
-                    f"{escape(number)} {status} {escape(name)}  {escape(words)}",
-                    soft_wrap=True,
-                    highlight=False,
-                )
+                status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
+                line = f"{escape(number)} {status} {escape(name)}  {escape(result)}"
+                console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
         ran = sum(counts.values()) - skips
-        left = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
+        wait = format_wait((time.monotonic() - began) / ran * (total - ran)) if ran > 0 else ""
         done = "planned" if counts["planned"] else "ok"
-        counted = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
-        remaining = f", about {format_wait(left)} left" if left is not None else ""
-        running = f" · {name}" if event["event"] == "begin" else ""
-        bar.update(task, state=escape(f"{counted}{remaining}{running}")[: max(20, console.width - 50)])
+        state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
+        state += f", about {wait} left" if wait else ""
+        state += f" · {name}" if event["event"] == "begin" else ""
+        bar.update(task, state=escape(state)[: max(20, console.width - 50)])
 
     with bar:
         yield listen, counts

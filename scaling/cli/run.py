@@ -6,9 +6,10 @@ Knows the configuration and in what order things happen; each of them is done el
 import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -16,19 +17,17 @@ from rich.markup import escape
 
 from scaling.cli import progress
 from scaling.cluster import settings as clusters
-from scaling.cluster.settings import HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
+from scaling.cluster.settings import ALLOCATION, HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
-from scaling.study import examination_cache, grid, preflight
-from scaling.workers import schedule, supervise
+from scaling.study import grid, preflight
+from scaling.workers import schedule
 from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine
+from scaling.workers.schedule import Schedule
 from scaling.workers.settings import RunSettings
-from scaling.workers.worker_group import Variant
-
-_Baseline = tuple[Variant, Path]
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,12 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[Examined]) -> dict[str, Any]:
-        """What study.json says of it."""
+        """Return the content of study.json."""
         here = [schedule.on_platform(self.machine.platform, answer) for answer in answers]
         once = {answer.case.key for answer in here if answer.unfit or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
-        return schedule.study_manifest(
-            self.name, self.title, scalings, [answer.case for answer in answers], self.settings, once
-        )
+        cases = [answer.case for answer in answers]
+        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, once)
 
 
 @dataclass(frozen=True)
@@ -69,76 +67,58 @@ class RunOutcome:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """The study of a composed configuration; bad input is a `Refusal`, before anything starts."""
+    """Return the study of a composed configuration; bad input is a `Refusal`, before anything starts."""
     cluster = clusters.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
-    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    if not isinstance(config["study"], dict):
-        raise Refusal(f"study={name} is no mapping of fields and grids; name one study, such as study=smoke")
-    if config.get("hardware") is not None:
-        raise Refusal(
-            "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"
-        )
-    if config["deadline"] is not None:
-        raise Refusal(
-            f"deadline={config['deadline']} has no effect here: it is an option of `scaling plan`; leave it out"
-        )
-    if config["wait"] is False and not cluster.submits:
-        raise Refusal(
-            f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"
-        )
+    study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
+    for wrong, text in (
+        (not isinstance(study, dict), f"study={name} is no mapping of fields and grids; name one study, such as study=smoke"),
+        (config.get("hardware") is not None,
+         "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"),
+        (deadline is not None, f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
+        (wait is False and not cluster.submits,
+         f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
+        (versus is not None and cluster.name != NONE,
+         f"versus={versus} is measured here alone: leave out cluster={cluster.name}"),
+    ):  # fmt: skip
+        if wrong:
+            raise Refusal(text)
     folder = store.results_folder(config["results"])
-    if config["versus"] is not None and cluster.name != NONE:
-        raise Refusal(f"versus={config['versus']} is measured here alone: leave out cluster={cluster.name}")
-    cells = grid.expand_study(config["study"], overrides, settings.max_cases)
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases)
     machine = _machine(cluster, config["dry_run"])
-    if machine_peaks.are_wanted(config["study"]):
+    if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
     machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
-    wait = cluster.name == LOCAL if config["wait"] is None else config["wait"]
-    title = config["study"].get("title")
     return StudyRun(
-        name, title, settings, cluster, machine, folder, cells, config["nested"], wait, config["retry"]
-    )
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
+        cluster.name == LOCAL if wait is None else wait, config["retry"],
+    )  # fmt: skip
 
 
-def _machine(cluster: Cluster, dry_run: bool = False) -> Machine:
-    """What there is to run on."""
-    if dry_run and cluster.name == SLURM:
-        return _machine_to_print(cluster)
+def _machine(cluster: Cluster, dry_run: bool) -> Machine:
+    """Return what a cluster has to run on; for a dry run, where no Slurm answers, what its settings say."""
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
-    if cluster.name != HOSTS:
-        from scaling.cluster import slurm
-
-        return (slurm.machine if cluster.name == SLURM else slurm.allocation)(cluster)
-    if not cluster.hosts or not cluster.per_node:
-        raise Refusal(
-            "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
-        )
-    named = f"of {', '.join(cluster.hosts)}"
-    return Machine(
-        cluster.platform,
-        cluster.device_kind,
-        cluster.per_node,
-        len(cluster.hosts),
-        named,
-        True,
-        cluster.untold,
-    )
-
-
-def _machine_to_print(cluster: Cluster) -> Machine:
-    """Return the nodes for a dry run: those of the Slurm here, or by `cluster.per_node` where it is that of another site."""
+    if cluster.name == HOSTS:
+        if not cluster.hosts or not cluster.per_node:
+            raise Refusal(
+                "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
+            )
+        of = f"of {', '.join(cluster.hosts)}"
+        count, unknown = len(cluster.hosts), cluster.untold
+        return Machine(cluster.platform, cluster.device_kind, cluster.per_node, count, of, True, unknown)
     from scaling.cluster import slurm
 
-    if shutil.which("sinfo") is None:
+    if cluster.name == ALLOCATION:
+        return slurm.allocation(cluster)
+    if dry_run and shutil.which("sinfo") is None:
         return slurm.assumed_machine(cluster)
     try:
         return slurm.machine(cluster)
     except Refusal as refusal:
-        if not cluster.per_node:
+        if not (dry_run and cluster.per_node):
             raise
         print(
             f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr
@@ -151,167 +131,140 @@ def run(
 ) -> RunOutcome:
     """Run what is missing of a study, or submit it to its cluster.
 
-    named: the variant to compare with, as `versus` names it. between: called when nothing is being measured on this machine.
+    named: the variant to compare with, as `versus` names it. between: called when nothing is being measured
+    on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    key = examination_cache.cache_key(job.cells)
-    if (answered := examination_cache.load_answers(job.folder, key)) is None:
+    key = preflight.cache_key(job.cells)
+    if (found := preflight.load_answers(job.folder, key)) is None:
         with progress.examination(console) as note:
-            answered = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    answers = preflight.judge_answers(job.cells, answered)
-    with _open_baseline(named, job.folder) as baseline:
-        folders = [job.folder, baseline[1]] if baseline else [job.folder]
-        if dry_run:
-            made = _plan_dry(job, answers, folders)
-            _print_plan(made, job, console)
-            if job.cluster.name == SLURM:
-                from scaling.cli import submit
+            found = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers, submitted = preflight.judge_answers(job.cells, found), False
+    with contextlib.ExitStack() as stack:
+        baseline = None
+        if named is not None:
+            from scaling.study import variants
 
-                submit.print_scripts(made, job, console)
-            return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
+            variant = stack.enter_context(variants.open_variant(str(named)))
+            baseline = variant, job.folder / f"versus-{variant.name}"
+        folders = [job.folder, *([baseline[1]] if baseline else [])]
+        if dry_run:
+            return _print_plan(job, answers, folders, console)
         for each in folders:
             store.prepare(each)
-        examination_cache.save_answers(job.folder, key, answered)
-        if job.cluster.submits:
-            from scaling.cli import submit
-
+        preflight.save_answers(job.folder, key, found)
+        if job.cluster.submits and (submit := _submissions(job)):
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:
-            (made, loaded), submitted = _run_here(job, answers, folders, baseline, console, between), False
+            made, loaded = _run_here(job, answers, folders, baseline, console, between)
     settings = schedule.comparable_settings(loaded.records, made.environments.values())
-    keys, other = frozenset(answer.case.key for answer in answers), baseline[1] if baseline else None
-    return RunOutcome(keys, settings, other, submitted, loaded=loaded)
+    keys = frozenset(answer.case.key for answer in answers)
+    return RunOutcome(keys, settings, baseline[1] if baseline else None, submitted, loaded=loaded)
 
 
 def _run_here(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: _Baseline | None, console: Console,
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
-) -> tuple[schedule.Schedule, store.Loaded]:  # fmt: skip
+) -> tuple[Schedule, store.Loaded]:  # fmt: skip
     """Run what is missing to its end, in this process or in the allocation that it runs in."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.jobs or made.skips or made.failures):
             return made, loaded
+        from scaling.workers import supervise
+
+        site = None
+        if job.cluster.name != NONE:
+            from scaling.cluster import task
+
+            site = task.make_site(job.cluster, nested=job.nested)
         names = {answer.case.key: label(answer.case) for answer in answers}
-        site = _site(job)
-        with progress.display(console, names, made.missing, len(made.skips) + len(made.failures)) as (
-            listen,
-            _,
-        ):
+        recorded = len(made.skips) + len(made.failures)
+        with progress.display(console, names, made.missing, recorded) as (listen, _):
             supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
     return made, store.load(job.folder)
 
 
-def _site(job: StudyRun) -> supervise.Site | None:
-    """Return where the workers run; None for this host, without a cluster."""
-    if job.cluster.name == NONE:
+def _submissions(job: StudyRun) -> ModuleType | None:
+    """Return the module of submissions, where tasks were submitted for the results folder, or may be now."""
+    if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
-    from scaling.cluster import task
+    from scaling.cli import submit
 
-    return task.make_site(job.cluster, nested=job.nested)
-
-
-def _has_submissions(job: StudyRun) -> bool:
-    """Return whether tasks were ever submitted for the results folder, or may be now."""
-    return job.cluster.submits or (job.folder / SUBMISSIONS).exists()
-
-
-def _plan_dry(job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path]) -> schedule.Schedule:
-    """Return what is missing, and change nothing."""
-    queued: Collection[tuple[str, int]] = ()
-    if _has_submissions(job):
-        from scaling.cli import submit
-
-        queued = submit.queued_cases(job)
-    return _plan(job, answers, [store.load(each) for each in folders], queued)
-
-
-def _plan(
-    job: StudyRun,
-    answers: Sequence[Examined],
-    loaded: Sequence[store.Loaded],
-    queued: Collection[tuple[str, int]],
-) -> schedule.Schedule:
-    """Return what is missing, from the records of the folder and of the baseline, if there is one."""
-    records, *baseline = (each.records for each in loaded)
-    return schedule.make_schedule(
-        answers, job.settings, job.machine, records, baseline[0] if baseline else None, queued, job.retry
-    )
+    return submit
 
 
 def plan_run(
     job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
-) -> tuple[schedule.Schedule, store.Loaded]:
+) -> tuple[Schedule, store.Loaded]:
     """Print and return what is missing now, and the records; what earlier submissions lost is recorded first."""
-    queued: Collection[tuple[str, int]] = ()
-    if _has_submissions(job):
-        from scaling.cli import submit
-
-        queued = submit.settle_submissions(job, console)
+    submit = _submissions(job)
+    queued = submit.settle_submissions(job, console) if submit else ()
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _plan(job, answers, loaded, queued)
+    made = _missing(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest(answers))
     _print_summary(made, job, console)
     return made, loaded[0]
 
 
-@contextlib.contextmanager
-def _open_baseline(named: Any, folder: Path) -> Iterator[_Baseline | None]:
-    """Yield the variant that `versus` names, and its folder of results; None without one."""
-    if named is None:
-        yield None
-        return
-    from scaling.study import variants
-
-    with variants.open_variant(str(named)) as variant:
-        yield variant, folder / f"versus-{variant.name}"
+def _missing(
+    job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], queued: Any
+) -> Schedule:
+    """Return what is missing. loaded: the records of the folder, and of the baseline, if there is one."""
+    baseline = loaded[1].records if len(loaded) > 1 else None
+    return schedule.make_schedule(
+        answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
+    )
 
 
-def _print_summary(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
     """Print how many cases will run, are done, are skipped and failed, in one line."""
-    where = next(iter(made.environments.values()))
-    words = [f"{made.missing} cases to run", f"{made.done} done before", f"{len(made.skips)} skipped"]
-    words += [f"{len(made.failures)} failed before the start"] if made.failures else []
-    words += [f"{made.queued} in the queue already"] if made.queued else []
-    lost = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
-    words += [f"{lost}: retry=true runs them once more"] if made.lost else []
-    on = where["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
-    summary = f"{job.name}: {', '.join(words)}; on {on}; results in {job.folder}"
-    console.print(escape(summary), soft_wrap=True, highlight=False)
+    known = next(iter(made.environments.values()))
+    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    counts = (
+        (True, f"{made.missing} cases to run"),
+        (True, f"{made.done} done before"),
+        (True, f"{len(made.skips)} skipped"),
+        (made.failures, f"{len(made.failures)} failed before the start"),
+        (made.queued, f"{made.queued} in the queue already"),
+        (made.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(words for shown, words in counts if shown)
+    on = known["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    console.print(
+        escape(f"{job.name}: {text}; on {on}; results in {job.folder}"), soft_wrap=True, highlight=False
+    )
 
 
-def _print_plan(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Every case that would run, by process, and every one that would be skipped, with why."""
-    platform = made.machine.platform
+def _print_plan(
+    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
+) -> RunOutcome:
+    """Print every case that would run, by process, and every one that would not, with the reason; change nothing."""
+    submit = _submissions(job)
+    queued = submit.queued_cases(job) if submit else ()
+    made = _missing(job, answers, [store.load(each) for each in folders], queued)
     for each in made.jobs:
-        first = each[0].answer.case
+        first = each[0].case
         wide = ", 64-bit" if first.dtype == "float64" else ""
-        devices = f"{count_of(first.devices, f'{platform} device')}{wide}"
         shape = schedule.process_shape(first, made.machine, job.settings)
-        several = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
         who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
-        console.print(f"[bold]{who} with {devices}{several}[/]", highlight=False)
+        devices = count_of(first.devices, f"{made.machine.platform} device")
+        console.print(f"[bold]{who} with {devices}{wide}{nodes}[/]", highlight=False)
         for item in each:
-            console.print(f"  run   {escape(label(item.answer.case))}", soft_wrap=True, highlight=False)
-    for item in made.skips:
-        reason, words = item.answer.unfit or ("", "")
-        console.print(
-            f"  [yellow]skip[/]  {escape(label(item.answer.case))}  {reason}: {escape(words)}",
-            soft_wrap=True,
-            highlight=False,
-        )
-    for item in made.failures:
-        reason, words = item.answer.failure or ("", "")
-        console.print(
-            f"  [red]fail[/]  {escape(label(item.case))}  {reason}: {escape(words)}",
-            soft_wrap=True,
-            highlight=False,
-        )
+            console.print(f"  run   {escape(label(item.case))}", soft_wrap=True, highlight=False)
+    for item in (*made.skips, *made.failures):
+        mark = "[red]fail[/]" if item.answer.failure else "[yellow]skip[/]"
+        reason = ": ".join(item.answer.failure or item.answer.unfit or ())
+        console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
     console.print(
         f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started"
     )
+    if submit and job.cluster.name == SLURM:
+        submit.print_scripts(made, job, console)
+    return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))

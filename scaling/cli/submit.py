@@ -38,11 +38,11 @@ def submit_and_wait(
             submitted = _submit(job, made, loaded, console)
         if not submitted or not job.wait or not follow.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
-        seen = _look_up(job)
-        if job_state.was_cancelled(seen):
+        tasks = _look_up(job)
+        if job_state.was_cancelled(tasks):
             console.print("cancelled; the same command goes on from there")
             return made, loaded, True
-        if job_state.was_refused(seen):
+        if job_state.was_refused(tasks):
             return made, store.load(job.folder), False
     with store.locked(job.folder):
         return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
@@ -50,17 +50,14 @@ def submit_and_wait(
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Record the cases that earlier submissions lost; return those that are still in the queue, as (key, replicate)."""
-    seen = _look_up(job)
-    if lost := lost_cases.record_lost_cases(job.folder, seen):
+    tasks = _look_up(job)
+    if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
-    if unknown := sum(one.state.name == job_state.UNKNOWN for one in seen):
-        message = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
-        console.print(
-            escape(f"{message}; if not, remove {job.folder / SUBMISSIONS}"),
-            soft_wrap=True,
-            highlight=False,
-        )
-    return job_state.queued_cases(seen)
+    if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
+        text = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
+        line = escape(f"{text}; if not, remove {job.folder / SUBMISSIONS}")
+        console.print(line, soft_wrap=True, highlight=False)
+    return job_state.queued_cases(tasks)
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
@@ -95,29 +92,21 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         return bool(made.queued)
     tasks = _tasks(job, made, loaded)
     done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
-    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
-    longest = max(task.seconds for task in tasks)
-    console.print(
+    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    longest, limit = max(task.seconds for task in tasks), job.cluster.time
+    lines = [
         f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
-        f"{', '.join(jobs)}, each about {format_wait(longest)} or less; "
-        f"`scaling status {escape(str(job.folder))}` tells how they do",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
-    if planned := pack.foreseen_seconds(loaded.plans, made.machine, job.settings):
-        took = [
-            (item.case, planned[item.case.key])
-            for task in tasks
-            for item in task.items
-            if item.case.key in planned
-        ]
-        hours = sum(seconds * case.devices for case, seconds in took) / 3600
-        console.print(
-            f"as planned: {format_number(hours)} device-hours for {count_of(len(took), 'case')} of them",
-            highlight=False,
+        f"{jobs}, each about {format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do"
+    ]
+    if seconds := pack.foreseen_seconds(loaded.plans, made.machine, job.settings):
+        planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]
+        hours = sum(seconds[case.key] * case.devices for case in planned) / 3600
+        lines.append(
+            f"as planned: {format_number(hours)} device-hours for {count_of(len(planned), 'case')} of them"
         )
-    if longest > 60 * job.cluster.time:
-        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={job.cluster.time:g} minutes"
-        console.print(
-            f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]", highlight=False
-        )
+    if longest > 60 * limit:
+        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
+        lines.append(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
     return True

@@ -73,13 +73,13 @@ def lost_records(
 ) -> list[Record]:
     """Return records of what a task began and did not end, or of all its cases without a record."""
     begun = {each.place: each.attempt for each in read_journal(task).unfinished}
-    known = schedule.recorded_attempts(records, work.environments.values())
+    known = schedule.history(records, work.environments.values()).recorded
     found = []
     for item in work.items:
         attempt = begun.get(item.place, item.attempt if all_cases else None)
         # As it was asked for: where this process runs does not matter.
         planned = work.environments[item.answer.environment_key]
-        if attempt is None or (item.case.key, planned["digest"], item.replicate, attempt) in known:
+        if attempt is None or ((item.case.key, planned["digest"], item.replicate), attempt) in known:
             continue
         tried = dataclasses.replace(item, attempt=attempt)
         blank = supervise.empty_record(tried, planned | {"hosts": []}, work.settings)

@@ -150,8 +150,8 @@ def _of_this_host() -> float | None:
     return None if free is None else free / len(cores.allowed())
 
 
-def prepare_plan(job: PlanJob, note: preflight.Note = preflight.no_note) -> PlanResult:
-    """What of a study is missing, and can be compiled. note: see `preflight.ask`."""
+def prepare_plan(job: PlanJob, note: preflight.Note = lambda done, total: None) -> PlanResult:
+    """What of a study is missing, and can be compiled. note: see `preflight.examine_cells`."""
     hardware = job.hardware
     compiler = _compiler(hardware)
     answers = preflight.examine_cells(job.cells, job.settings.case_seconds, note)

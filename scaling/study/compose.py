@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from scaling.core.case import Refusal, unknown_name
 from scaling.study import hydra_options
 
 _CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(Cluster)]
-_GROUPS = ("study", "cluster", "tracking", "hardware")
+_GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # and a name in each
+_INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
@@ -29,44 +31,44 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     from omegaconf.errors import OmegaConfBaseException
 
     conf = configuration()
-    known = _known(conf)
+    known = [*_keys(conf / "config.yaml"), *_GROUPS]
     stopped: list[BaseException] = []
 
     def task(config: DictConfig) -> None:
         try:
             if not stopped:
+                choices = HydraConfig.get().runtime.choices
                 plain = {str(k): v for k, v in OmegaConf.to_container(config, resolve=True).items()}  # type: ignore[union-attr]
-                _check(plain, HydraConfig.get().runtime.choices, known)
-                _check_cluster(plain["cluster"], conf / "cluster")
-                job(plain, HydraConfig.get().runtime.choices["study"])
+                _check(plain, choices, known)
+                _check_cluster(plain["cluster"], conf)
+                job(plain, choices["study"])
         except BaseException as error:  # Hydra would print its own words about it first
             stopped.append(error)
 
     _read_times_as_text()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
     hydra_options.check(words, known)
-    overrides = [
-        word for word in words if "=" in word and not word.startswith("-")
-    ]  # argparse wants them all in one place
+    # argparse takes the overrides in one place only.
+    overrides = [word for word in words if "=" in word and not word.startswith("-")]
     program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
-    sys.argv = [program, *(word for word in words if word not in overrides), *map(_spelt, overrides)]
+    options = [word for word in words if word not in overrides]
     try:
-        with _checked_files(), _sweep_removed(stopped):
+        with _checked_files(), tempfile.TemporaryDirectory() as scratch:  # for what --multirun writes
+            sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*words} else []
+            sys.argv = [program, *options, *sweep, *map(_in_hydra_syntax, overrides)]
             hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
-    except Refusal:
-        raise
+        if stopped:
+            raise stopped[0]
     except Exception as error:
-        raise _plainly(error, known, words) from None
-    if stopped and isinstance(stopped[0], OmegaConfBaseException):
-        raise _plainly(stopped[0], known, words) from None
-    if stopped:
-        raise stopped[0]
+        if isinstance(error, Refusal) or (error in stopped and not isinstance(error, OmegaConfBaseException)):
+            raise
+        raise _explain(error, known, words) from None
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
     """Print what a shell may put at the cursor, or the lines that set completion up; returns the exit status.
 
-    Words of `run` and `plan` are completed by Hydra. Nothing goes wrong aloud while a person types.
+    Words of `run` and `plan` are completed by Hydra. No error is printed while a person types.
     """
     if not any(word.startswith("query=") for word in words):
         compose(["--shell-completion", *words], lambda *_: None)
@@ -83,6 +85,18 @@ def complete(words: list[str], verbs: list[str]) -> int:
     return 0
 
 
+def configuration() -> Path:
+    """Return the folder of our configuration: within an installed package, or in the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
+
+
+def _keys(file: Path) -> list[str]:
+    """Return the keys of a file of the configuration, in its order."""
+    keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return [key for key in keys if key not in ("defaults", "hydra")]
+
+
 def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
     """Refuse a composed configuration with unknown keys, without known ones, or with several choices of one group."""
     for name in config:
@@ -93,22 +107,17 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
             raise Refusal(
                 f"~{name} removes a key that every study needs: leave that out, or write {name}=..."
             )
-    for group, example in (
-        ("study", "smoke"),
-        ("cluster", "none"),
-        ("tracking", "none"),
-        ("hardware", "v5p"),
-    ):
+    for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
             raise Refusal(f"name one {group}, such as {group}={example}{several}")
 
 
-def _check_cluster(config: Any, folder: Path) -> None:
+def _check_cluster(config: Any, conf: Path) -> None:
     """Refuse a key that a cluster of ours has no use for; one that no cluster has is refused with the values."""
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
-    used = _cluster_keys(folder, config["name"])
+    used = _keys(conf / "cluster" / f"{config['name']}.yaml")
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
             raise Refusal(
@@ -116,29 +125,6 @@ def _check_cluster(config: Any, folder: Path) -> None:
             )
         if name not in used:
             raise unknown_name(f"key of cluster={config['name']}", name, used)
-
-
-def _cluster_keys(folder: Path, kind: str) -> list[str]:
-    """Return the keys of a kind of cluster, in the order of its file in conf/cluster."""
-    lines = (folder / f"{kind}.yaml").read_text(encoding="utf-8").splitlines()
-    return [line.partition(":")[0] for line in lines if re.match("[a-z_]+:", line)]
-
-
-@contextlib.contextmanager
-def _sweep_removed(stopped: list[BaseException]) -> Iterator[None]:
-    """Remove the folder that Hydra makes for --multirun, if it was not there before and the input is refused."""
-    folder = Path("results/.multirun")
-    fresh = [each for each in (folder, folder.parent) if not each.exists()]
-    refused = True
-    try:
-        yield
-        refused = bool(stopped) and isinstance(stopped[0], Refusal)
-    finally:
-        if refused and folder in fresh:
-            with contextlib.suppress(OSError):
-                (folder / "multirun.yaml").unlink(missing_ok=True)
-                for each in fresh:
-                    each.rmdir()
 
 
 @contextlib.contextmanager
@@ -161,100 +147,80 @@ def _checked_files() -> Iterator[None]:
         FileConfigSource.load_config = read  # type: ignore[method-assign]
 
 
-def configuration() -> Path:
-    """Return the folder of our configuration: within an installed package, or in the checkout."""
-    package = Path(__file__).resolve().parents[1]
-    return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
-
-
 def _read_times_as_text() -> None:
     """Let YAML files hold times such as 2:00:00 as text; YAML 1.1 reads them as numbers to the base of 60."""
     import yaml
 
-    integer = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, known in resolvers.items():
-        resolvers[first] = [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in known]
+        resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else pattern) for tag, pattern in known]
 
 
-def _spelt(word: str) -> str:
-    """A word of the command line as Hydra wants it written."""
+def _in_hydra_syntax(word: str) -> str:
+    """Return a word of the command line as Hydra reads it."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # a file need not declare them all
         return f"++{word}"
-    if (
-        name == "versus" and value not in ("", "null") and value[0] not in "'\""
-    ):  # a revision may hold ~, and flags hold =
-        return f"{name}='{value}'"
+    if name == "versus" and value not in ("", "null") and value[0] not in "'\"":
+        return f"{name}='{value}'"  # a revision may hold ~, and flags hold =
     return word
 
 
-def _known(conf: Path) -> list[str]:
-    """The keys of the root configuration: the fields, the settings and the groups."""
-    lines = (conf / "config.yaml").read_text(encoding="utf-8").splitlines()
-    keys = [line.split(":")[0] for line in lines if re.match(r"[a-z_]+:", line)]
-    return [key for key in keys if key not in ("defaults", "hydra")] + list(_GROUPS)
-
-
-def _plainly(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """What Hydra could not compose, in one line with the alternatives."""
+def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
+    """Return what Hydra could not compose, in one line with the alternatives."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
     from scaling.study import yaml_files
 
     cause = error.__cause__ or error
+    text = " ".join(str(cause).split())
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
         return unknown_name(group or "configuration", name, error.options)
     if isinstance(cause, yaml.YAMLError):
         return Refusal(yaml_files.describe(cause))
-    if isinstance(error, RecursionError):
-        return Refusal(
-            "cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}"
-        )
-    if "one subcommand from" in str(error):
-        return Refusal(
-            "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"
-        )
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
-    text = " ".join(str(cause).split())
-    within = re.search(r"full_key: cluster\.(\w+)", text)
-    if within and f"cluster.{within.group(1)}" in _CLUSTER:
-        return Refusal(
-            f"cluster.{within.group(1)} cannot be set: {text[:200]}; conf/cluster has an example of each key"
-        )
-    if within:
+    if refusal := _explain_key(text, known, words):
+        return refusal
+    selected = " ".join(word for word in words if word.partition("=")[0] in (*_GROUPS, ""))
+    endless = next((word for word in words if re.search("[0-9]{4301}", word)), "")
+    explanations = [
+        (isinstance(error, RecursionError),
+         "cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}"),
+        ("one subcommand from" in str(error),
+         "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"),
+        ("onfig group override" in text,
+         f"{selected!r} names no file: study, cluster and tracking each want one name, such as study=smoke"),
+        (endless != "", f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
+        (True, f"cannot compose the configuration: {text[:300]}"),
+    ]  # fmt: skip
+    return Refusal(next(explanation for holds, explanation in explanations if holds))
+
+
+def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
+    """Return the refusal of a key that Hydra does not know; None where the text is about something else."""
+    inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
+    group, key = inside.groups() if inside else ("", "")
+    if f"{group}.{key}" in _CLUSTER:
+        return Refusal(f"cluster.{key} cannot be set: {text[:200]}; conf/cluster has an example of each key")
+    if group == "cluster":
         kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
         kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a file for a site is of Slurm
-        return unknown_name(
-            "key of cluster", within.group(1), _cluster_keys(configuration() / "cluster", kind)
-        )
-    if within := re.search(r"full_key: hardware\.(\w+)", text):
+        return unknown_name("key of cluster", key, _keys(configuration() / "cluster" / f"{kind}.yaml"))
+    if group == "hardware":
         return Refusal(
-            f"unknown key of hardware {within.group(1)!r}: conf/hardware has one file for each, with every key in it"
+            f"unknown key of hardware {key!r}: conf/hardware has one file for each, with every key in it"
         )
-    missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(
-        r"Could not override '([^']+)'", text
-    )
-    if missing and "." not in missing.group(1) and "full_key: sampling" not in text:
-        return unknown_name("key", missing.group(1), known)
-    if missing:
+    missing = re.search(r"Key '([^']+)' is not in struct|Could not override '([^']+)'", text)
+    name = (missing[1] or missing[2]) if missing else ""
+    if name and "." not in name and "full_key: sampling" not in text:
+        return unknown_name("key", name, known)
+    if name:
         place = re.search(r"full_key: (\S+)", text)
-        return Refusal(
-            f"unknown key {place.group(1) if place else missing.group(1)!r}: `scaling run --help` lists every key"
-        )
-    if re.search("[Cc]onfig group override", text):
-        given = [word for word in words if word.partition("=")[0] in (*_GROUPS, "")]
-        return Refusal(
-            f"{' '.join(given)!r} names no file: study, cluster and tracking each want one name, such as study=smoke"
-        )
-    if endless := next((word for word in words if re.search("[0-9]{4301}", word)), None):
-        return Refusal(
-            f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"
-        )
-    return Refusal(f"cannot compose the configuration: {text[:300]}")
+        return Refusal(f"unknown key {(place[1] if place else name)!r}: `scaling run --help` lists every key")
+    return None
 
 
 def _unreadable(word: str) -> Refusal:
@@ -265,6 +231,6 @@ def _unreadable(word: str) -> Refusal:
         return Refusal(f"{word!r} is no override: write FIELD=VALUE, such as devices=2 or 'devices=[1,2]'")
     bare = value.strip().strip("'\"").replace("'", "\\'")
     return Refusal(
-        f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as \"{name}='{bare}'\"; "
-        "a list is written 'devices=[1,2]'"
+        f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "
+        f"\"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
     )

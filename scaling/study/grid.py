@@ -1,7 +1,7 @@
 """A study: from shared fields, grids and the command line to cases, in plain Python.
 
-Knows the fields of a case, how lists sweep, what `where` excludes and how strong and weak scaling derive points from devices.
-Does not know the workloads: what is left to them is completed in preflight.py.
+Knows the fields of a case, how lists sweep, what `where` excludes and how strong and weak scaling derive
+points from devices. Does not know the workloads: what is left to them is completed in preflight.py.
 """
 
 import dataclasses
@@ -18,22 +18,12 @@ SCALINGS = ("strong", "weak")
 _OWN = ("scaling", "where")  # keys of a grid that are no field of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
 _BYTES = {
-    "": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-EVERY = (
-    "all"  # mesh: every way to lay the devices out; devices: every count that a machine to plan for comes in
-)
-
-
+    "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+EVERY = "all"  # mesh: every factorization; devices: every count that a machine to plan for comes in
 _COMMAND_LINE = "on the command line"
+_Fields = dict[str, Any]  # of a grid; a list is swept
 _Sources = dict[
     str, str
 ]  # field -> where it is stated: on the command line, in the study, or in one of its grids
@@ -58,7 +48,7 @@ class GridCell:
     stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
 
     def scaled(self, completed: Case) -> Case:
-        """The case with its points: as stated, or as many for each device."""
+        """Return the case with its points: as stated, or as many for each device."""
         if self.scaling == "strong":
             return completed
         return dataclasses.replace(completed, points=completed.points * completed.devices)
@@ -67,29 +57,32 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Every cell of a study, each once, in the study's order. Precedence: shared fields < a grid's < the overrides.
+    """Return every cell of a study, each once, in its order. Precedence: shared fields < a grid's < the overrides.
 
-    A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added in ceilings.py.
-    most: a study of more cells is refused before they are made.
+    A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added by
+    options/machine_peaks.py. most: a study of more cells is refused before they are made.
     """
-    if most is not None and (count := _count(study, overrides)) > most:
+    given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
+    grids = list(_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
+    count = sum(math.prod(map(len, _axes(fields).values())) for fields, _ in grids)
+    if most is not None and count > most:
         raise Refusal(
             f"the study has {count:,} cases before where, more than max_cases={most}: sweep less, or max_cases={count}"
         )
-    given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     cells: dict[GridCell, GridCell] = {}
-    for cell in _cells(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)):
-        stated = cells[cell].stated if cell in cells else ()
-        cells[cell] = dataclasses.replace(cell, stated=(*stated, *cell.stated))
+    for fields, sources in grids:
+        for cell in _cells(fields):
+            stated = cells[cell].stated if cell in cells else ()
+            cells[cell] = dataclasses.replace(cell, stated=(*stated, sources))
     if not cells:
         raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
     return list(cells.values())
 
 
-def _cells(
+def _grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
-) -> Iterator[GridCell]:
-    """Yield the cells of a study, its parts first. sources: of the fields that are stated outside of it."""
+) -> Iterator[tuple[_Fields, _Sources]]:
+    """Yield the grids of a study, its parts first. sources: of the fields that are stated outside of it."""
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
@@ -104,110 +97,61 @@ def _cells(
     here = dict.fromkeys(shared, place) | sources
     for name, part in parts.items():
         inside = {k: source for k, source in here.items() if source == _COMMAND_LINE or k not in part}
-        yield from _cells(shared | part, given, f"in part {name}", inside)
+        yield from _grids(shared | part, given, f"in part {name}", inside)
     for number, grid in enumerate(grids, 1):
-        merged = _merge(_unaliased(_merge(shared, grid), given), given)
-        stated = here | {k: f"{place}, grid {number}" for k in grid if k not in given}
-        for cell in _grid(merged):
-            yield dataclasses.replace(cell, stated=(stated,))
+        merged = _merge(_without_aliases(_merge(shared, grid), given), given)
+        yield merged, here | {k: f"{place}, grid {number}" for k in grid if k not in given}
 
 
-def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Refuse a stated value that has an effect in none of the cases that it is stated for.
-
-    unused: for each cell, its fields without effect. Where a field from a file lost its effect by another field that the command
-    line replaces, it is no mistake.
-    """
-    reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
-    for cell, without in zip(cells, unused, strict=True):
-        for stated in cell.stated:
-            for name in set(stated) & {*FIELDS} - {"sizes"}:
-                why, source = without.get(name), stated[name]
-                if (
-                    why
-                    and source != _COMMAND_LINE
-                    and any(stated.get(each) == _COMMAND_LINE for each in why.because)
-                ):
-                    why = None
-                reasons.setdefault((source, name, getattr(cell.case, name)), []).append(why)
-    for (source, name, value), whys in reasons.items():
-        if whys[0] and all(whys):
-            text = str(value).lower() if isinstance(value, bool) else value
-            fix = f"leave it out, or change {' or '.join(whys[0].because)}"
-            raise Refusal(f"{name}={text} has no effect {whys[0].words}: {fix} (it is stated {source})")
-
-
-def _count(study: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
-    """Return how many cells the lists of a study sweep, before `where` leaves out any; 0 for what `expand` refuses."""
-    shared = {name: value for name, value in study.items() if name not in _STUDY}
-    given = {name: value for name, value in overrides.items() if value is not None and value != {}}
-    parts, grids = study.get("parts") or {}, study.get("grids") or ([] if study.get("parts") else [{}])
-    if not isinstance(parts, Mapping) or not isinstance(grids, list):
-        return 0
-    total = sum(_count({**shared, **part}, overrides) for part in parts.values() if isinstance(part, Mapping))
-    for grid in (grid for grid in grids if isinstance(grid, Mapping)):
-        whole = {**shared, **grid, **given}
-        sizes = [layer.get("sizes") for layer in (shared, grid, given)]
-        axes = {name: value for layer in sizes if isinstance(layer, Mapping) for name, value in layer.items()}
-        swept = [
-            value
-            for name, value in {**whole, "sizes": None, "where": None}.items()
-            if isinstance(value, list)
-        ]
-        total += math.prod(
-            len(value) for value in (*swept, *(v for v in axes.values() if isinstance(v, list)))
-        )
-    return total
-
-
-def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """`upper` over `under`; sizes are merged name by name, so that one can be replaced alone."""
-    for layer in (under, upper):
-        for name in layer:
-            if name not in FIELDS + _OWN:
-                raise unknown_name("study key", name, FIELDS + _OWN + _STUDY)
-    merged = {**under, **{k: v for k, v in upper.items() if v is not None}}
+def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
+    """Return `upper` over `under`; sizes are merged name by name, so that one can be replaced alone."""
+    for name in (*under, *upper):
+        if name not in FIELDS + _OWN:
+            raise unknown_name("study key", name, FIELDS + _OWN + _STUDY)
+    merged = {k: v for layer in (under, upper) for k, v in layer.items() if v is not None}
     if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**under["sizes"], **upper["sizes"]}
-    return {k: v for k, v in merged.items() if v is not None}
+    return merged
 
 
-def _unaliased(grid: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A grid in which no mode names a batching of its own, where the command line gives `batch`."""
+def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
+    """Return a grid in which no mode names its batching too, where the command line gives `batch`."""
     if "batch" not in given:
-        return dict(grid)
-    modes = given.get("mode", [])
-    if aliases := [
-        m for m in (modes if isinstance(modes, list) else [modes]) if isinstance(m, str) and m in ALIASES
-    ]:
+        return grid
+    if aliases := [mode for mode in _listed(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
         raise Refusal(
             f"mode={aliases[0]} names its batching already: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
         )
-    modes = grid.get("mode")
-    plain = [
-        ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m
-        for m in (modes if isinstance(modes, list) else [modes])
-    ]
-    return {**grid, "mode": plain} if modes is not None else dict(grid)
+    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _listed(grid.get("mode"))]
+    return grid | {"mode": modes} if "mode" in grid else grid
 
 
-def _grid(grid: Mapping[str, Any]) -> Iterator[GridCell]:
-    """The product of a grid's lists, less what `where` excludes."""
-    where = conditions.check(grid.get("where"))
-    axes = {k: v for k, v in grid.items() if k not in ("where", "sizes")}
-    sizes = grid.get("sizes", {})
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _axes(fields: _Fields) -> dict[str, list[Any]]:
+    """Return the values that a grid sweeps, by field; a size is named such as sizes.p."""
+    sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
+    axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    for values in itertools.product(*(v if isinstance(v, list) else [v] for v in axes.values())):
-        for fields in _meshes(dict(zip(axes, values, strict=True))):
-            cell = _cell(fields)
+    return {name: _listed(value) for name, value in axes.items()}
+
+
+def _cells(fields: _Fields) -> Iterator[GridCell]:
+    """Yield the cells of a grid: the product of its lists, without what `where` excludes."""
+    where, axes = conditions.check(fields.get("where")), _axes(fields)
+    for values in itertools.product(*axes.values()):
+        for chosen in _meshes(dict(zip(axes, values, strict=True))):
+            cell = _cell(chosen)
             if where is None or conditions.holds(where, _names(cell)):
                 yield cell
 
 
-def _meshes(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The fields of a cell, once for each way to lay its devices out where it asks for all of them."""
+def _meshes(fields: _Fields) -> Iterator[_Fields]:
+    """Yield the fields of a cell, once for each way to lay its devices out where it asks for all of them."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -217,9 +161,9 @@ def _meshes(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield fields | {"mesh": f"{over_points}x{devices // over_points}"}
 
 
-def _cell(fields: dict[str, Any]) -> GridCell:
-    scaling = fields.pop("scaling", "strong")
-    if scaling not in SCALINGS:
+def _cell(fields: _Fields) -> GridCell:
+    """Return the cell with these fields, each of which has one value."""
+    if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
@@ -227,34 +171,54 @@ def _cell(fields: dict[str, Any]) -> GridCell:
         raise Refusal(
             "devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]"
         )
-    sizes = {
-        name.removeprefix("sizes."): fields.pop(name) for name in list(fields) if name.startswith("sizes.")
-    }
-    for name, size in sizes.items():
-        if size == "points":  # as many as there are points, before weak scaling multiplies those
-            sizes[name] = fields.get("points", 1)
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _bytes(fields["memory_limit"])
-    counts = {name: fields.get(name) for name in ("points", "devices", "chunk", "block", "memory_limit")}
-    for name, value in (*counts.items(), *((f"sizes.{name}", size) for name, size in sizes.items())):
-        if isinstance(value, int) and value > LARGEST:
+    for name, value in fields.items():
+        if name.startswith("sizes.") and value == "points":  # before weak scaling multiplies those
+            fields[name] = value = fields.get("points", 1)
+        count = name.startswith("sizes.") or name in ("points", "devices", "chunk", "block", "memory_limit")
+        if count and isinstance(value, int) and value > LARGEST:
             found = f"{float(value):g}" if value < 1e300 else "a larger one"
             raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {found}")
-    return GridCell(from_dict(fields | {"sizes": sizes}), scaling)
+    sizes = {k.removeprefix("sizes."): v for k, v in fields.items() if k.startswith("sizes.")}
+    plain = {k: v for k, v in fields.items() if not k.startswith("sizes.")}
+    return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
 
 
-def _bytes(words: str) -> int:
-    """2GB -> 2000000000."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", words)
-    unit = next((unit for unit in _BYTES if found and unit.lower() == found[2].lower()), None)
-    if found is None or unit is None or float(found[1]) * _BYTES[unit] > LARGEST:
-        raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {words!r}")
-    return int(float(found[1]) * _BYTES[unit])
+def _bytes(text: str) -> int:
+    """Return a number of bytes from a text such as 2GB."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _BYTES.get(found[2].lower()) if found else None
+    if found is None or unit is None or float(found[1]) * unit > LARGEST:
+        raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {text!r}")
+    return int(float(found[1]) * unit)
 
 
 def _names(cell: GridCell) -> dict[str, Any]:
     """Return what a condition may name: the fields, the sizes and the scaling of a cell."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
+
+
+def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
+    """Refuse a stated value that has an effect in none of the cases that it is stated for.
+
+    unused: for each cell, its fields without effect. Where a field from a file lost its effect by another
+    field that the command line replaces, it is no mistake.
+    """
+    reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
+    for cell, without in zip(cells, unused, strict=True):
+        for stated in cell.stated:
+            replaced = {name for name, source in stated.items() if source == _COMMAND_LINE}
+            for name in stated.keys() & {*FIELDS} - {"sizes"}:
+                why = without.get(name)
+                if why and name not in replaced and replaced & {*why.because}:
+                    why = None
+                reasons.setdefault((stated[name], name, getattr(cell.case, name)), []).append(why)
+    for (source, name, value), whys in reasons.items():
+        if whys[0] and all(whys):
+            text = str(value).lower() if isinstance(value, bool) else value
+            fix = f"leave it out, or change {' or '.join(whys[0].because)}"
+            raise Refusal(f"{name}={text} has no effect {whys[0].words}: {fix} (it is stated {source})")

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from scaling.core.case import Refusal
 
-_CONFIGURATIONS = ("job", "hydra", "all")  # of --cfg
 _KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # of --info
+_FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,32 +25,26 @@ class Parser(argparse.ArgumentParser):
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
-def _hydra() -> Parser:
-    """Return the parser of the options that Hydra understands and a study has a use for."""
-    parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
-    parser.add_argument("--cfg", "-c", choices=_CONFIGURATIONS)
-    parser.add_argument("--config-dir", "-cd", metavar="DIR")
-    parser.add_argument("--package", "-p", metavar="PACKAGE")
-    parser.add_argument(
-        "--info",
-        "-i",
-        nargs="?",
-        choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
-    )
-    for names in (["--help", "-h"], ["--hydra-help"], ["--resolve"], ["--run", "-r"], ["--multirun", "-m"]):
-        parser.add_argument(*names, action="store_true")
-    parser.add_argument("--shell-completion", "-sc", action="store_true")
-    return parser
-
-
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Refuse words of `scaling run` and `scaling plan` that Hydra would not understand; fields: the keys that take a value."""
-    parser = _hydra()
-    taken: list[str] = [option for option in parser._option_string_actions if option.startswith("-")]
+    parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--config-dir", "-cd", metavar="DIR")
+    parser.add_argument("--package", "-p", metavar="PACKAGE")
+    parser.add_argument("--info", "-i", nargs="?", choices=_KINDS)
+    for names in (
+        "--help -h",
+        "--hydra-help",
+        "--resolve",
+        "--run -r",
+        "--multirun -m",
+        "--shell-completion -sc",
+    ):
+        parser.add_argument(*names.split(), action="store_true")
+    options = list(parser._option_string_actions)
     for word in words:
-        name = word.partition("=")[0]
-        if word.startswith("-") and name not in taken:
-            raise _unknown(word, fields, taken)
+        if word.startswith("-") and word.partition("=")[0] not in options:
+            raise _unknown_option(word, fields, options)
     given, overrides = parser.parse_known_args(list(words))
     for word in overrides:
         if "=" not in word and not word.startswith("~"):
@@ -63,7 +57,7 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
         )
 
 
-def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
+def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
     """Return the refusal of an unknown option; one that is named like a field is an override without its dashes."""
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
@@ -80,8 +74,7 @@ def _unknown(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusa
 
 def _example(name: str, fields: Sequence[str]) -> str:
     """Return an override of a field, as an example."""
-    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"}
-    flags = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
-    if name in flags:
-        return f"{name}=true"
+    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | {
+        f: f"{f}=true" for f in _FLAGS
+    }
     return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

@@ -1,21 +1,26 @@
 """Preflight: the questions about a study that need JAX or a user's module, answered on the CPU before anything starts.
 
-The questions are answered in processes (examine.py): one for each user's module, and one for all that is built in, so that a
-module that dies, hangs or is interrupted costs its own cases and no others. Does not import JAX.
+The questions are answered in processes (examine.py): one for each user's module, and one for all that is
+built in, so that a module that dies, hangs or is interrupted costs its own cases and no others. Answers about
+built-in workloads are kept in the results folder: they follow from the cells, this package and the installed
+packages, so that an unchanged study need not start JAX. Does not import JAX.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import importlib.metadata
 import json
 import os
-import queue
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
@@ -26,15 +31,13 @@ _START_SECONDS = 300.0  # to import JAX
 _MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, before the other cases of a module are given up
 _POLL_SECONDS = 0.1
 _EXITED = "(SystemExit)"  # in the text of a failure
-_PLAIN: dict[str, Any] = {
-    "devices": 1, "api": "shard_map", "split": "points", "mesh": None, "chunk": None, "block": None, "cache": None,
-    "memory_limit": None, "storage": None, "overlap": False,
+_FILE = ".examined.json"
+_LAYOUT_DEFAULTS: dict[str, Any] = {
+    "devices": 1, "api": "shard_map", "split": "points", "mesh": None, "chunk": None, "block": None,
+    "cache": None, "memory_limit": None, "storage": None, "overlap": False,
 }  # fmt: skip
+Answer = dict[str, Any]  # an event of examine.py, or the failure of its process
 Note = Callable[[int, int], None]
-
-
-def no_note(done: int, total: int) -> None:
-    """Tell nobody how many questions are answered."""
 
 
 class _Unanswered(Exception):
@@ -45,52 +48,69 @@ class _Unanswered(Exception):
         self.reason, self.importing = reason, importing
 
 
-def examine_cells(cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note) -> list[Examined]:
+def examine_cells(
+    cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
+) -> list[Examined]:
     """Return an answer for each cell, each completed case once; bad input raises the first `Refusal` of them.
 
-    seconds: the time limit of a question. note: called several times a second with how many are answered, and of how many.
+    seconds: the time limit of a question. note: called several times a second with how many are answered, and
+    of how many.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
-def ask_cells(
-    cells: Sequence[GridCell], seconds: float = 600.0, note: Note = no_note
-) -> list[dict[str, Any]]:
-    """Return what the processes that examine the cells answer about each of them; see `examine_cells`."""
-    return _Examination(cells, seconds).run(note)
+def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
+    """Return what the processes that examine the cells answer about each of them; see `examine_cells`.
+
+    As many modules at a time are examined as there are cores.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, cell in enumerate(cells):
+        groups.setdefault(user_modules(cell.case), []).append(number)
+    examination = _Examination(cells, seconds)
+    with ThreadPoolExecutor(min(len(groups), len(cores.allowed()))) as pool:
+        pending: Iterable[Future[None]] = [
+            pool.submit(examination.examine, modules, numbers) for modules, numbers in groups.items()
+        ]
+        try:
+            while pending:
+                done, pending = wait(pending, _POLL_SECONDS)  # in pieces, so that Ctrl-C is noticed
+                note(len(examination.answers), len(cells))
+                for future in done:
+                    future.result()
+        finally:
+            examination.stopped = True
+    return [examination.answers[number] for number in range(len(cells))]
 
 
-def judge_answers(cells: Sequence[GridCell], found: Sequence[dict[str, Any]]) -> list[Examined]:
+def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[Examined]:
     """Return the examined case of each cell, each completed case once; bad input raises the first `Refusal` of them."""
-    refusals = list(dict.fromkeys(answer["refusal"] for answer in found if "refusal" in answer))
+    refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
         raise Refusal(refusals[0] + more)
-    refuse_unused(
-        cells,
-        [{name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in found],
-    )
-    if all(_EXITED in answer.get("failure", ("", ""))[1] for answer in found):  # a script, not a workload
-        raise Refusal(found[0]["failure"][1])
-    whole: dict[Case, Examined] = {}
-    for cell, answer in zip(cells, found, strict=True):
+    unused = [answer.get("unused", {}) for answer in answers]
+    refuse_unused(cells, [{name: UnusedField(*why) for name, why in each.items()} for each in unused])
+    if all(_EXITED in answer.get("failure", ("", ""))[1] for answer in answers):  # a script, not a workload
+        raise Refusal(answers[0]["failure"][1])
+    examined: dict[Case, Examined] = {}
+    for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
             case = cell.scaled(cell.case)
-            whole.setdefault(case, Examined(case, None, None, failure=answer["failure"]))
+            examined.setdefault(case, Examined(case, None, None, failure=answer["failure"]))
         else:
-            case = from_dict(answer["case"])
+            case, engine = from_dict(answer["case"]), tuple(map(tuple, answer["engine"]))
             unfit = tuple(answer["unfit"]) if answer["unfit"] else None
-            engine = tuple((name, version) for name, version in answer["engine"])
-            whole[case] = Examined(case, unfit, answer["workload_digest"], engine)
-    return list(whole.values())
+            examined[case] = Examined(case, unfit, answer["workload_digest"], engine)
+    return list(examined.values())
 
 
 def without_layout(case: Case) -> Case:
     """Return the case without the fields that say where and in which pieces it runs, on which a function does not depend."""
-    return dataclasses.replace(case, **_PLAIN)
+    return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
-def _family(case: Case) -> tuple:
+def _family(case: Case) -> tuple[Any, ...]:
     return case.target, case.variant, tuple(case.sizes.items())
 
 
@@ -100,110 +120,67 @@ class _Examination:
 
     cells: Sequence[GridCell]
     seconds: float
-    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    error: BaseException | None = None
+    answers: dict[int, Answer] = field(default_factory=dict)
     stopped: bool = False
 
-    def run(self, note: Note) -> list[dict[str, Any]]:
-        """Examine the cells of each module in processes of their own, as many modules at a time as there are cores."""
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for number, cell in enumerate(self.cells):
-            groups.setdefault(user_modules(cell.case), []).append(number)
-        waiting: queue.SimpleQueue = queue.SimpleQueue()
-        for modules, numbers in groups.items():
-            waiting.put((modules, self._by_problem(numbers)))
-        count = min(len(groups), len(cores.allowed()))
-        threads = [threading.Thread(target=self._work, args=(waiting,), daemon=True) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        try:
-            while self.error is None and (busy := [thread for thread in threads if thread.is_alive()]):
-                busy[0].join(_POLL_SECONDS)  # in pieces, so that Ctrl-C is heard
-                note(len(self.answers), len(self.cells))
-        finally:
-            self.stopped = True
-            for thread in threads:
-                thread.join()
-        if self.error is not None:
-            raise self.error
-        return [self.answers[number] for number in range(len(self.cells))]
+    def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
+        """Have a process answer questions, those of one problem in a row, and a fresh one the rest where it dies or hangs.
 
-    def _work(self, waiting: queue.SimpleQueue) -> None:
-        try:
-            with contextlib.suppress(queue.Empty):
-                while not self.stopped:
-                    self._examine(*waiting.get_nowait())
-        except BaseException as error:
-            self.error = error
-
-    def _by_problem(self, numbers: Sequence[int]) -> list[int]:
-        """Return the numbers with those of the same problem one after another, because these share their answers."""
-        together: dict[Case, list[int]] = {}
-        for number in numbers:
-            together.setdefault(without_layout(self.cells[number].case), []).append(number)
-        return [number for each in together.values() for number in each]
-
-    def _examine(self, modules: tuple[str, ...], left: list[int]) -> None:
-        """Have a process answer the questions that are left, and fresh ones the rest where it dies or hangs.
-
-        A failure is that of all cases of the same problem. After several in a row, or one at import, all that is left has failed.
+        A failure is that of all cases of the same problem. After several in a row, or one at import, all
+        others fail too.
         """
+        problems = {number: without_layout(self.cells[number].case) for number in numbers}
+        first = {
+            problem: number for number, problem in reversed(problems.items())
+        }  # the last one set is the first
+        remaining = sorted(numbers, key=lambda number: first[problems[number]])
         hangs = deaths = 0
-        while left and not self.stopped:
-            before = len(left)
+        while remaining and not self.stopped:
+            before = len(remaining)
             try:
-                self._answer_in_order(modules, left)
+                self._answer_in_order(modules, remaining)
             except _Unanswered as why:
-                hangs, deaths = (hangs, deaths) if len(left) == before else (0, 0)
+                if len(remaining) < before:
+                    hangs = deaths = 0
                 hangs, deaths = hangs + (why.reason == "timeout"), deaths + 1
-                text = f"{' and '.join(modules) or self.cells[left[0]].case.workload}: {why}"
-                alike = self._like(left[0], without_layout, left)
-                self._fail(alike, why.reason, text, left)
-                if why.importing or hangs == _MOST_HANGS or deaths == _MOST_DEATHS:
-                    more = (
-                        ""
-                        if why.importing
-                        else f" ({deaths} questions in a row ended like this; this one was not asked)"
-                    )
-                    self._fail(left[:], why.reason, text + more, left)
-                else:  # those of the same variant come last, so that the others are answered
-                    later = self._like(alike[0], _family, left)
-                    left[:] = [number for number in left if number not in later] + later
+                repeated = hangs == _MOST_HANGS or deaths == _MOST_DEATHS
+                self._record_failure(modules, remaining, why, deaths if repeated else 0)
 
-    def _like(self, number: int, by: Callable[[Case], Any], of: Sequence[int]) -> list[int]:
-        """Return the numbers of the cells that are like a cell in something."""
-        wanted = by(self.cells[number].case)
-        return [each for each in of if by(self.cells[each].case) == wanted]
+    def _record_failure(
+        self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
+    ) -> None:
+        """Fail the cases of the problem that came first, or, after `deaths` in a row or at import, all that remain."""
+        first = self.cells[remaining[0]].case
+        alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
+        text = f"{' and '.join(modules) or first.workload}: {why}"
+        others = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
+        for number in remaining if deaths or why.importing else alike:
+            asked = why.importing or number in alike
+            self.answers[number] = {"failure": (why.reason, text if asked else others)}
+        remaining[:] = [number for number in remaining if number not in self.answers]
+        # Those of the same variant come last, so that the others are answered.
+        remaining.sort(key=lambda number: _family(self.cells[number].case) == _family(first))
 
-    def _fail(self, numbers: Sequence[int], reason: str, text: str, left: list[int]) -> None:
-        self.answers |= {number: {"failure": (reason, text)} for number in numbers}
-        left[:] = [number for number in left if number not in self.answers]
-
-    def _answer_in_order(self, modules: tuple[str, ...], left: list[int]) -> None:
-        """Have one process answer what is left, each of which is taken from the list when it is answered."""
-        cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in left]
-        job = {"modules": modules, "cell": cells[0], "cells": cells}
+    def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
+        """Have one process answer what remains; a number is taken from the list when it is answered."""
+        cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
         process = ChildProcess(
-            [sys.executable, "-m", "scaling.study.examine"], stdin_text=json.dumps(job) + "\n",
+            [sys.executable, "-m", "scaling.study.examine"],
+            stdin_text=json.dumps({"modules": modules, "cells": cells}) + "\n",
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+        )
         with contextlib.closing(process):
-            self._await_start(process)
+            try:
+                self._next(process, _START_SECONDS, "before it was ready", True)
+            except _Unanswered as why:  # JAX is absent or fails, which is no module's fault
+                raise Refusal(f"the study cannot be examined: {why}") from None
             imported = self._next(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
-                self.answers |= dict.fromkeys(left, imported)
-                left.clear()
-            while left and not self.stopped:
+                self.answers |= dict.fromkeys(remaining, imported)
+                remaining.clear()
+            while remaining and not self.stopped:
                 answer = self._next(process, self.seconds, "while workload(case) was called", False)
-                self.answers[left.pop(0)] = answer
-
-    def _await_start(self, process: ChildProcess) -> None:
-        """Wait for JAX, whose absence or failure is no module's fault."""
-        try:
-            self._next(process, _START_SECONDS, "before it was ready", True)
-        except _Unanswered as why:
-            if not self.stopped:
-                raise Refusal(f"the study cannot be examined: {why}") from None
+                self.answers[remaining.pop(0)] = answer
 
     def _next(self, process: ChildProcess, seconds: float, when: str, importing: bool) -> Event:
         """Return the next event of a process; raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`."""
@@ -219,3 +196,35 @@ class _Examination:
             fix = f"; {event['fix']}" if event["fix"] else ""
             raise _Unanswered(event["reason"], f"{event['text']} {when}{fix}", importing)
         return event
+
+
+def cache_key(cells: Sequence[GridCell]) -> str | None:
+    """Return a digest of all that the answers about these cells follow from; None where they may depend on more."""
+    if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
+        return None
+    installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(("JAX_", "XLA_")))
+    stated = [[to_dict(cell.case), cell.scaling] for cell in cells]
+    return _digest((stated, installed, variables, environment.source()))
+
+
+def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
+    """Return the answers that were kept under a key; None where there are none, or they are damaged."""
+    kept = store.read_json(folder / _FILE)
+    if key is None or not isinstance(kept, dict) or kept.get("key") != key:
+        return None
+    return kept["answers"] if kept.get("digest") == _digest(kept.get("answers")) else None
+
+
+def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
+    """Keep the answers of a study all of whose cases were examined; a full disk loses the answers, not the run."""
+    # Whether a case is too large depends on the machine.
+    lasting = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
+    if key is not None and lasting:
+        with contextlib.suppress(OSError):
+            kept = {"key": key, "digest": _digest(answers), "answers": answers}
+            store.write_json(folder / _FILE, kept)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

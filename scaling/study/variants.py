@@ -40,50 +40,35 @@ def open_variant(text: str) -> Iterator[Variant]:
         else:
             (folder / "scaling").symlink_to(_PACKAGE)
             python = _jax(what) if kind == "jax" else Path(what).absolute()
-            label = what if kind == "jax" else _digest(str(python))
-            variant = Variant(
-                f"{kind}-{re.sub(r'[^0-9A-Za-z.]', '-', label)}",
-                str(python),
-                variables={"PYTHONPATH": _paths(folder)},
-            )
+            label = re.sub(r"[^0-9A-Za-z.]", "-", what) if kind == "jax" else _digest(str(python))
+            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _paths(folder)})
         _check_variant(text, variant)
         yield variant
 
 
 def _commit(revision: str, folder: Path) -> Variant:
     """Return a revision of the repository of the working directory, which may be ours or a user's own."""
-    top = git("rev-parse", "--show-toplevel")
+    versus = f"versus=commit:{revision}"
+    found = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if top is None:
-        raise Refusal(f"versus=commit:{revision} needs a git repository, and this folder is in none")
+    if found is None:
+        raise Refusal(f"{versus} needs a git repository, and this folder is in none")
     if sha is None:
-        raise Refusal(
-            f"versus=commit:{revision}: there is no such revision; `git log` shows those that there are"
-        )
-    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # of its own: the person's is left as it is
-    if git("-C", top, "read-tree", sha, **index) is None or (
-        git("-C", top, "checkout-index", "--all", f"--prefix={folder}/", **index) is None
-    ):
-        raise Refusal(f"versus=commit:{revision} cannot be checked out; `git fsck` may say why")
-    working_directory = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
+        raise Refusal(f"{versus}: there is no such revision; `git log` shows those that there are")
+    top = Path(found).resolve()
+    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # the user's index stays as it is
+    steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
+    if any(git("-C", str(top), *step, **index) is None for step in steps):
+        raise Refusal(f"{versus} cannot be checked out; `git fsck` may say why")
+    working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
-        raise Refusal(
-            f"versus=commit:{revision}: this folder is not in that revision; start from one that is"
-        )
+        raise Refusal(f"{versus}: this folder is not in that revision; start from one that is")
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
-    inside = [
-        Path(entry).resolve()
-        for entry in sys.path
-        if entry and Path(entry).resolve().is_relative_to(Path(top).resolve())
-    ]
-    paths = [
-        folder / path.relative_to(Path(top).resolve()) for path in inside
-    ]  # a src folder, what is installed from there
-    return Variant(
-        f"commit-{sha[:10]}",
-        folder=working_directory,
-        variables=ours | {"PYTHONPATH": _paths(working_directory, folder, *paths)},
-    )
+    imported = [Path(entry).resolve() for entry in sys.path if entry]
+    # A src folder, or what is installed from there.
+    inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
+    variables = ours | {"PYTHONPATH": _paths(working_directory, folder, *inside)}
+    return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
 def _jax(version: str) -> Path:
@@ -94,32 +79,26 @@ def _jax(version: str) -> Path:
         )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    python = str(home / "bin" / "python")
     if not (home / "made").exists():
-        for words in (
-            ["-m", "venv", "--clear", str(home)],
-            ["-m", "pip", "install", "-qq", f"jax=={version}"],
-        ):
-            python = sys.executable if "venv" in words else str(home / "bin" / "python")
-            done = subprocess.run([python, *words], capture_output=True, text=True, check=False)
+        install = [python, "-m", "pip", "install", "-qq", f"jax=={version}"]
+        for command in ([sys.executable, "-m", "venv", "--clear", str(home)], install):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(done.stderr)}")
         (home / "made").touch()
-    return home / "bin" / "python"
+    return Path(python)
 
 
 def _check_variant(text: str, variant: Variant) -> None:
     """Refuse a variant in which no worker can start, or whose protocol differs."""
     ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
+    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
-        variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
         done = subprocess.run(
-            [variant.python, "-c", ask],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=variant.folder,
-            env=variables,
-        )
+            [variant.python, "-c", ask], capture_output=True, text=True, check=False, cwd=variant.folder,
+            env=variables
+        )  # fmt: skip
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(variant.python).name}: {error.strerror}") from None
     if done.returncode:

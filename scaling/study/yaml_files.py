@@ -1,7 +1,7 @@
 """YAML files that a user wrote: limits on what is read, so that no file takes long or much memory.
 
-A file is text in UTF-8 of at most `_LARGEST` bytes and holds one mapping. Nesting and aliases are bounded: an alias counts as
-all that it stands for. Does not know what the keys mean.
+A file is text in UTF-8 of at most `_LARGEST` bytes and holds one mapping. Nesting and aliases are bounded: an
+alias counts as all values that it repeats. Does not know what the keys mean.
 """
 
 import os
@@ -13,7 +13,7 @@ from scaling.core.case import Refusal
 
 _LARGEST = 256 * 1024  # bytes
 _DEEPEST = 40  # levels
-_MOST = 100_000  # nodes, with those that aliases stand for
+_MOST = 100_000  # nodes, with those that aliases repeat
 
 
 def check(path: Path) -> None:
@@ -27,11 +27,9 @@ def check(path: Path) -> None:
             f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; split it with `parts`"
         )
     try:
-        text = content.decode("utf-8-sig")
+        _check_events(path, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise Refusal(f"{_shown(path)} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-    try:
-        _check_events(path, text)
     except yaml.YAMLError as error:
         raise Refusal(describe(error, path)) from None
 
@@ -48,54 +46,48 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 
 def _check_events(path: Path, text: str) -> None:
     """Check nesting, aliases and the root of a YAML text, event by event: nothing is built."""
-    sizes: dict[str, int] = {}  # of what an anchor stands for
-    parents: list[
-        tuple[str | None, int]
-    ] = []  # anchors of the collections that are open, and the nodes before each
+    sizes: dict[str | None, int] = {}  # nodes of the value that an anchor names
+    parents: list[tuple[str | None, int]] = []  # anchors of the open collections, and the nodes before each
     count = documents = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         line = f"{_shown(path)}, line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.NodeEvent) and count == 0:
+            _check_root(line, event)
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = parents.pop()
-            sizes[anchor or ""] = count - before
+            sizes[anchor] = count - before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in parents):
+                raise Refusal(
+                    f"{line}: the alias *{event.anchor} is within the value that it names, which contains itself"
+                )
+            count += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.NodeEvent):
-            if count == 0:
-                _check_root(line, event)
-            if isinstance(event, yaml.AliasEvent):
-                if any(anchor == event.anchor for anchor, _ in parents):
-                    raise Refusal(
-                        f"{line}: the alias *{event.anchor} stands for a value that contains itself: write it out"
-                    )
-                count += sizes.get(event.anchor, 1)
-            else:
-                sizes[event.anchor or ""] = 1
-                if isinstance(event, yaml.CollectionStartEvent):
-                    parents.append((event.anchor, count))
-                count += 1
-        if documents > 1:
-            raise Refusal(f"{line}: a second document begins, and a file holds one: remove the line ---")
-        if len(parents) > _DEEPEST:
-            raise Refusal(f"{line}: values are nested too deep; at most {_DEEPEST} levels are allowed")
-        if count > _MOST:
-            raise Refusal(
-                f"{line}: more than {_MOST} values, each alias counted as all that it stands for: use fewer"
-            )
+            sizes[event.anchor] = 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                parents.append((event.anchor, count))
+            count += 1
+        for wrong, words in (
+            (documents > 1, "a second document begins, and a file holds one: remove the line ---"),
+            (len(parents) > _DEEPEST, f"values are nested too deep; at most {_DEEPEST} levels are allowed"),
+            (
+                count > _MOST,
+                f"more than {_MOST} values, those of an alias counted at each use: use fewer aliases",
+            ),
+        ):
+            if wrong:
+                raise Refusal(f"{line}: {words}")
 
 
 def _check_root(line: str, event: yaml.NodeEvent) -> None:
     """Refuse a file whose value is neither a mapping nor null."""
-    if isinstance(event, yaml.MappingStartEvent):
-        return
-    if (
-        isinstance(event, yaml.ScalarEvent)
-        and event.implicit[0]
-        and event.value in ("", "~", "null", "Null", "NULL")
-    ):
-        return
-    found = repr(event.value) if isinstance(event, yaml.ScalarEvent) else "a list"
-    raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")
+    scalar = isinstance(event, yaml.ScalarEvent)
+    null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
+    if not isinstance(event, yaml.MappingStartEvent) and not null:
+        found = repr(event.value) if scalar else "a list"
+        raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")
 
 
 def _shown(path: Path) -> str:

@@ -1,7 +1,8 @@
 """Child processes that exchange JSON lines: start one, send to it, receive its events, say how it ended, and end it.
 
-Every process that this package talks to is a `ChildProcess`: workers, compilers, the examination of cases, W&B and Julia. Knows
-streams, signals and exit statuses; not what a process is asked to do. Does not import JAX.
+Every process that this package talks to is a `ChildProcess`: workers, compilers, the examination of cases,
+W&B and Julia. Knows streams, signals and exit statuses; not what a process is asked to do. Does not import
+JAX.
 """
 
 import collections
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from scaling.core import environment, memory
 
@@ -29,9 +30,8 @@ _LOG_CHARACTERS = 64 * 2**20  # of a log of standard error; what follows is left
 _EVENT_CHARACTERS = 64 * 2**20  # of one event
 _END_SECONDS = 5.0  # for the reaper, and for the threads that read the streams, to end
 _SHOWN_CHARACTERS = 300
-_NOISE = re.compile(
-    r"[IW]\d{4} |WARNING: All log messages before absl"
-)  # what XLA writes when nothing is wrong
+# What XLA writes when nothing is wrong.
+_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
 Event = dict[str, Any]
 
 
@@ -47,40 +47,43 @@ class ProcessExit:
 class ChildProcess:
     """A process, in a session of its own, that reads JSON lines and writes JSON objects, its events, on lines of their own.
 
-    stdin_text: all of its standard input; None makes a pipe for `send`. reaped: whether it runs under the reaper, which ends
-    with the status of the command, after all descendants of the command have been ended. log: a file for its standard error.
-    deliver: is called with each event instead of `receive`. tagged: whether objects without a field "event" are ignored.
+    stdin_text: all of its standard input; None makes a pipe for `send`. reaped: whether it runs under the
+    reaper, which ends with the status of the command, after all descendants of the command have been ended.
+    log: a file for its standard error. deliver: is called with each event instead of `receive`. tagged:
+    whether objects without a field "event" are ignored.
     """
 
     def __init__(
-        self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True, log: Path | None = None,
-        deliver: Callable[[Event], None] | None = None, tagged: bool = True, **options: Any,
+        self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True,
+        log: Path | None = None, deliver: Callable[[Event], None] | None = None, tagged: bool = True,
+        **options: Any,
     ) -> None:  # fmt: skip
         self._kills_before = memory.count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        first = json.dumps(list(command)) + "\n" if reaped else ""
-        started = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else command
+        text = stdin_text or ""
+        if reaped:
+            text = f"{json.dumps(list(command))}\n{text}"
+            command = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())]
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe would fill where nobody reads
+            file.write(text)
+            file.seek(0)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE if stdin_text is None else file, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+                start_new_session=True, **options,
+            )  # fmt: skip
+        self.pid = self._process.pid  # of the reaper where there is one
         if stdin_text is None:
-            self._process = _start(started, subprocess.PIPE, options)
-            self._write(first)
-        else:
-            with tempfile.TemporaryFile(
-                "w+", encoding="utf-8"
-            ) as file:  # a pipe would fill where nobody reads
-                file.write(first + stdin_text)
-                file.seek(0)
-                self._process = _start(started, file, options)
-        put = deliver or self._events.put
+            self._write(text)
         self._readers = [
-            _start_thread(_read_stderr, self._process, self._stderr, log),
-            _start_thread(_read_events, self._process, put, tagged),
+            threading.Thread(target=self._read_stderr, args=(log,), daemon=True),
+            threading.Thread(
+                target=self._read_events, args=(deliver or self._events.put, tagged), daemon=True
+            ),
         ]
-
-    @property
-    def pid(self) -> int:
-        """Return the number of the process, which is that of the reaper where there is one."""
-        return self._process.pid
+        for reader in self._readers:
+            reader.start()
 
     def send(self, value: Any) -> None:
         """Write a value as a line of JSON; a process that has ended does not receive it."""
@@ -106,8 +109,14 @@ class ChildProcess:
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
         """Return why the process ended, from its status and what it wrote to standard error."""
         last = last_line(self.stderr_lines() if lines is None else lines)
-        by_kernel = status == -9 and memory.count_oom_kills() > self._kills_before
-        text = describe_status(status) + (" when the host's memory ran out" if by_kernel else "")
+        by_kernel = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
+        text = (
+            f"was killed by signal {-status}{signal_name(-status)}"
+            if status < 0
+            else f"ended with status {status}"
+        )
+        if by_kernel:
+            text += " when the host's memory ran out"
         return ProcessExit(
             "out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last
         )
@@ -115,7 +124,8 @@ class ChildProcess:
     def close(self, leave_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process, and everything that it started, and close its streams.
 
-        leave_seconds: for the process to end by itself, after its standard input is closed. end_seconds: after SIGTERM.
+        leave_seconds: for the process to end by itself, after its standard input is closed. end_seconds:
+        after SIGTERM.
         """
         process = self._process
         if leave_seconds and process.stdin is not None:
@@ -132,62 +142,32 @@ class ChildProcess:
         for reader in self._readers:
             reader.join(_END_SECONDS)
         read = [] if any(reader.is_alive() for reader in self._readers) else [process.stdout, process.stderr]
-        for stream in [process.stdin, *read]:
+        for stream in filter(None, [process.stdin, *read]):
             with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+                stream.close()
 
+    def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
+        """Deliver each JSON object, then the exit status. Other lines, such as one torn by a death, are ignored."""
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline(_EVENT_CHARACTERS):
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
+                    deliver(event)
+        deliver({"event": "exit", "status": self._process.wait()})
 
-def _start(command: Sequence[str], stdin: int | IO[str], options: dict[str, Any]) -> subprocess.Popen:
-    return subprocess.Popen(
-        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
-        start_new_session=True, **options,
-    )  # fmt: skip
-
-
-def _start_thread(function: Callable[..., None], *arguments: Any) -> threading.Thread:
-    thread = threading.Thread(target=function, args=arguments, daemon=True)
-    thread.start()
-    return thread
-
-
-def _read_events(process: subprocess.Popen, put: Callable[[Event], None], tagged: bool) -> None:
-    """Deliver each JSON object, then the exit status. Other lines, such as one torn by the death of the process, are ignored."""
-    stream = process.stdout
-    assert stream is not None
-    while line := stream.readline(_EVENT_CHARACTERS):
-        with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
-                put(event)
-    put({"event": "exit", "status": process.wait()})
-
-
-def _read_stderr(process: subprocess.Popen, lines: collections.deque[str], log: Path | None) -> None:
-    """Keep the last lines of standard error; write all of them, without secrets, to the log, if there is one."""
-    stream = process.stderr
-    assert stream is not None
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(log.open("a", encoding="utf-8", errors="replace")) if log else None
-        written = 0
-        while line := stream.readline(_LINE_CHARACTERS):
-            lines.append(line.rstrip("\n"))
-            if file is not None and written < _LOG_CHARACTERS:
-                written += len(line)
-                _log(file, line, last=written >= _LOG_CHARACTERS)
-
-
-def _log(file: IO[str], line: str, last: bool) -> None:
-    """Write a line to a log; a full disk loses the line, not the run."""
-    with contextlib.suppress(OSError):
-        file.write(environment.hide_secrets(line) + ("\n[the rest is left out]\n" if last else ""))
-        file.flush()
-
-
-def describe_status(status: int) -> str:
-    """Return how a process ended, from the status that `subprocess` gives."""
-    if status >= 0:
-        return f"ended with status {status}"
-    return f"was killed by signal {-status}{signal_name(-status)}"
+    def _read_stderr(self, log: Path | None) -> None:
+        """Keep the last lines of standard error; write all of them, without secrets, to the log, if there is one."""
+        assert self._process.stderr is not None
+        room = _LOG_CHARACTERS if log else 0
+        with open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file:
+            while line := self._process.stderr.readline(_LINE_CHARACTERS):
+                self._stderr.append(line.rstrip("\n"))
+                if room > 0:
+                    room -= len(line)
+                    with contextlib.suppress(OSError):  # a full disk loses the line, not the run
+                        file.write(environment.hide_secrets(line))
+                        file.write("" if room > 0 else "\n[the rest is left out]\n")
+                        file.flush()
 
 
 def signal_name(number: int) -> str:

@@ -1,7 +1,7 @@
 """The cores of this host: which a process may use, and which it has claimed exclusively.
 
-Knows Linux; not what runs on a core. A claim holds between all processes of a host that use this package, whoever started them:
-two studies that share a core would time each other.
+Knows Linux; not what runs on a core. A claim holds between all processes of a host that use this package,
+whoever started them: two studies that share a core would time each other.
 """
 
 import contextlib
@@ -16,19 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
-_NAME = "ad-scaling/core/"  # of the sockets that stand for claims; the kernel frees them when their process is gone
+_NAME = "ad-scaling/core/"  # of the sockets that are claims; the kernel frees them when their process is gone
 
 
 def allowed() -> list[int]:
     """Return the cores that this process may use, one of each physical core first, within the quota of a container."""
-    first: list[int] = []
-    rest: list[int] = []
-    seen: set[str] = set()
-    for core in sorted(os.sched_getaffinity(0)):
-        siblings = contents(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core)
-        (rest if siblings in seen else first).append(core)
-        seen.add(siblings)
-    return (first + rest)[: _quota() or None]
+    path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
+    first = {group: core for core, group in reversed(siblings.items())}  # the last one set is the lowest
+    ordered = sorted(siblings, key=lambda core: first[siblings[core]] != core)
+    return ordered[: _quota() or None]
 
 
 def _quota() -> int:
@@ -39,34 +36,32 @@ def _quota() -> int:
 
 @contextlib.contextmanager
 def claimed(
-    count: int,
-    owner: str,
-    waiting: Callable[[list[int]], None] = lambda _: None,
-    node: str = "",
+    count: int, owner: str, waiting: Callable[[list[int]], None] = lambda _: None, node: str = "",
     patience: float = math.inf,
-) -> Iterator[list[int]]:
+) -> Iterator[list[int]]:  # fmt: skip
     """Claim `count` cores for this owner, or all where there are fewer; `waiting` is called once, with the holders' pids.
 
-    First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node are given the same
-    cores; those of the same owner on another node, which is this host too, others, and where there are none the same.
+    First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node
+    are given the same cores; those of the same owner on another node, which is this host too, others, and
+    where there are none the same.
     """
     mine, end, reported = allowed(), time.monotonic() + patience, False
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as claims:
         with contextlib.ExitStack() as queue:
-            first, held = False, None
-            while (
-                not (first := first or _next(mine, owner, queue))
-                or (held := _take(mine, count, owner, node, stack)) is None
-            ):
+            is_next = False
+            while True:
+                is_next = is_next or _is_next(mine, owner, queue)
+                if is_next and (cores := _take(mine, count, owner, node, claims)) is not None:
+                    break
                 if not reported:
                     waiting(_holders(mine))
-                reported = True
+                    reported = True
                 if time.monotonic() > end:
                     raise TimeoutError(
                         f"{count} cores were waited for; processes {_holders(mine)} hold some of them"
                     )
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
-        yield sorted(held)
+        yield sorted(cores)
 
 
 def describe_wait(by: Sequence[int], node: str = "") -> str:
@@ -75,21 +70,20 @@ def describe_wait(by: Sequence[int], node: str = "") -> str:
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({who})"
 
 
-def _next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
+def _is_next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
     """Return whether it is the turn of this owner; one that holds cores already does not wait, which would be a deadlock."""
     return _taken("queue", queue) or not all(_free(f"{core}/{owner}") for core in mine)
 
 
-def _holders(those: list[int]) -> list[int]:
+def _holders(cores: list[int]) -> list[int]:
     """Return the pids of processes that hold any of these cores; those of other users may be missing."""
-    found = []
-    for core in those:
+    found = set()
+    for core in cores:
         with socket.socket(socket.AF_UNIX) as ask, contextlib.suppress(OSError):
             ask.connect(f"\0{_NAME}{core}")
-            found.append(
-                int.from_bytes(ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
-            )
-    return sorted({pid for pid in found if pid})
+            credentials = ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
+            found.add(int.from_bytes(credentials, sys.byteorder))
+    return sorted(found - {0})
 
 
 def _take(

@@ -1,11 +1,13 @@
 """Run a command, and end every process that it leaves behind.
 
-`python -I -S reaper.py PARENT` reads the command from the first line of standard input, a list of words as JSON; the command
-inherits the rest of standard input and the other streams. The reaper is the child subreaper of the command (see prctl(2)), so
-that a process that detaches itself, even into a session of its own, stays a descendant. When the command ends, when the process
-PARENT dies, and on SIGTERM, the reaper kills all descendants. It ends as the command did, with the same status or signal.
+`python -I -S reaper.py PARENT` reads the command from the first line of standard input, a list of words as
+JSON; the command inherits the rest of standard input and the other streams. The reaper is the child subreaper
+of the command (see prctl(2)), so that a process that detaches itself, even into a session of its own, stays a
+descendant. When the command ends, when the process PARENT dies, and on SIGTERM, the reaper kills all
+descendants. It ends as the command did, with the same status or signal.
 
-Uses the standard library only and imports nothing of this package, because every worker waits for it to start.
+Uses the standard library only and imports nothing of this package, because every worker waits for it to
+start.
 """
 
 import contextlib

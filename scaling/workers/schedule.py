@@ -6,7 +6,7 @@ Knows records and settings; not how a process is run (supervise.py). Does not im
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +18,13 @@ from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.settings import RunSettings
 
-_TEMPORARY_SKIPS = (
-    "not_offered",
-    "not_installed",
-    "dominated",
-)  # depend on what is installed, or on what else is running
 NOT_BEGUN = "not_as_asked"  # a failure that does not count as an attempt
-PASSING = (
-    "killed",
-    "timeout",
-    "preempted",
-    "node_failed",
-    "cancelled",
-    NOT_BEGUN,
-)  # failures that another attempt may avoid
+# Failures that another attempt may avoid.
+PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)
+# Reasons of skips that depend on what is installed, or on what else is running.
+_TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
+Environment = dict[str, Any]  # of a record
+Identity = tuple[str, str, int]  # key, digest of the environment, replicate
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,9 @@ class ScheduledCase:
     def process(self) -> tuple:
         """Return what the cases of a process have in common.
 
-        On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32 programs too; a peer may
-        abort, and brings threads of its own; a user's module may leave anything behind.
+        On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32
+        programs too; a peer may abort, and brings threads of its own; a user's module may leave anything
+        behind.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
@@ -72,7 +66,7 @@ class Schedule:
     skips: tuple[ScheduledCase, ...]
     done: int
     machine: Machine
-    environments: dict[tuple, dict[str, Any]]  # by `Examined.environment_key`
+    environments: dict[tuple, Environment]  # by `Examined.environment_key`
     queued: int = 0  # that another submission will run
     lost: int = 0  # that failed finally, or too often
     failures: tuple[ScheduledCase, ...] = ()  # cases that could not be examined, to be recorded
@@ -93,18 +87,14 @@ def local_machine() -> Machine:
 
 
 def make_schedule(
-    answers: Sequence[Examined],
-    settings: RunSettings,
-    machine: Machine,
-    records: Sequence[Record],
-    baseline: Sequence[Record] | None = None,
-    queued: Collection[tuple[str, int]] = (),
-    retry: bool = False,
-) -> Schedule:
+    answers: Sequence[Examined], settings: RunSettings, machine: Machine, records: Sequence[Record],
+    baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
+) -> Schedule:  # fmt: skip
     """Return what is missing, by process; replicate after replicate, each in a shuffled order of its own.
 
-    baseline: the records of another variant; only cases whose samples were interleaved with theirs are then done. queued: the
-    cases that other submissions will run, as (key, replicate). retry: whether cases that failed for good run once more.
+    baseline: the records of another variant; only cases whose samples were interleaved with theirs are then
+    done. queued: the cases that other submissions will run, as (key, replicate). retry: whether cases that
+    failed for good run once more.
     """
     keys = {answer.environment_key for answer in answers}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -132,7 +122,7 @@ def make_schedule(
             else:
                 jobs.setdefault(item.process, []).append(item)
     return Schedule(
-        tuple(tuple(job) for job in jobs.values()), tuple(skips), count["done"], machine, environments,
+        tuple(map(tuple, jobs.values())), tuple(skips), count["done"], machine, environments,
         count["queued"], count["lost"], tuple(failures),
     )  # fmt: skip
 
@@ -150,20 +140,14 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
     return list(groups.values())
 
 
-def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> dict[str, Any]:
+def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment of cases with this `Examined.environment_key`, as far as it is known before they run."""
-    variables = environment.variables(machine.platform)
-    bound_to: list[int] | None = [] if settings.bind and machine.platform == "cpu" else None
-    workload_digest, engine = key
+    platform, (workload_digest, engine) = machine.platform, key
+    bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
     described = environment.describe(
-        machine.platform,
-        machine.device_kind,
-        variables,
-        workload_digest,
-        bound_to,
-        dict(engine),
-        settings.processes,
-    )
+        platform, machine.device_kind, environment.variables(platform), workload_digest, bound_to,
+        dict(engine), settings.processes,
+    )  # fmt: skip
     if machine.remote:
         unknown = ("driver", *machine.untold, *(() if machine.device_kind else ("device_kind",)))
         described |= {"device_kind": machine.device_kind, "untold": unknown}
@@ -172,103 +156,79 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """What happened to each identity that is planned: (key, environment digest, replicate)."""
+    """What happened to each identity that is planned."""
 
-    good: frozenset  # need not run again
-    temporary_skips: frozenset  # could not run when last examined
-    final: frozenset  # failed, and would fail again
-    attempts: Counter
+    good: set[Identity]  # need not run again
+    temporary_skips: set[Identity]  # could not run when last examined
+    final: set[Identity]  # failed, and would fail again
+    attempts: Counter[Identity]
+    recorded: set[tuple[Identity, int]]  # attempts that have a record
 
-    def is_exhausted(self, identity: tuple, settings: RunSettings) -> bool:
-        """Return whether no attempt is left, where these are limited."""
-        return settings.attempts is not None and (
-            identity in self.final or self.attempts[identity] >= settings.attempts
-        )
+    def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
+        """Return whether no attempt remains, where these are limited."""
+        limit = settings.attempts
+        return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
 
 def history(
-    records: Sequence[Record],
-    environments: Iterable[Mapping[str, Any]],
-    baseline: Sequence[Record] | None = None,
+    records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return what these records say of cases in these planned environments. baseline: see `make_schedule`."""
-    match = _identity_matcher(environments)
+    """Return what these records say of cases in these planned environments.
 
-    def identities(chosen: Iterable[Record]) -> frozenset:
-        return frozenset(identity for record in chosen for identity in match(record))
-
+    baseline: records of another variant; only cases that were interleaved with a good one of these need not
+    run again.
+    """
+    identities = _identity_matcher(environments)
+    events = [(identity, record) for record in records for identity in identities(record)]
+    begun = [(identity, record.attempt) for identity, record in events if record.reason != NOT_BEGUN]
+    paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.good}
+    lasting = [(i, r) for i, r in events if r.good and r.reason not in _TEMPORARY_SKIPS]
     return History(
-        good=identities(r for r in _finished_records(records, baseline) if r.reason not in _TEMPORARY_SKIPS),
-        temporary_skips=identities(r for r in records if r.reason in _TEMPORARY_SKIPS),
-        final=identities(r for r in records if r.status == "failed" and r.reason not in PASSING),
-        attempts=Counter(identity for r in records if r.reason != NOT_BEGUN for identity in match(r)),
+        good={i for i, r in lasting if baseline is None or (r.key, r.replicate, r.block) in paired},
+        temporary_skips={i for i, r in events if r.reason in _TEMPORARY_SKIPS},
+        final={i for i, r in events if r.status == "failed" and r.reason not in PASSING},
+        attempts=Counter(identity for identity, _ in begun),
+        recorded=set(begun),
     )
 
 
-def recorded_attempts(
-    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
-) -> set[tuple[str, str, int, int]]:
-    """Return the attempts at cases in these environments that have a record: (*identity, attempt)."""
-    match = _identity_matcher(environments)
-    return {
-        (*identity, record.attempt)
-        for record in records
-        if record.reason != NOT_BEGUN
-        for identity in match(record)
-    }
+def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
+    """Return the settings of the records of these planned environments; records of one setting may be compared."""
+    identities = _identity_matcher(environments)
+    return frozenset(record.setting for record in records if identities(record))
 
 
-def _identity_matcher(
-    environments: Iterable[Mapping[str, Any]],
-) -> Callable[[Record], list[tuple[str, str, int]]]:
+def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
     """Return a function from a record to the identities, in those environments, that it is a record of."""
-    planned, digests = list(environments), dict[str, list[str]]()
+    planned, known = list(environments), dict[str, list[str]]()
 
-    def identities(record: Record) -> list[tuple[str, str, int]]:
-        own = record.environment["digest"]
-        if own not in digests:
-            digests[own] = [
-                each["digest"] for each in planned if own == each["digest"] or _matches_plan(each, record)
-            ]
-        return [(record.key, digest, record.replicate) for digest in digests[own]]
+    def identities(record: Record) -> list[Identity]:
+        found = record.environment
+        digest = found["digest"]
+        if digest not in known:
+            known[digest] = [
+                plan["digest"] for plan in planned
+                if digest == plan["digest"] or ("untold" in plan and environment.alike(plan, found))
+            ]  # fmt: skip
+        return [(record.key, each, record.replicate) for each in known[digest]]
 
     return identities
-
-
-def comparable_settings(
-    records: Iterable[Record], environments: Iterable[Mapping[str, Any]]
-) -> frozenset[str]:
-    """Return the settings of the records of these planned environments; records of one setting may be compared."""
-    match = _identity_matcher(environments)
-    return frozenset(record.setting for record in records if match(record))
-
-
-def _matches_plan(planned: Mapping[str, Any], record: Record) -> bool:
-    return "untold" in planned and environment.alike(planned, record.environment)
-
-
-def _finished_records(records: Sequence[Record], baseline: Sequence[Record] | None) -> list[Record]:
-    """Return the records of cases that need not run again: with a baseline, those interleaved with a good one of it."""
-    paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.good}
-    return [r for r in records if r.good and (baseline is None or (r.key, r.replicate, r.block) in paired)]
 
 
 def on_platform(platform: str, answer: Examined) -> Examined:
     """Return the answer for this platform: peers are compared on a CPU only."""
     if platform == "cpu" or answer.case.engine == "jax" or answer.unfit or answer.failure:
         return answer
-    words = f"{answer.case.engine} runs on a CPU here, and so does JAX beside it with JAX_PLATFORMS=cpu"
+    words = (
+        f"{answer.case.engine} runs on a CPU here; JAX_PLATFORMS=cpu runs JAX there too, so that they compare"
+    )
     return dataclasses.replace(answer, unfit=("not_offered", words))
 
 
 def study_manifest(
-    name: str,
-    title: str | None,
-    scaling: Sequence[str],
-    cases: Sequence[Case],
-    settings: RunSettings,
+    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     once: Collection[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the content of study.json: the study that the folder was last used for, with all of its cases.
 
     once: the keys of cases that are recorded without being run, in one replicate only.

@@ -28,9 +28,7 @@ class RunSettings:
     replicates: int = 1
     processes: int | str | None = None  # of a case: a number, or one for each "device" or (None) node
     max_cases: int = 100_000  # a larger study is refused
-    attempts: int | None = (
-        None  # at a case in all, where what fails for good is not tried again; None: any failure is
-    )
+    attempts: int | None = None  # in all, where a final failure is not tried again; None: any failure is
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
@@ -89,12 +87,5 @@ def _replicates(config: Mapping[str, Any]) -> Any:
         raise Refusal(
             f"nested=true takes at least {_NESTED} blocks of each device count: replicates={asked} are too few"
         )
-    return (
-        asked
-        if asked is not None
-        else _VERSUS
-        if config["versus"] is not None
-        else _NESTED
-        if config["nested"]
-        else 1
-    )
+    default = _VERSUS if config["versus"] is not None else _NESTED if config["nested"] else 1
+    return default if asked is None else asked

@@ -1,7 +1,7 @@
 """Supervision: jobs run in workers to their end, with a record for each case that a worker could not write.
 
-Interleaves the turns of cases that are to be compared, and replaces a worker that dies. Does not know which cases are missing
-(schedule.py), nor how a process is started (worker_group.py).
+Interleaves the turns of cases that are to be compared, and replaces a worker that dies. Does not know which
+cases are missing (schedule.py), nor how a process is started (worker_group.py).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
@@ -23,7 +23,10 @@ from scaling.core.record import Record
 from scaling.workers import cores, worker_group
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.settings import RunSettings
-from scaling.workers.worker_group import RecordNotWritten, Transport, Variant, WorkerDied, WorkerGroup
+from scaling.workers.worker_group import RecordNotWritten, Variant, WorkerDied, WorkerGroup
+
+if TYPE_CHECKING:
+    from scaling.workers.transport import Transport
 
 _MOST_INTERLEAVED = 8  # cases that are prepared in one process at a time
 _FINISH_SECONDS = 60.0  # for a record to be on disk
@@ -44,7 +47,7 @@ class VariantResults:
 class Site:
     """Where the workers run, and what their records and logs contain of it."""
 
-    transport: Transport | None = None  # None: this host
+    transport: "Transport | None" = None  # None: this host
     environment: Mapping[str, Any] = field(default_factory=dict)  # for the environment of every record
     log_folder: Path | None = None  # for the standard error of workers; None: not kept
     python: str = sys.executable  # of the workers
@@ -57,43 +60,42 @@ class WorkItem:
     item: ScheduledCase
     variant: int  # index of the variant in the run
 
-    @property
-    def case(self) -> Case:
-        """Return the case."""
-        return self.item.case
+
+Groups = list[list[WorkItem]]
 
 
 def run_schedule(
-    schedule: Schedule,
-    settings: RunSettings,
-    folder: Path,
-    lock: int | None,
-    listener: Listener,
-    baseline: tuple[Variant, Path] | None = None,
-    site: Site | None = None,
+    schedule: Schedule, settings: RunSettings, folder: Path, lock: int | None, listener: Listener,
+    baseline: tuple[Variant, Path] | None = None, site: Site | None = None,
     between: Callable[[], None] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Record what need not run, then run every job to its end, one after another: two at once would disturb each other.
 
-    baseline: another variant and its folder; every case is then measured with both, in interleaved turns. between: is called
-    when a group of cases has ended and the next has not begun, so that nothing is being measured.
+    baseline: another variant and its folder; every case is then measured with both, in interleaved turns.
+    between: is called when a group of cases has ended and the next has not begun, so that nothing is being
+    measured.
     """
     site = site or Site()
-    variants = [(Variant(python=site.python), folder)] + ([baseline] if baseline else [])
-    environments = {
-        key: described | dict(site.environment) for key, described in schedule.environments.items()
-    }
+    variants = [(Variant(python=site.python), folder), *([baseline] if baseline else [])]
+    environments = {key: known | dict(site.environment) for key, known in schedule.environments.items()}
     results = [VariantResults(each, path, store.Writer(path), dict(environments)) for each, path in variants]
     run = _Run(schedule, settings, lock, listener, results, site, between)
     for item in (*schedule.skips, *schedule.failures):
-        status, reason = (
-            ("failed", item.answer.failure) if item.answer.failure else ("skipped", item.answer.unfit)
-        )
-        assert reason is not None
-        for variant in range(len(run.results)):
-            run.conclude(WorkItem(item, variant), status, *reason)
+        status = "failed" if item.answer.failure else "skipped"
+        reason, text = item.answer.failure or item.answer.unfit or ("error", "")
+        for variant in range(len(results)):
+            run.conclude(WorkItem(item, variant), status, reason, text)
     for job in schedule.jobs:
         run.supervise(job)
+
+
+def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
+    """Return a record, without any result, of a case whose end this process knows."""
+    return Record(
+        item.case, "failed", environment, order=item.order, order_seed=settings.order_seed,
+        attempt=item.attempt, replicate=item.replicate,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+    )  # fmt: skip
 
 
 @dataclass
@@ -105,52 +107,52 @@ class _Run:
     lock: int | None
     listener: Listener
     results: list[VariantResults]
-    site: Site = field(default_factory=Site)
-    between: Callable[[], None] | None = None
+    site: Site
+    between: Callable[[], None] | None
     owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # of the cores that its workers use
     groups_started: int = 0
     exhausted: list[WorkItem] = field(default_factory=list)  # that ran out of memory
 
     def supervise(self, job: Sequence[ScheduledCase]) -> None:
         """Run a job in workers, and in fresh ones after each that dies, until every item has a record of every variant."""
-        variants = range(len(self.results))
-        waiting = [
-            [WorkItem(item, variant) for item in group for variant in variants]
-            for group in _group_comparable(job)
-        ]
+        waiting = self._group_comparable(job)
         failed: set[int] = set()  # variants whose workers did not start, once
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                variant = 0
                 claimed = stack.enter_context(self._claim_cores(job))
-                try:
-                    for variant in {work.variant for group in waiting for work in group}:
-                        workers[variant] = stack.enter_context(
-                            self._open_workers(job, self.results[variant], claimed)
-                        )
-                except WorkerDied as death:
-                    if (
-                        variant in failed or death.reason == "not_as_asked"
-                    ):  # a third attempt would not start either
-                        waiting = self._fail_variant(waiting, variant, death)
-                    failed.add(variant)
-                    continue
-                self._measure_groups(waiting, workers)
+                for variant in {work.variant for group in waiting for work in group}:
+                    try:
+                        workers[variant] = stack.enter_context(self._open_workers(job, variant, claimed))
+                    except WorkerDied as death:
+                        if variant in failed or death.reason == "not_as_asked":  # it would not start again
+                            waiting = self._fail_variant(waiting, variant, death)
+                        failed.add(variant)
+                        break
+                else:
+                    self._measure_groups(waiting, workers)
 
-    def _measure_groups(self, waiting: list[list[WorkItem]], workers: dict[int, WorkerGroup]) -> None:
+    def _group_comparable(self, job: Sequence[ScheduledCase]) -> Groups:
+        """Group the items of a job by problem, at most `_MOST_INTERLEAVED` in a group, each with all variants."""
+        variants, step = range(len(self.results)), _MOST_INTERLEAVED
+        return [
+            [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
+            for group in group_by_problem(job)
+            for start in range(0, len(group), step)
+        ]
+
+    def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
         """Measure group after group, taking them from `waiting`, until there is none or a worker must be replaced."""
-        while waiting:
-            remaining, replace = _InterleavedCases(self, workers, waiting.pop(0)).measure()
+        usable = True
+        while waiting and usable:
+            group = _InterleavedCases(self, workers, waiting.pop(0))
+            usable = group.measure()
+            remaining = group.remaining()
             waiting[:0] = remaining
             if self.between and not remaining:
                 self.between()
-            if replace:
-                return
 
-    def _fail_variant(
-        self, waiting: list[list[WorkItem]], variant: int, death: WorkerDied
-    ) -> list[list[WorkItem]]:
+    def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
         """Record the cases of a variant as failed; return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.conclude(work, "failed", death.reason, str(death) or "the worker did not start")
@@ -163,74 +165,56 @@ class _Run:
         """Claim the cores of a job on this host, for all variants; on other nodes, each worker claims its own."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.site.transport:
             return contextlib.nullcontext()
-        return cores.claimed(job[0].case.devices, self.owner, self._wait_for_cores)
+        return cores.claimed(job[0].case.devices, self.owner, self._report_wait)
 
-    def _wait_for_cores(self, by: list[int]) -> None:
-        """Pass on that a job waits for cores. by: the processes that hold them."""
+    def _report_wait(self, by: list[int]) -> None:
+        """Tell the listener that a job waits for cores. by: the processes that hold them."""
         self.listener({"event": "waiting", "by": by})
 
     def _open_workers(
-        self, job: Sequence[ScheduledCase], results: VariantResults, claimed: list[int] | None
+        self, job: Sequence[ScheduledCase], variant: int, claimed: list[int] | None
     ) -> contextlib.AbstractContextManager[WorkerGroup]:
-        first, machine = job[0].case, self.schedule.machine
-        shape = process_shape(first, machine, self.settings)
+        first, machine, settings = job[0].case, self.schedule.machine, self.settings
+        results, folder = self.results[variant], self.site.log_folder
         header = {
-            "results": str(results.folder.resolve()),
-            "platform": machine.platform,
-            "device_kind": machine.device_kind,
-            "x64": first.dtype == "float64",
-            "bind": self.settings.bind,
-            "cores": claimed,
-            "owner": self.owner,
-            "oversubscribe": self.settings.oversubscribe,
-            "asked": self.settings.processes,
-            "order_seed": self.settings.order_seed,
-            "sampling": dataclasses.asdict(self.settings.sampling),
-            "beside": dict(self.site.environment),
-        }
+            "results": str(results.folder.resolve()), "platform": machine.platform,
+            "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
+            "cores": claimed, "owner": self.owner, "oversubscribe": settings.oversubscribe,
+            "asked": settings.processes, "order_seed": settings.order_seed,
+            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(self.site.environment),
+        }  # fmt: skip
         self.groups_started += 1
-        log = self.site.log_folder / f"worker-{self.groups_started}.log" if self.site.log_folder else None
+        log = folder / f"worker-{self.groups_started}.log" if folder else None
         return worker_group.open_worker_group(
-            header, results.variant, shape, machine.platform, self.lock, self.site.transport, log, self._wait_for_cores
+            header, results.variant, process_shape(first, machine, settings), machine.platform, self.lock,
+            self.site.transport, log, self._report_wait,
         )  # fmt: skip
 
     def conclude(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Record, from this process, how a case ended."""
-        record = empty_record(work.item, self._environment(work), self.settings)
+        """Record, from this process, how a case ended, with the nodes that it was to run on."""
+        results = self.results[work.variant]
+        environment = results.environments[work.item.answer.environment_key]
+        if self.site.transport:
+            count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
+            hosts = self.site.transport.host_names(count)
+            environment = environment | ({"hosts": hosts} if hosts else {})
+        record = empty_record(work.item, environment, self.settings)
         try:
-            self.results[work.variant].writer.append(
-                dataclasses.replace(record, status=status, reason=reason, text=text)
-            )
+            results.writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
         except OSError as error:
             raise RecordNotWritten(error.strerror) from None
         self.note(work, {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []})
 
-    def _environment(self, work: WorkItem) -> dict[str, Any]:
-        """Return the environment of a case that no worker recorded, with the nodes that it was to run on."""
-        environment = self.results[work.variant].environments[work.item.answer.environment_key]
-        count = process_shape(work.case, self.schedule.machine, self.settings).nodes
-        hosts = self.site.transport.host_names(count) if self.site.transport else None
-        return environment | {"hosts": hosts} if hosts else environment
-
     def note(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Note an event of a case; pass those of the first variant to the listener."""
+        item = work.item
         if event["event"] == "begin":
-            self.results[work.variant].environments[work.item.answer.environment_key] = event["environment"]
+            self.results[work.variant].environments[item.answer.environment_key] = event["environment"]
         if event.get("reason") == "out_of_memory":
             self.exhausted.append(work)
         if work.variant == 0 and event["event"] in ("begin", "end"):
-            item = work.item
             identity = {"key": item.case.key, "replicate": item.replicate, "attempt": item.attempt}
             self.listener(event | identity | {"seat": self.groups_started})
-
-    def smaller_exhausted_case(self, work: WorkItem) -> Case | None:
-        """Return a neighbour, no larger in any size, that ran out of memory with the same variant."""
-        cases = (other.case for other in self.exhausted if other.variant == work.variant)
-        return next((case for case in cases if _is_no_larger(case, work.case)), None)
-
-
-class _WorkerSpoilt(Exception):
-    """A case ended, and left its worker in a state in which no other can be measured."""
 
 
 @dataclass
@@ -245,25 +229,29 @@ class _InterleavedCases:
     last_order: tuple[WorkItem, str] = field(init=False)
     prepared: set[WorkItem] = field(default_factory=set)  # and in the memory of their worker
     ended: set[WorkItem] = field(default_factory=set)
-    postponed: set[ScheduledCase] = field(
-        default_factory=set
-    )  # that did not fit into memory together with others
+    postponed: set[ScheduledCase] = field(default_factory=set)  # did not fit into memory with the others
 
     @property
     def single(self) -> bool:
         """Return whether there is one case only."""
         return len({work.item for work in self.items}) == 1
 
-    def measure(self) -> tuple[list[list[WorkItem]], bool]:
-        """Bring every item to its end. Return groups of those that remain, and whether they need fresh workers."""
+    def measure(self) -> bool:
+        """Bring every item to its end, unless a worker must be replaced; return whether the workers can go on."""
         try:
             self._take_turns()
         except WorkerDied as death:
             self._handle_death(death)
-            return self._remaining_groups(), True
-        except _WorkerSpoilt:
-            return self._remaining_groups(), True
-        return self._remaining_groups(), False
+            return False
+        return True
+
+    def remaining(self) -> Groups:
+        """Return groups of the items that have not ended; each postponed case is a group of its own, the last ones."""
+        groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
+        for work in self.items:
+            if work not in self.ended:
+                groups.setdefault(work.item if work.item in self.postponed else None, []).append(work)
+        return [group for group in groups.values() if group]
 
     def _take_turns(self) -> None:
         """Prepare all items, then give each a turn, in a fresh random order each round, until all have samples enough."""
@@ -277,24 +265,11 @@ class _InterleavedCases:
             rng.shuffle(ready)
             for work in ready:
                 enough[work] = self._ask(work, "turn").get("enough", True)
-            ready = self._active_items()
-            unfinished = {work.item for work in ready if not enough[work]}
-            for work in [
-                work for work in ready if work.item not in unfinished
-            ]:  # all variants of a case at once
-                self._ask(work, "finish")
-
-    def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case that a worker died in, if it has no record, or postpone it, if it had to share memory."""
-        work, order = self.last_order
-        written = order == "finish" and self._is_written(work)
-        if death.reason == "out_of_memory" and not self.single and not written:
-            self.postponed.add(work.item)  # other cases may have held the memory that it lacked
-            return
-        if not written:
-            text = str(death) or f"no end after {self.run.settings.case_seconds:g} s (case_seconds)"
-            self.run.conclude(work, "failed", death.reason, ": ".join([*user_modules(work.case), text]))
-        self.ended.add(work)
+            active = self._active_items()
+            unfinished = {work.item for work in active if not enough[work]}
+            for work in active:
+                if work.item not in unfinished:  # all variants of a case at once
+                    self._ask(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
         """Return the items to take a turn. One that did not fit is withdrawn in all variants: a pair stays together."""
@@ -303,82 +278,65 @@ class _InterleavedCases:
                 self._ask(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
-    def _remaining_groups(self) -> list[list[WorkItem]]:
-        """Return groups of the items that have not ended; each postponed case is a group of its own."""
-        remaining = [work for work in self.items if work not in self.ended]
-        together = [work for work in remaining if work.item not in self.postponed]
-        postponed = dict.fromkeys(work.item for work in remaining if work.item in self.postponed)
-        alone = [[work for work in remaining if work.item == item] for item in postponed]
-        return [group for group in (together, *alone) if group]
+    def _handle_death(self, death: WorkerDied) -> None:
+        """Record the case that a worker died in, if it has no record, or postpone it, if it had to share memory."""
+        work, order = self.last_order
+        if work in self.ended:
+            return
+        here = work.item.replicate, self.name
+        written = order == "finish" and any((r.replicate, r.block) == here for r in self._records(work))
+        if death.reason == "out_of_memory" and not self.single and not written:
+            self.postponed.add(work.item)  # other cases may have held the memory that it lacked
+            return
+        if not written:
+            text = str(death) or f"no end after {self.run.settings.case_seconds:g} s (case_seconds)"
+            self.run.conclude(work, "failed", death.reason, ": ".join([*user_modules(work.item.case), text]))
+        self.ended.add(work)
 
     def _records(self, work: WorkItem) -> list[Record]:
         """Return the records of a case with its variant."""
         records = store.load(self.run.results[work.variant].folder).records
-        return [record for record in records if record.key == work.case.key]
-
-    def _is_written(self, work: WorkItem) -> bool:
-        """Return whether a worker that died while it finished a case had written the record."""
-        expected = work.item.replicate, self.name
-        return any((record.replicate, record.block) == expected for record in self._records(work))
+        return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        if other := self.run.smaller_exhausted_case(work):
-            self.run.conclude(
-                work, "skipped", "dominated", f"{other.key} ran out of memory, and this is no smaller"
-            )
+        """Have a case built and checked, unless a neighbour, no larger in any size, ran out of memory."""
+        item = work.item
+        exhausted = (other.item.case for other in self.run.exhausted if other.variant == work.variant)
+        if smaller := next((other for other in exhausted if _is_no_larger(other, item.case)), None):
+            text = f"{smaller.key} ran out of memory, and this is no smaller"
+            self.run.conclude(work, "skipped", "dominated", text)
             self.ended.add(work)
             return
-        item = work.item
+        others = self._records(work) if item.case.chunk == AUTO else []  # of other replicates
         self._ask(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.answer.engine), block=self.name, alone=self.single,
-            known=self._known_blocks(work), workload_digest=item.answer.workload_digest if work.variant == 0 else None,
+            known=next((record.blocks for record in reversed(others) if record.blocks), None),
+            workload_digest=item.answer.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
 
-    def _known_blocks(self, work: WorkItem) -> dict[str, Any] | None:
-        """Return the blocks that another replicate of a case with chunk=auto was found to fit in."""
-        if work.case.chunk != AUTO:
-            return None
-        return next((record.blocks for record in reversed(self._records(work)) if record.blocks), None)
-
     def _ask(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send an order for a case, and return its answer, within the time that the case has left."""
+        """Send an order for a case, and return its answer, within the time that remains for the case."""
         self.last_order, began, event = (work, action), time.monotonic(), {}
-        finishing = action in ("finish", "forget")
-        seconds = _FINISH_SECONDS if finishing else self.run.settings.case_seconds - self.seconds_used[work]
-        request = {"do": action, "key": work.case.key} | fields
-        for event in self.workers[work.variant].ask(request, max(seconds, 0.001)):
+        remaining = self.run.settings.case_seconds - self.seconds_used[work]
+        seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
+        request = {"do": action, "key": work.item.case.key} | fields
+        for event in self.workers[work.variant].ask(request, seconds):
             self.run.note(work, event)
         self.seconds_used[work] += time.monotonic() - began
+        (self.prepared.add if event["event"] in ("ready", "turn") else self.prepared.discard)(work)
         if event["event"] == "end":
             self.ended.add(work)
         if event["event"] == "later":
             self.postponed.add(work.item)
-        if event.get("spoilt"):
-            raise _WorkerSpoilt
-        (self.prepared.add if event["event"] in ("ready", "turn") else self.prepared.discard)(work)
+        if event.get("spoilt"):  # the case ended, and no other can be measured in this worker
+            raise WorkerDied("spoilt", "")
         return event
-
-
-def _group_comparable(job: Sequence[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Group items of the same problem, at most `_MOST_INTERLEAVED` in a group."""
-    step = _MOST_INTERLEAVED
-    return [
-        group[start : start + step] for group in group_by_problem(job) for start in range(0, len(group), step)
-    ]
 
 
 def _is_no_larger(one: Case, other: Case) -> bool:
     """Return whether a case equals another, or is smaller in points or sizes only."""
     if dataclasses.replace(one, points=1, sizes={}) != dataclasses.replace(other, points=1, sizes={}):
         return False
-    both = [(one.points, other.points), *((one.sizes[name], other.sizes.get(name, 0)) for name in one.sizes)]
-    return all(small <= large for small, large in both)
-
-
-def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
-    """Return a record, without any result, of a case whose end this process knows."""
-    return Record(
-        item.case, "failed", environment, order=item.order, order_seed=settings.order_seed, attempt=item.attempt,
-        replicate=item.replicate, started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-    )  # fmt: skip
+    sizes = all(size <= other.sizes.get(name, 0) for name, size in one.sizes.items())
+    return one.points <= other.points and sizes

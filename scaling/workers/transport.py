@@ -1,7 +1,6 @@
 """Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote shell.
 
-Knows the options of srun and of a shell; not what is started with them. Each transport has the form of
-`worker_group.Transport`.
+Knows the options of srun and of a shell; not what is started with them.
 """
 
 import os
@@ -16,21 +15,46 @@ from scaling.core.environment import last_line
 from scaling.workers.machine import ProcessShape
 
 _JOB_VARIABLES = (  # with which Slurm passes the request of a job to srun; a step of another shape must not have them
-    "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM", "SLURM_NTASKS", "SLURM_TASKS_PER",
-    "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
+    "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
+    "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
+    "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
 )  # fmt: skip
-_FORWARDED = (
-    "JAX_",
-    "XLA_",
-    "CUDA_",
-    "NCCL_",
-    "TPU_",
-    "LIBTPU_",
-    "PYTHONPATH",
-    "GLIBC_TUNABLES",
-)  # prefixes of variables
-
+# Prefixes of the variables that a remote shell passes on.
+_FORWARDED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
 _WAIT_SECONDS = 30  # between the end of the first worker of a step and the end of the step
+_CAUSES = {  # words of srun and slurmstepd -> the reason of a record
+    "due to time limit": "timeout", "due to preemption": "preempted", "node fail": "node_failed",
+    "exceeded memory limit": "out_of_memory", "exceeded job memory limit": "out_of_memory",
+    "out of memory": "out_of_memory", "oom_kill": "out_of_memory", "oom-kill": "out_of_memory",
+}  # fmt: skip
+
+
+def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return why Slurm ended a step, as (reason of a record, line), from lines of srun and slurmstepd; None where it did not."""
+    causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
+    silent = any("stopped sending heartbeats" in line for line in lines)  # of JAX's coordination service
+    text = "a process of the case stopped sending heartbeats: its node failed, or lost its network"
+    return next(causes, ("node_failed", text) if silent else None)
+
+
+class Transport:
+    """How worker processes are started on other nodes."""
+
+    explain_failure = staticmethod(explain_failure)
+
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
+        """Return the commands that start the workers of a shape: one for each, or one for all."""
+        raise NotImplementedError
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables that those commands start with: those here without the request of the job."""
+        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
+
+    def host_names(self, count: int) -> list[str] | None:
+        """Return the names of the first nodes, as records have them; None where only the workers know."""
+        return None
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
@@ -45,20 +69,8 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     return {option.replace("_", "-"): f"{kind}{count}"}
 
 
-class _RemoteTransport:
-    """What transports to other nodes have in common."""
-
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables without the request of the job."""
-        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
-
-    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
-        """Return why Slurm or the network ended a worker; see `explain_failure`."""
-        return explain_failure(lines)
-
-
 @dataclass(frozen=True)
-class SrunSteps(_RemoteTransport):
+class SrunSteps(Transport):
     """The nodes of an allocation, in which workers run as steps."""
 
     nodes: tuple[str, ...]
@@ -77,19 +89,15 @@ class SrunSteps(_RemoteTransport):
         per_process = shape.devices // shape.processes
         words = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
-            "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block", "--export=ALL",
+            "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
+            "--export=ALL",
             f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={per_node}",
             f"--nodelist={','.join(self.nodes[: shape.nodes])}",
         ]  # fmt: skip
-        if self.platform == "cpu":
-            words += [
-                f"--cpus-per-task={per_process}",
-                "--hint=nomultithread",
-            ]  # a device is a core, and not a thread of one
-        else:
-            option = (
-                "gres" if self.gpu_option == "gres" else "gpus_per_node"
-            )  # per task, a worker would see its own GPUs alone
+        if self.platform == "cpu":  # a device is a core, and not a thread of one
+            words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
+        else:  # with GPUs per task, a worker would see its own alone
+            option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
             words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
             words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
         return [[*words, *self.arguments, *worker]]
@@ -100,7 +108,7 @@ class SrunSteps(_RemoteTransport):
 
 
 @dataclass(frozen=True)
-class SshShells(_RemoteTransport):
+class SshShells(Transport):
     """Hosts on which a remote shell starts workers, in the current folder, which must exist there too."""
 
     hosts: tuple[str, ...]
@@ -118,28 +126,6 @@ class SshShells(_RemoteTransport):
             for host in self.hosts[: shape.nodes] for _ in range(each)
         ]  # fmt: skip
 
-    def host_names(self, count: int) -> list[str] | None:
-        """Return None: the workers find the names of their hosts themselves."""
-        return None
-
-
-def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return why Slurm ended a step, as (reason of a record, line), from lines of srun and slurmstepd; None where it did not."""
-    known = (
-        ("due to time limit", "timeout"), ("due to preemption", "preempted"), ("node fail", "node_failed"),
-        ("exceeded memory limit", "out_of_memory"), ("exceeded job memory limit", "out_of_memory"),
-        ("out of memory", "out_of_memory"), ("oom_kill", "out_of_memory"), ("oom-kill", "out_of_memory"),
-    )  # fmt: skip
-    found = next(((reason, line) for line in lines for text, reason in known if text in line.lower()), None)
-    if found is None and any(
-        "stopped sending heartbeats" in line for line in lines
-    ):  # JAX's coordination service
-        return (
-            "node_failed",
-            "a process of the case stopped sending heartbeats: its node failed, or lost its network",
-        )
-    return found
-
 
 def allocated_nodes() -> tuple[str, ...]:
     """Return the names of the nodes of the allocation that this process runs in."""
@@ -148,9 +134,8 @@ def allocated_nodes() -> tuple[str, ...]:
         raise Refusal(
             "cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one"
         )
-    done = subprocess.run(
-        ["scontrol", "show", "hostnames", node_list], capture_output=True, text=True, check=False
-    )
+    command = ["scontrol", "show", "hostnames", node_list]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Refusal(f"scontrol does not list the nodes of this allocation: {last_line(done.stderr)}")
     return tuple(done.stdout.split())
@@ -158,10 +143,8 @@ def allocated_nodes() -> tuple[str, ...]:
 
 def cpus_per_node() -> int | None:
     """Return the smallest number of CPUs that this job has on any of its nodes; None outside a job."""
-    counts = re.findall(
-        r"(\d+)(?:\(x\d+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")
-    )  # such as 4(x2),2
-    return min(map(int, counts), default=None)
+    text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
+    return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:

@@ -13,42 +13,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scaling.core import environment, user_frames
 from scaling.workers import child_process
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import ProcessShape
 
+if TYPE_CHECKING:
+    from scaling.workers.transport import Transport
+
 _START_SECONDS = 300.0  # for a worker to import JAX and open its devices
 _WAIT_SECONDS = 86400.0  # for cores that others hold
 _LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
 _STEP_SECONDS = 30.0  # for Slurm to end a step
-_GENERAL = (
-    "Exited with exit code",
-    "task launch failed",
-    "Terminating",
-    "tasks terminated",
-)  # srun, of any failure
+# What srun writes about any failure.
+_GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
 _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no order
-
-
-class Transport(Protocol):
-    """How worker processes are started on other nodes; see workers/transport.py."""
-
-    def commands(
-        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
-    ) -> list[list[str]]:
-        """Return the commands that start the workers of a shape: one for each, or one for all."""
-
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables that those commands start with."""
-
-    def explain_failure(self, lines: Sequence[str]) -> tuple[str, str] | None:
-        """Return why a worker was ended from outside, as (reason, text), from its standard error; None where it was not."""
-
-    def host_names(self, count: int) -> list[str] | None:
-        """Return the names of the first nodes, as records have them; None where only the workers know."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +66,7 @@ class WorkerGroup:
     shape: ProcessShape
     processes: list[ChildProcess]  # one for each worker, or the srun that started all of them
     events: "queue.Queue[Event]"
-    transport: Transport | None = None
+    transport: "Transport | None" = None
     responded: bool = False  # whether any worker sent an event
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> Iterator[Event]:
@@ -106,9 +87,9 @@ class WorkerGroup:
                 event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise WorkerDied("timeout", "") from None
-            self.responded |= event["event"] != "exit"
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
+            self.responded = True
             if event["event"] == "refused":
                 raise WorkerDied("not_as_asked", event["text"])
             if event["event"] == "unwritable":
@@ -121,12 +102,11 @@ class WorkerGroup:
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         """Return why a process ended by itself."""
-        lines = [
-            line for line in self.processes[rank].stderr_lines() if not line.startswith(user_frames.MARK)
-        ]
+        process = self.processes[rank]
+        lines = [line for line in process.stderr_lines() if not line.startswith(user_frames.MARK)]
         # srun reports a signal like this.
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        ended = self.processes[rank].explain_exit(status, _relevant_lines(lines))
+        ended = process.explain_exit(status, _relevant_lines(lines))
         if ended.reason != "out_of_memory":
             if self.transport and (cause := self.transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
@@ -139,55 +119,55 @@ class WorkerGroup:
 
 @contextlib.contextmanager
 def open_worker_group(
-    header: Mapping[str, Any],
-    variant: Variant,
-    shape: ProcessShape,
-    platform: str,
-    lock: int | None,
-    transport: Transport | None = None,
-    log: Path | None = None,
+    header: Mapping[str, Any], variant: Variant, shape: ProcessShape, platform: str, lock: int | None,
+    transport: "Transport | None" = None, log: Path | None = None,
     waiting: Callable[[list[int]], None] = lambda _: None,
-) -> Iterator[WorkerGroup]:
+) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a job, and end them when the context is left. Raises `WorkerDied` when they do not start.
 
-    transport: how they are started on other nodes; None: on this host. log: a file for their standard error. waiting: called
-    with the processes that hold the cores which a worker waits for.
+    transport: how they are started on other nodes; None: on this host. log: a file for their standard error.
+    waiting: called with the processes that hold the cores which a worker waits for.
     """
-    first = dict(header) | {"shape": dataclasses.asdict(shape)}
+    worker = [variant.python, "-m", variant.module]
+    variables = _worker_variables(variant, platform, transport)
+    commands = transport.commands(shape, worker, variables) if transport else [worker] * shape.processes
+    events: queue.Queue[Event] = queue.Queue()
     with contextlib.ExitStack() as stack:
-        group = WorkerGroup(shape, [], queue.Queue(), transport)
-        worker = [variant.python, "-m", variant.module]
-        variables = _worker_variables(variant, platform, transport)
-        commands = transport.commands(shape, worker, variables) if transport else [worker] * shape.processes
+        processes = []
         for rank, command in enumerate(commands):
             process = ChildProcess(
-                command, reaped=transport is None, log=log, deliver=_deliver_with_rank(group.events, rank),
-                cwd=variant.folder, env=variables, pass_fds=() if transport or lock is None else (lock,),
+                command, reaped=transport is None, log=log, cwd=variant.folder, env=variables,
+                deliver=lambda event, rank=rank: events.put(event | {"rank": rank}),  # type: ignore[misc]
+                pass_fds=() if transport or lock is None else (lock,),
             )  # fmt: skip
             stack.callback(process.close, *((_LEAVE_SECONDS, _STEP_SECONDS) if transport else ()))
-            group.processes.append(process)
-            own = (
-                {"rank": rank} if len(commands) == shape.processes else {}
-            )  # srun gives the workers of a step their ranks
-            process.send(first | own | ({} if transport else {"parent": process.pid, "lock": lock}))
-        try:
-            for event in group.receive(_START_SECONDS):
-                if event["event"] == "meet":
-                    group.send({"coordinator": event["address"]})
-                if event["event"] == "waiting":
-                    waiting(event["by"])
-        except WorkerDied as death:
-            if transport and death.reason != "timeout" and not group.responded:
-                raise AllocationLost(str(death)) from None
-            raise
+            processes.append(process)
+            first = {**header, "shape": dataclasses.asdict(shape)}
+            if len(commands) == shape.processes:  # srun gives the workers of a step their ranks
+                first["rank"] = rank
+            if transport is None:
+                first |= {"parent": process.pid, "lock": lock}
+            process.send(first)
+        group = WorkerGroup(shape, processes, events, transport)
+        _await_start(group, waiting)
         yield group
 
 
-def _deliver_with_rank(events: "queue.Queue[Event]", rank: int) -> Any:
-    return lambda event: events.put(event | {"rank": rank})
+def _await_start(group: WorkerGroup, waiting: Callable[[list[int]], None]) -> None:
+    """Wait until the workers are ready. Raises `AllocationLost` where none on other nodes sent anything."""
+    try:
+        for event in group.receive(_START_SECONDS):
+            if event["event"] == "meet":
+                group.send({"coordinator": event["address"]})
+            if event["event"] == "waiting":
+                waiting(event["by"])
+    except WorkerDied as death:
+        if group.transport and death.reason != "timeout" and not group.responded:
+            raise AllocationLost(str(death)) from None
+        raise
 
 
-def _worker_variables(variant: Variant, platform: str, transport: Transport | None) -> dict[str, str]:
+def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
     """Return the environment variables of a worker, without XLA_FLAGS: it sets those that its own jaxlib needs."""
     kept = transport.environment(os.environ) if transport else dict(os.environ)
     return (
@@ -197,8 +177,8 @@ def _worker_variables(variant: Variant, platform: str, transport: Transport | No
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
     """Return the lines of a worker, without what Slurm or a remote shell adds about its end; those where it wrote none."""
-    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
-    if child_process.last_line(own):
-        return own
+    written = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
+    if child_process.last_line(written):
+        return written
     specific = (line for line in lines if "error:" in line or "option" in line)
     return [line for line in specific if not any(text in line for text in _GENERAL)] or list(lines)

@@ -7,7 +7,7 @@ import pytest
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.report import freshness
-from scaling.study import examination_cache
+from scaling.study import preflight
 from scaling.study.grid import GridCell
 
 STUDY = "{grids: [{workload: linear, points: [6, 12], api: jit}]}"
@@ -59,12 +59,12 @@ def test_a_report_is_written_again_when_a_record_is_added_or_a_file_is_missing(
 
 def test_answers_are_kept_for_the_same_cells_of_built_in_workloads_only(finished, tmp_path, monkeypatch):
     cells = [GridCell(Case("linear", points=6, api="jit"), "strong")]
-    assert examination_cache.cache_key([GridCell(Case("mine.own", points=6), "strong")]) is None
-    assert examination_cache.cache_key([GridCell(Case("linear", points=6, engine="numpy"), "strong")]) is None
-    key = examination_cache.cache_key(cells)
-    assert key != examination_cache.cache_key([GridCell(Case("linear", points=7, api="jit"), "strong")])
+    assert preflight.cache_key([GridCell(Case("mine.own", points=6), "strong")]) is None
+    assert preflight.cache_key([GridCell(Case("linear", points=6, engine="numpy"), "strong")]) is None
+    key = preflight.cache_key(cells)
+    assert key != preflight.cache_key([GridCell(Case("linear", points=7, api="jit"), "strong")])
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
-    assert key != examination_cache.cache_key(cells)
+    assert key != preflight.cache_key(cells)
 
 
 @pytest.mark.parametrize("damage", ["case", "unfit", "engine"])

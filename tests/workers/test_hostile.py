@@ -218,7 +218,7 @@ def test_a_secret_in_the_text_of_an_exception_reaches_neither_the_screen_nor_the
     assert not [text for text in told if "s3cret" in text or "&amp; more" in text]
 
 
-def test_cases_that_differ_in_their_layout_only_are_built_and_traced_once(scaling_command, tmp_path):
+def test_cases_that_differ_in_their_layout_only_are_built_once(scaling_command, tmp_path):
     write_module(tmp_path, "mine", body="open('calls', 'a').write('x')")
     text = "{workload: mine, points: [6, 12], devices: [1, 2], api: [shard_map, pmap], block: [1, 2, 3]}"
     done = scaling_command(run_words(tmp_path, text, "dry_run=true", "oversubscribe=true"))
