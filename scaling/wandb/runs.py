@@ -98,8 +98,7 @@ def _curve_run(study: str, curve: Curve, environment: Mapping[str, Any]) -> Trac
     config |= {
         "way": method_of(case).name, "size": size_name(case), "study": study,
         "study_digest": study_series(study), "kind": curve.kind, "baseline_devices": curve.baseline_devices,
-        "environment": curve.environment,
-        "series": series, "rows": _digest(rows),
+        "environment": curve.environment, "series": series, "rows": _digest(rows),
     }  # fmt: skip
     return TrackedRun(_digest([series, rows]), series, curve.name, study, CURVE, config, rows, {})
 

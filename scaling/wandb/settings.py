@@ -73,7 +73,7 @@ class TrackingSettings:
         """Return the settings of a `tracking` config; an unknown key or a bad value is a `Refusal`."""
         fields = {str(name): value for name, value in config.items() if name != "name"}
         known = [field.name for field in dataclasses.fields(cls)]
-        for name in (name for name in fields if name not in known):
+        if name := next((name for name in fields if name not in known), ""):
             if re.search("key|token|secret|passw", name, re.IGNORECASE):
                 raise Refusal(
                     f"tracking.{name}: keys come from WANDB_API_KEY in the environment, never from a config"
