@@ -16,6 +16,7 @@ from scaling.workers.child_process import Event
 
 _NAMES = 3  # of runs, at most, in a line
 ON_SERVER = ("unchanged", "published", "differs", "sent")  # states of runs that need no copy
+ARRIVED = {"online": ("unchanged", "published"), "offline": ("kept",)}  # states of runs for the ledger
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,9 @@ class PublishedStudy:
 
 @dataclass
 class Outcome:
-    """The state of each run, and what else the process of wandb reported."""
+    """The last event about each run, and what else the process of wandb reported."""
 
-    states: dict[str, str] = field(default_factory=dict)  # run id -> state
-    directories: dict[str, str] = field(default_factory=dict)  # run id -> directory of its new copy
-    differences: dict[str, str] = field(default_factory=dict)  # run id -> what reads back as something else
+    runs: dict[str, Event] = field(default_factory=dict)  # run id -> event with its state
     superseded: list[str] = field(default_factory=list)  # kinds of runs
     reasons: list[str] = field(default_factory=list)  # for what could not be done
     dashboard: Event = field(default_factory=dict)
@@ -54,23 +53,23 @@ class Outcome:
     def hear(self, event: Event) -> None:
         """Take in an event of the process."""
         if "run" in event:
-            self.states[event["run"]] = event["state"]
-        if "directory" in event:
-            self.directories[event["run"]] = event["directory"]
-        if event.get("state") == "differs":
-            self.differences[event["run"]] = event["why"]
+            self.runs[event["run"]] = event
         if event.get("state") == "refused" or "reason" in event:
             self.reasons.append(event.get("why") or event["reason"])
         if "superseded" in event:
             self.superseded.append(event["superseded"])
         self.dashboard |= {name: value for name, value in event.items() if "dashboard" in name}
 
+    def state(self, run: TrackedRun) -> str:
+        """Return the state of a run; "" if nothing is known of it."""
+        return self.runs.get(run.id, {}).get("state", "")
+
 
 def describe(
     folder: Path, runs: Sequence[TrackedRun], settings: TrackingSettings, mode: str, outcome: Outcome
 ) -> PublishedStudy:
     """Return what was done for these runs."""
-    online, counts = mode == "online", Counter(outcome.states.get(run.id, "") for run in runs)
+    online, counts = mode == "online", Counter(map(outcome.state, runs))
     kept, failed = counts["kept"], counts[""] + counts["refused"]
     there = counts["kept before"] + counts["sent before"]
     if online:
@@ -104,7 +103,9 @@ def _describe_online(
 ) -> tuple[str, ...]:  # fmt: skip
     again, reason = f"`scaling publish {folder}`", "".join(outcome.reasons[:1])
     sent, unread, known = counts["published"], counts["sent"], counts["sent before"]
-    differ = [f"{run.name} ({outcome.differences[run.id]})" for run in runs if run.id in outcome.differences]
+    differ = [
+        f"{run.name} ({outcome.runs[run.id]['why']})" for run in runs if outcome.state(run) == "differs"
+    ]
     names = "; ".join(differ[:_NAMES]) + (
         f"; and {len(differ) - _NAMES} more" if len(differ) > _NAMES else ""
     )
@@ -142,7 +143,7 @@ def _select(*lines: tuple[Any, str]) -> tuple[str, ...]:
 
 def _count_new(runs: Sequence[TrackedRun], outcome: Outcome) -> str:
     """Return a text such as '3 curves new, 1 superseded, 40 as before; the study's own run is new'."""
-    states = Counter((run.job_type, outcome.states.get(run.id)) for run in runs)
+    states = Counter((run.job_type, outcome.state(run)) for run in runs)
     new, unchanged = states[CURVE, "published"], states[CURVE, "unchanged"]
     superseded = sum(kind != STUDY for kind in outcome.superseded)
     parts = [

@@ -20,7 +20,7 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
 from scaling.wandb import client_process, ledger
 from scaling.wandb.client_process import DashboardContent, PublishJob
-from scaling.wandb.outcome import ON_SERVER, Outcome, PublishedStudy, describe
+from scaling.wandb.outcome import ARRIVED, ON_SERVER, Outcome, PublishedStudy, describe
 from scaling.wandb.runs import finished_curves, study_series, tracked_runs
 from scaling.wandb.settings import TrackingSettings, base_url, destination, select_mode
 from scaling.wandb.tracked_run import TrackedRun
@@ -60,10 +60,12 @@ class _Publication:
             (self.folder / "wandb").mkdir(exist_ok=True)
             for event in client_process.events(self.folder, job, self.lock, deadline):
                 outcome.hear(event)
-            arrived = {id: "" for id, state in outcome.states.items() if state in ("published", "unchanged")}
-            ledger.update(
-                self.folder, self.known, runs, where, arrived if mode == "online" else outcome.directories
-            )
+            arrived = {
+                name: event.get("directory", "")
+                for name, event in outcome.runs.items()
+                if event["state"] in ARRIVED[mode]
+            }
+            ledger.update(self.folder, self.known, runs, where, arrived)
         except (OSError, ValueError) as error:
             outcome.reasons.append(client_process.reason_of(error))
         finally:
@@ -74,12 +76,14 @@ class _Publication:
         """Write copies of runs, except those that went to the server before or have a copy."""
         sent = ledger.directories(self.known, destination(self.settings, "online"))
         copies = ledger.directories(self.known, destination(self.settings, "offline"))
+        new = []
         for run in runs:
             if run.id in sent:
-                outcome.states[run.id] = "sent before"
+                outcome.hear({"run": run.id, "state": "sent before"})
             elif run.id in copies and (self.folder / "wandb" / copies[run.id]).is_dir():
-                outcome.states[run.id] = "kept before"
-        new = [run for run in runs if not outcome.states.get(run.id, "").endswith("before")]
+                outcome.hear({"run": run.id, "state": "kept before"})
+            else:
+                new.append(run)
         if new:
             self.hand_over("offline", new, outcome)
 
@@ -116,9 +120,7 @@ def publish(folder: Path, settings: TrackingSettings) -> PublishedStudy:
             publication.hand_over(
                 mode, runs, outcome, gone=gone, dashboard=content if settings.dashboard else None
             )
-        publication.keep_offline(
-            [run for run in runs if outcome.states.get(run.id) not in ON_SERVER], outcome
-        )
+        publication.keep_offline([run for run in runs if outcome.state(run) not in ON_SERVER], outcome)
         return describe(folder, runs, settings, mode, outcome)
 
     return _publish_alone(folder, settings, publish_all)
