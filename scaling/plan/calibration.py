@@ -49,9 +49,7 @@ def calibrated(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
 
 
 def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the rates of one device while `devices` work; None where no copy or no empty call was
-    measured.
-    """
+    """Return the rates of one device while `devices` work; None without a measured copy and empty call."""
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}  # -> (work, work per second)
     latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds
     for timing in timings:
@@ -61,9 +59,8 @@ def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         else:  # without the time of the dispatch
             floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
             work, took = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
-            speeds.setdefault((case.target, case.dtype, case.precision), []).append(
-                (float(work), work / took)
-            )
+            key = (case.target, case.dtype, case.precision)
+            speeds.setdefault(key, []).append((float(work), work / took))
 
     def fastest(target: str, dtype: str = "float32", precision: str = "highest") -> float | None:
         return max((speed for _, speed in speeds.get((target, dtype, precision), ())), default=None)

@@ -58,7 +58,7 @@ Compile a study for machines that are not here, and say what it would take there
 
 Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). Studies and fields of a case are those of
 `scaling run --help`. TPUs want the extra `plan-tpu`, GPUs `plan-gpu`; `scripts/plan` installs both. Records go to
-results/<study> beside measured ones, with status `planned`; the same command goes on where it stopped. Exit status: as of
+results/<study> with the measured ones, as `planned`; the same command continues where it stopped. Exit status: as of
 `scaling run`."""
 
 

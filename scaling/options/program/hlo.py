@@ -22,7 +22,7 @@ _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works 
 _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost; those within do not fill up anything
 _ON_CHIP = re.compile(
     r"S\([1-46-9]\)"
-)  # a memory that is neither the device's own (nothing said) nor the host's (5)
+)  # a memory that is neither the device's (no number) nor the host's (5)
 
 
 class HloLine(NamedTuple):
