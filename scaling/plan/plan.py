@@ -296,7 +296,7 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     if beyond := case != compiled:
         larger = {compiled.devices: case.devices}
         messages = [m | {"group": larger.get(m["group"], m["group"])} for m in fields["messages"]]
-        fields = fields | {"messages": messages, "compiled_as": compiled.key}
+        fields = {"compiled_as": compiled.key} | fields | {"messages": messages}
     if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
         return fields | {
             "text": "not predicted: what goes between the host and its devices is not in the model"
