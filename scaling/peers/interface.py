@@ -149,6 +149,8 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 def formulations(case: Case) -> tuple[str, ...]:
     """Return the formulations of a workload that only this case's engine has."""
+    if case.engine == JAX:
+        return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 

@@ -289,9 +289,14 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
     )
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
-    assert memory.program_bytes(refused) == {"argument_bytes": inside, "output_bytes": out, "temp_bytes": rest}
+    assert memory.program_bytes(refused) == {
+        "argument_bytes": inside,
+        "output_bytes": out,
+        "temp_bytes": rest,
+    }
     assert (
-        memory.program_bytes(compile_worker._refused_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"] is None
+        memory.program_bytes(compile_worker._refused_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
+        is None
     ), "nothing is made up"
 
 
