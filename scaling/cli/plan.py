@@ -31,10 +31,10 @@ def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     job = planning.read_plan(config, name)
     with progress.examination(console) as note:
         made = planning.prepare_plan(job, note)
-    print_lines(console, [planning.describe_estimate(made)])
-    examined = (*made.answers, *(answer for answer, *_ in made.unfit))
+    print_lines(console, [planning.describe_work(made)])
+    examined = (*made.cases, *(answer for answer, *_ in made.refused))
     names = {answer.case.key: label(answer.case) for answer in examined}
-    with progress.display(console, names, len(made.answers), len(made.unfit)) as (listen, counts):
+    with progress.display(console, names, len(made.cases), len(made.refused)) as (listen, counts):
         planning.run(made, listen)
     found = findings.read(made.job.folder)
     index = write_report(made.job.folder, found)

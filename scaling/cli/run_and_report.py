@@ -38,7 +38,7 @@ def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
     job = run.read_study(config, name)
     tracking = between = None
     if config["tracking"]["name"] != "none":
-        from scaling.wandb.live_publish import LivePublisher
+        from scaling.wandb.publish import LivePublisher
         from scaling.wandb.settings import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])

@@ -1,7 +1,8 @@
-"""autograd: HIPS autograd, which records NumPy calls on a tape; one core.
+"""HIPS autograd, which records NumPy calls on a tape; one core.
 
-A JVP is by one input at a time, since the zeros of the others would be pushed through too; a VJP is by all of them, which share
-most of the way back. `linearize` is autograd's VJP of a VJP: linear in its seed, after one forward pass that the seeds share.
+A JVP is by one input at a time, since it would push the zeros of the others too; a VJP is by all inputs,
+which share most of the backward pass. `linearize` is autograd's VJP of a VJP: linear in its seed, after
+one forward pass for all seeds.
 """
 
 from typing import Any
@@ -18,12 +19,12 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Why autograd does not offer a case."""
+    """Return why autograd does not offer a case; None if it does."""
     return _seeds.unfit(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Every call records its tape again, as autograd does."""
+    """Return the derivative; every call records its tape again, as autograd does."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -32,19 +33,20 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         return Prepared(lambda: batch.function(*batch.x), np.asarray)
     if case.ad_mode.order == 2:
         return Prepared(lambda: _hessian(batch), batch.collect, passes=sizes.passes)
-    how = _columns if case.ad_mode.seed == TANGENT else _rows
-    return Prepared(lambda: how(batch), batch.collect, passes=sizes.passes)
+    differentiate = _columns if case.ad_mode.seed == TANGENT else _rows
+    return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
-    if batch.case.mode == "linearize":
-        maps = [make_jvp_reversemode(batch.function, place)(*batch.x) for place in range(len(batch.x))]
-        return batch.columns(lambda place, seed: maps[place](seed))
-    maps = [make_jvp(batch.function, place)(*batch.x) for place in range(len(batch.x))]
-    return batch.columns(lambda place, seed: maps[place](seed)[1])
+    linearize = batch.case.mode == "linearize"
+    transform = make_jvp_reversemode if linearize else make_jvp
+    maps = [transform(batch.function, index)(*batch.x) for index in range(len(batch.x))]
+    if linearize:
+        return batch.columns(lambda index, seed: maps[index](seed))
+    return batch.columns(lambda index, seed: maps[index](seed)[1])
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
@@ -57,8 +59,11 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Columns of the Hessian, or that times the point: the gradient of a sum over points keeps them apart."""
-    x, product = batch.x, _product(batch.case.mode, lambda x: batch.function(*x), batch.x)
+    """Return columns of the Hessian, or its product with the point: points do not mix in the gradient of
+    their sum.
+    """
+    x = batch.x
+    product = _product(batch.case.mode, lambda x: batch.function(*x), x)
 
     def flat(gradient: tuple) -> np.ndarray:
         return np.concatenate([a.reshape(batch.case.points, -1) for a in gradient], axis=1)
@@ -66,21 +71,21 @@ def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
     if batch.case.target == "hvp":
         return [flat(product(x))[None]]
     zeros = [np.zeros_like(a) for a in x]
-    return batch.columns(lambda place, seed: flat(product((*zeros[:place], seed, *zeros[place + 1 :]))))
+    return batch.columns(lambda index, seed: flat(product((*zeros[:index], seed, *zeros[index + 1 :]))))
 
 
 def _product(mode: str, f: Any, x: tuple) -> Any:
-    """A tangent like x -> the Hessian times it, like x."""
+    """Return the map from a tangent like x to the Hessian times it, like x."""
     from autograd import make_jvp, make_vjp
 
     def gradient(f: Any) -> Any:
-        def of(x: Any) -> Any:
+        def gradient_at(x: Any) -> Any:
             pull, y = make_vjp(f)(x)
             return pull(np.ones(y.shape, y.dtype))
 
-        return of
+        return gradient_at
 
-    def along(v: tuple) -> Any:
+    def derivative_along(v: tuple) -> Any:
         return lambda x: make_jvp(f)(x)(v)[1]
 
     if mode == "fwd_over_rev":
@@ -89,19 +94,13 @@ def _product(mode: str, f: Any, x: tuple) -> Any:
     if mode == "rev_over_rev":
         return make_vjp(gradient(f))(x)[0]
     if mode == "rev_over_fwd":
-        return lambda v: gradient(along(v))(x)
+        return lambda v: gradient(derivative_along(v))(x)
 
-    def entries(v: tuple) -> tuple:
-        inner = make_jvp(along(v))(x)
-        zeros = [np.zeros_like(a) for a in x]
-        out = []
-        for place, a in enumerate(x):
-            each = _seeds.seeds(a, len(a))
-            out.append(
-                np.stack(
-                    [inner((*zeros[:place], e, *zeros[place + 1 :]))[1].reshape(-1) for e in each], axis=1
-                )
-            )
+    def fwd_over_fwd(v: tuple) -> tuple:
+        inner, zeros, out = make_jvp(derivative_along(v))(x), [np.zeros_like(a) for a in x], []
+        for index, a in enumerate(x):
+            units = ((*zeros[:index], e, *zeros[index + 1 :]) for e in _seeds.seeds(a, len(a)))
+            out.append(np.stack([inner(unit)[1].reshape(-1) for unit in units], axis=1))
         return tuple(out)
 
-    return entries
+    return fwd_over_fwd

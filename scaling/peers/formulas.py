@@ -1,7 +1,8 @@
-"""Formulas: the four workloads for any array library that has NumPy's names, which is what most peers are.
+"""The four workloads for any array library with NumPy's names, as most peers have.
 
-Written with `...`, so that the same lines take one point or a batch with points leading; then W may have a copy for each point.
-`np` is the library: numpy, autograd.numpy, torch, jax.numpy. Does not know cases of JAX, nor how anything is differentiated.
+Written with `...`, so that the same lines take one point or a batch with points leading; then W may have
+a copy for each point. `np` is the library: numpy, autograd.numpy, torch, jax.numpy. Does not know how
+anything is differentiated.
 """
 
 from collections.abc import Callable
@@ -13,25 +14,24 @@ from scaling.core.case import Case
 KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
-def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any] | None:
-    """The function of a case, by its input names, in the library `np`; None if it is not one of the four.
+def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
+    """Return the function of a case of one of the four workloads, by its input names, in the library
+    `np`.
 
-    log_gamma: the library's logarithm of the gamma function, which the value of `poisson` needs; its gradient does not.
+    log_gamma: the library's logarithm of the gamma function, which the value of `poisson` needs; its
+    gradient does not.
     """
     if case.workload == "rbf":
         functions = {
             ("source", "product"): _rbf_product, ("source", "rowwise"): _rbf_rowwise,
             ("squared", "product"): _rbf_squared_product, ("squared", "rowwise"): _rbf_squared,
         }  # fmt: skip
-        plain = (
-            "rowwise" if case.variant == "squared" else "product"
-        )  # what the workload does where nothing is said
-        return partial(functions[case.variant or "source", case.formulation or plain], np)
+        default = "rowwise" if case.variant == "squared" else "product"
+        return partial(functions[case.variant or "source", case.formulation or default], np)
     if case.workload == "residual":
         dot = _dot if case.formulation == "dot" else _dot_as_sum
         return partial(_residual_scalar if case.variant == "scalar" else _residual, np, dot)
-    rest: dict[str, Callable] = {"linear": partial(_linear, np), "poisson": partial(_poisson, np, log_gamma)}
-    return rest.get(case.workload)
+    return partial(_linear, np) if case.workload == "linear" else partial(_poisson, np, log_gamma)
 
 
 def _rbf_product(np, x, support):
@@ -69,7 +69,7 @@ def _dot(np, a, b):
 
 
 def _residual(np, dot, d, m):
-    """(..., 21), (...) -> (..., 21): what is left of a profile after fitting exp(-1.5 (x - m)^2) on x = -10..10."""
+    """(..., 21), (...) -> (..., 21): a profile minus its fit by exp(-1.5 (x - m)^2) on x = -10..10."""
     f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
     return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
 

@@ -1,6 +1,6 @@
-"""numpy: NumPy alone, on one core: the function, its finite differences, and its derivative written by hand.
+"""NumPy alone, on one core: the function, its finite differences, and its derivative written by hand.
 
-What a person does who has no differentiation system, and the yardstick for what a system costs beside it.
+The alternative to a differentiation system, and the baseline for the cost of one.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Case
+from scaling.core.modes import STEPS
 from scaling.peers import _seeds
 from scaling.peers.interface import Prepared
 
@@ -16,12 +17,12 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Why NumPy does not offer a case."""
+    """Return why NumPy does not offer a case; None if it does."""
     return _seeds.unfit(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Nothing is compiled."""
+    """Return the derivative; nothing is compiled."""
     from scipy.special import gammaln
 
     batch = _seeds.batch(case, workload, sizes, arrays, np, gammaln)
@@ -34,20 +35,20 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """(f(x + h e) - f(x)) / h: the shift of one input at a time, the same one at every point."""
-    from scaling.core.modes import STEPS
-
+    """Return (f(x + h e) - f(x)) / h: one input is shifted at a time, by the same step at every point."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
-    def push(place: int, shift: np.ndarray) -> np.ndarray:
-        return (batch.function(*x[:place], x[place] + shift, *x[place + 1 :]) - y) / step
+    def push(index: int, shift: np.ndarray) -> np.ndarray:
+        return (batch.function(*x[:index], x[index] + shift, *x[index + 1 :]) - y) / step
 
     return batch.columns(push, step)
 
 
 def _by_hand(case: Case, workload: Any, named: dict[str, np.ndarray]) -> np.ndarray:
-    """(points, outputs, inputs), or (points, inputs) where the derivative asked for is the sum over the outputs."""
+    """Return (points, outputs, inputs), or (points, inputs) for the derivative of the sum over the
+    outputs.
+    """
     if case.workload == "rbf":
         return _rbf(case.variant, workload.reduce is not None, **named)
     if case.workload == "poisson":
@@ -58,7 +59,7 @@ def _by_hand(case: Case, workload: Any, named: dict[str, np.ndarray]) -> np.ndar
 
 
 def _rbf(variant: str | None, added: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """By x; the sum over the support is a product with it."""
+    """Return the derivative by x; the sum over the support is a product with it."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if added:
@@ -70,12 +71,17 @@ def _rbf(variant: str | None, added: bool, x: np.ndarray, support: np.ndarray) -
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Summed over the outputs: by W X_ij in every column, by X the sums of the rows of W."""
+    """Return the derivative of the sum over outputs: by W X_ij in every column, by X the sums of the rows
+    of W.
+    """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """rs = d - a f with f = exp(-1.5 (x - m)^2) and a = (d f) / (f f); the scalar is (rs rs), and rs is orthogonal to f."""
+    """Return the derivatives of rs = d - a f, with f = exp(-1.5 (x - m)^2) and a = (d f) / (f f).
+
+    The scalar is (rs rs), and rs is orthogonal to f.
+    """
     away = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
     f = np.exp(-1.5 * away**2)
     slope = 3 * away * f

@@ -1,9 +1,11 @@
-"""PyTorch: forward mode by `torch.func.jvp`, reverse mode by `torch.autograd.grad`, many seeds at once by `torch.func.vmap`.
+"""PyTorch: forward mode by `torch.func.jvp`, reverse mode by `torch.autograd.grad`, many seeds at once by
+`torch.func.vmap`.
 
-The points ride along as a leading axis of the function, which needs no `vmap` of its own: the same numbers as vmap(jacfwd(f))
-and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed is not batched. `chunk` is the chunk_size of the `vmap`
-over seeds. `jit: false` is eager; `jit: true` is `torch.compile`, which takes torch.func alone: there reverse mode is
-`torch.func.vjp`. On the CPU only. `compile_seconds` is the first call, compiled afresh by a compiler that is warm.
+The points are a leading axis of the function, which needs no `vmap` over them: the same numbers as
+vmap(jacfwd(f)) and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed is not batched.
+`chunk` is the chunk_size of the `vmap` over seeds. `jit: false` is eager; `jit: true` is `torch.compile`,
+which takes torch.func alone: reverse mode is then `torch.func.vjp`. On the CPU only. `compile_seconds` is
+the first call, with a warm compiler and no caches.
 """
 
 import importlib
@@ -21,7 +23,7 @@ from scaling.core.case import SECOND, Case
 from scaling.core.memory import available_bytes
 from scaling.core.modes import COTANGENT, HESSIAN
 from scaling.peers import formulas
-from scaling.peers.interface import Prepared
+from scaling.peers.interface import Prepared, first_reason
 
 PACKAGES = ("torch",)
 THREADS = True
@@ -29,12 +31,7 @@ JIT = (False, True)
 
 _MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_ALIVE = {
-    "rbf": 2,
-    "linear": 2,
-    "residual": 6,
-    "poisson": 4,
-}  # intermediates of a seed that are there at once, as measured
+_ALIVE = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates of a seed at once, as measured
 _ALIVE_TWICE = 36  # of a seed of a Hessian
 
 Arrays = tuple[Any, ...]
@@ -42,72 +39,69 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Why PyTorch does not offer a case; None if it does."""
-    if case.workload not in formulas.KNOWN:
-        return f"torch is given the functions {', '.join(formulas.KNOWN)}; it cannot take one that is written in JAX"
-    if case.mode not in _MODES:
-        return f"torch offers {', '.join(_MODES)}"
-    if case.target in SECOND and case.workload not in ("residual", "poisson"):
-        return "torch takes the Hessians of residual (variant scalar) and poisson"
-    if case.jit and case.ad_mode.pass_per_output:
-        return "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"
-    if case.jit and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
-        return "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"
-    if case.jit and not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-        return "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"
-    needs, has = _needs(case, workload, sizes), available_bytes()
-    if has is not None and needs > has:
-        return f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
-    return None
+    """Return why PyTorch does not offer a case; None if it does."""
+    functions = f"torch is given the functions {', '.join(formulas.KNOWN)}"
+    compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
+    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    if reason := first_reason(
+        (case.workload not in formulas.KNOWN, f"{functions}; it cannot take one that is written in JAX"),
+        (case.mode not in _MODES, f"torch offers {', '.join(_MODES)}"),
+        (case.target in SECOND and case.workload not in ("residual", "poisson"),
+         "torch takes the Hessians of residual (variant scalar) and poisson"),
+        (case.jit and case.ad_mode.pass_per_output,
+         "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"),
+        (case.jit and not compiler,
+         "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"),
+        (case.jit and not headers,
+         "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"),
+    ):  # fmt: skip
+        return reason
+    needs, has = _needed_bytes(case, workload, sizes), available_bytes() or math.inf
+    text = f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
+    return text if needs > has else None
 
 
-def _needs(case: Case, workload: Any, sizes: Any) -> int:
-    """Bytes of the function's graph, of the seeds, of the intermediates of so many seeds at a time, and of all slices.
+def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
+    """Return the bytes of the function's graph, the seeds, their intermediates at a time, and all slices.
 
-    As eager execution needs them; torch.compile often needs less, but not always.
+    For eager execution; torch.compile often needs less, but not always.
     """
     size = {name: math.prod(draw.shape) for name, draw in {**workload.points, **workload.shared}.items()}
     by, mode = sum(size[name] for name in workload.names), case.ad_mode
     reverse, second = mode.seed == COTANGENT, mode.order == 2
-    wide = max(
-        sizes.values, size.get("d", 0), size.get("support", 0) if case.formulation == "rowwise" else 0
-    )  # of one point
+    support = size.get("support", 0) if case.formulation == "rowwise" else 0
+    wide = max(sizes.values, size.get("d", 0), support)  # of one point
     rows = by * (1 if case.batch == "whole" and not sizes.summed else case.points)
     slices = rows if reverse or second else case.points * (1 if workload.reduce else sizes.values)
     at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
     alive = _ALIVE_TWICE if second and not mode.pass_per_output else _ALIVE[case.workload]
-    numbers = (
-        8 * case.points * wide + alive * at_once * case.points * wide + sizes.seeds**2 + sizes.seeds * slices
-    )
-    return _BYTES[case.dtype] * numbers
+    graph = (8 + alive * at_once) * case.points * wide
+    return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slices)
 
 
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """The derivative as a function of tensors that are there already, compiled if the case asks for it."""
+    """Return the derivative as a function of existing tensors, compiled if the case asks for it."""
     import torch
 
-    from scaling.core.shape import result_shape
+    from scaling.core.shape import result_shape  # imports JAX
 
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
     torch.set_float32_matmul_precision("highest")
     named = {name: _tensor(torch, array) for name, array in arrays.items()}
-    x = tuple(_differentiated(case, workload, name, named[name]) for name in workload.names)
+    x = tuple(_prepare_input(case, workload, name, named[name]) for name in workload.names)
     derivative, seconds = _derivative(torch, case, workload, sizes, named, x), None
     if case.jit:
-        derivative, seconds = _compiled(torch, derivative, x)
+        derivative, seconds = _compile(torch, derivative, x)
     points, rows, columns = result_shape(case, workload, sizes)
-    reverse = case.ad_mode.seed == COTANGENT
+    slices, order = (rows, (1, 0, 2)) if case.ad_mode.seed == COTANGENT else (columns, (1, 2, 0))
 
-    def collect(result: Arrays) -> np.ndarray:  # slices lead: rows in reverse mode, columns elsewhere
+    def collect(result: Arrays) -> np.ndarray:
         parts = [part.detach().to(torch.promote_types(part.dtype, torch.float32)).numpy() for part in result]
-        whole = np.concatenate(
-            [part.reshape(rows if reverse else columns, points, -1) for part in parts], axis=2
-        )
-        return whole.transpose((1, 0, 2) if reverse else (1, 2, 0))
+        return np.concatenate([part.reshape(slices, points, -1) for part in parts], axis=2).transpose(order)
 
     return Prepared(lambda: derivative(*x), collect, seconds, sizes.passes or None)
 
@@ -118,23 +112,25 @@ def _tensor(torch: Any, array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array))
 
 
-def _differentiated(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """An input as it is differentiated by. Each point's own rows by a shared input need the input once for each point."""
+def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
+    """Return an input to differentiate by; a copy for each point where each has rows of its own by a
+    shared input.
+    """
     if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
     by_autograd = not case.jit and (case.ad_mode.seed == COTANGENT or case.mode == "rev_over_rev")
     return tensor.detach().requires_grad_(by_autograd)
 
 
-def _compiled(
-    torch: Any, derivative: Callable[..., Arrays], x: Arrays
-) -> tuple[Callable[..., Arrays], float]:
-    """The derivative compiled, and the seconds of its first call. No cache helps, nor does another process."""
+def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
+    """Return the compiled derivative, and the seconds of its first call, without caches and other
+    processes.
+    """
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
     compiler.force_disable_caches = True
-    torch.compiler.reset()  # what it knows of other cases is not of this one
+    torch.compiler.reset()  # forget other cases
     torch.compile(lambda a: a + 1)(torch.ones(1))  # starts the compiler
     compiled = torch.compile(derivative, fullgraph=True, dynamic=False)
     began = time.perf_counter()
@@ -145,21 +141,22 @@ def _compiled(
 def _derivative(
     torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any], x: Arrays
 ) -> Callable[..., Arrays]:
-    """x -> the slices of the derivative, an array or one for each input: (seeds, points, ...), seeds left out where it is one.
+    """Return the map from x to slices of the derivative, in one array or one for each input: (seeds,
+    points, ...).
 
-    The seeds are there before the call: made inside, a compiled derivative takes up to thirty times as long.
+    One seed has no axis. Seeds are made before the call: inside, a compiled derivative takes up to thirty
+    times as long.
     """
     f = _function(torch, case, workload, sizes, named)
-    ride = case.batch == "vmap"  # the points ride along: each has the same seed
+    common = case.batch == "vmap"  # all points have the same seed
     if case.ad_mode.is_value:
         return lambda *x: (f(*x),)
     if case.ad_mode.seed == COTANGENT:
         y = f(*x).detach()
-        cotangents = (
-            (torch.ones_like(y)[None],) if case.ad_mode.single_seed else _identity(torch, (y,), [ride])
-        )
+        ones = (torch.ones_like(y)[None],)
+        cotangents = ones if case.ad_mode.single_seed else _identity(torch, (y,), [common])
         return lambda *x: _rows(torch, case, workload, f, x, cotangents)
-    tangents = _identity(torch, x, [ride and name in workload.points for name in workload.names])
+    tangents = _identity(torch, x, [common and name in workload.points for name in workload.names])
     if case.ad_mode.order == 1:
         return lambda *x: _columns(torch, case, workload, f, x, tangents)
     if case.target == "hvp":
@@ -170,41 +167,41 @@ def _derivative(
 def _function(
     torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The function of the batch by what it is differentiated by: (points, outputs), (points,) or, of a summed batch, ()."""
+    """Return the function of the batch by the inputs `x`: (points, outputs), (points,) or, for a summed
+    batch, ().
+    """
     dtype = getattr(torch, case.dtype)
-    log_gamma = (
-        (lambda k: torch.special.gammaln(k.to(dtype))) if case.ad_mode.is_value else None
-    )  # of integers it is a float32
-    of = _linear if case.workload == "linear" else formulas.function(case, torch, log_gamma)
-    assert of is not None
+    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 of integers it would be a float32
+    formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
+    by_name = _linear if case.workload == "linear" else formula
 
     def function(*x: Any) -> Any:
-        y = of(**{**named, **dict(zip(workload.names, x, strict=True))})
+        y = by_name(**{**named, **dict(zip(workload.names, x, strict=True))})
         return y.sum() if sizes.summed else y
 
     return function
 
 
 def _linear(X: Any, W: Any) -> Any:
-    """(points, p), (p, o) or (points, p, o) -> (points, o). One product of two matrices is faster than one for each point."""
+    """(points, p), (p, o) or (points, p, o) -> (points, o). One product of matrices is faster than one
+    for each point.
+    """
     return X @ W if W.dim() == 2 else (X[:, None, :] @ W)[:, 0, :]
 
 
-def _identity(torch: Any, like: Arrays, ride: list[bool]) -> Arrays:
-    """The rows of an identity matrix as seeds, (seeds, *shape) for each array; where points ride along, the same for each."""
-    shapes = [a.shape[1:] if rides else a.shape for a, rides in zip(like, ride, strict=True)]
-    rows = torch.eye(sum(map(math.prod, shapes)), dtype=like[0].dtype).split(
-        [math.prod(shape) for shape in shapes], dim=1
-    )
-    rows = [
-        row.reshape(len(row), *[1] * rides, *shape)
-        for row, rides, shape in zip(rows, ride, shapes, strict=True)
-    ]
-    return tuple(row.expand(len(row), *a.shape) for row, a in zip(rows, like, strict=True))
+def _identity(torch: Any, like: Arrays, common: list[bool]) -> Arrays:
+    """Return the rows of an identity matrix as seeds, (seeds, *shape) for each array, the same for all
+    points if `common`.
+    """
+    shapes = [(1, *a.shape[1:]) if same else a.shape for a, same in zip(like, common, strict=True)]
+    sizes = [math.prod(shape) for shape in shapes]
+    rows = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
+    seeds = [row.reshape(len(row), *shape) for row, shape in zip(rows, shapes, strict=True)]
+    return tuple(seed.expand(len(seed), *a.shape) for seed, a in zip(seeds, like, strict=True))
 
 
 def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
-    """A linear map applied to every seed, the slices stacked in front; one seed alone is not batched."""
+    """Return the slices of a linear map for every seed, seeds leading; one seed alone is not batched."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
@@ -213,7 +210,9 @@ def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) ->
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """One JVP per seed. Eager and with one seed, dual numbers without torch.func take 0.7 of its time."""
+    """Return columns by one JVP per seed. Eager with one seed, dual numbers take 0.7 of the time of
+    torch.func.
+    """
     from torch.autograd import forward_ad
 
     def jvp(v: Arrays) -> Any:
@@ -228,7 +227,7 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """One VJP per seed, after one forward pass that they share; added up where the outputs are."""
+    """Return rows by one VJP per seed, after one forward pass for all; added up where the outputs are."""
     rows = _over_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
         return rows
@@ -238,7 +237,7 @@ def _rows(
 
 
 def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
-    """Cotangents of f(x) -> cotangents of x."""
+    """Return the map from cotangents of f(x) to cotangents of x."""
     if case.jit:
         return torch.func.vjp(f, *x)[1]
     y = f(*x)
@@ -246,15 +245,17 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 
 
 def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Seed -> column of the Hessian of each point, an array or one for each input: (points, ...)."""
+    """Return the map from a seed to a column of the Hessian of each point, in one array or one for each
+    input.
+    """
     every = tuple(range(len(x)))
-    total = lambda *z: f(*z).sum()  # noqa: E731 the points do not know of each other, so that the gradient of their sum is theirs
+    total = lambda *z: f(*z).sum()  # noqa: E731 points do not mix, so this has the gradients of all
 
     def rev_over_rev() -> LinearMap:
         eager = lambda *z: torch.autograd.grad(total(*z), z, create_graph=True)  # noqa: E731
         return _pullback(torch, case, torch.func.grad(total, every) if case.jit else eager, x)
 
-    def gradient(*z: Any) -> Any:  # as forward mode has it: a JVP for each input
+    def gradient(*z: Any) -> Any:  # in forward mode: a JVP for each input
         columns = _over_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
         return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
 

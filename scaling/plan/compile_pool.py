@@ -1,12 +1,13 @@
-"""The crew: planners that share out cases between the cores of this host, and compile once what several cases have in common.
+"""A pool of processes that compile cases on the cores of this host, and compile a program of several cases
+once.
 
-Knows processes and which programs are equal; not what is read off them, nor where records go.
+Does not know what is read from the programs (compile_worker.py), nor where records go.
 """
 
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,144 +15,127 @@ from scaling.core.case import Case, non_default_fields
 from scaling.workers.machine import ProcessShape
 from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 
-# With which a planner starts: the first keeps JAX from looking for devices, the second libtpu from asking the cloud where it
-# runs, the third the plugin for GPUs from looking for CUDA's libraries, the fourth both from talking about it; the last lets
-# several planners have libtpu, which takes no TPU.
-VARIABLES = {
-    "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TF_CPP_MIN_LOG_LEVEL": "2",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}  # fmt: skip
-
-Found = dict[str, Any]  # fields of a record
-Tell = Callable[[Case, Found], None]
+_VARIABLES = {  # of a compile worker
+    "JAX_PLATFORMS": "cpu",  # JAX looks for no devices
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu does not ask the cloud where it runs
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the GPU plugin looks for no CUDA libraries
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile; libtpu takes no TPU
+}
+RecordFields = dict[str, Any]
+Report = Callable[[Case, RecordFields], None]
 
 
 @dataclass(frozen=True)
 class CompilePool:
-    """How planners are started, how many at a time, and how long one may take over a case."""
+    """How compile workers start, how many of them, and how many seconds one may take for a case."""
 
     header: Mapping[str, Any]
     size: int
     seconds: float
 
-    def plan(self, cases: Iterable[Case], tell: Tell, begin: Callable[[Case], None]) -> None:
-        """Compile every case, those on the most devices first, and tell what was found of each as it ends."""
-        shared = _Shared(tell)
+    def compile_all(self, cases: Iterable[Case], report: Report, begin: Callable[[Case], None]) -> None:
+        """Compile every case, those on the most devices first, and report each as it ends."""
+        work = _SharedWork(report)
         for case in sorted(cases, key=lambda case: -case.devices):
-            shared.waiting.put(case)
+            work.waiting.put(case)
+        arguments = (work, begin)
         threads = [
-            threading.Thread(target=self._work, args=(shared, begin), daemon=True) for _ in range(self.size)
+            threading.Thread(target=self._compile, args=arguments, daemon=True) for _ in range(self.size)
         ]
         for thread in threads:
             thread.start()
-        # In pieces, so that Ctrl-C is heard, and a full disk does not wait for what is still being compiled.
-        while shared.failure is None and (busy := [thread for thread in threads if thread.is_alive()]):
+        # Short waits let Ctrl-C through, and a full disk need not wait for what is being compiled.
+        while work.failure is None and (busy := [thread for thread in threads if thread.is_alive()]):
             busy[0].join(0.2)
-        if shared.failure is not None:
-            raise shared.failure
+        if work.failure is not None:
+            raise work.failure
 
-    def _work(self, shared: "_Shared", begin: Callable[[Case], None]) -> None:
-        """Take cases until there are none, with a fresh planner after each that dies."""
+    def _compile(self, work: "_SharedWork", begin: Callable[[Case], None]) -> None:
+        """Take cases until none is waiting, with a new worker after each that dies."""
         try:
-            while (case := shared.take()) is not None:
-                with self._planner() as planner:
-                    while case is not None and self._one(planner, case, shared, begin):
-                        case = shared.take()
+            while (case := work.take()) is not None:
+                with self._open_worker() as worker:
+                    while case is not None:
+                        begin(case)
+                        if not self._compile_case(worker, case, work):
+                            break
+                        case = work.take()
         except BaseException as error:
-            shared.failure = error
+            work.failure = error
 
     @contextlib.contextmanager
-    def _planner(self) -> Any:
-        side = Variant("plan", module="scaling.plan.compile_worker", variables=VARIABLES)
+    def _open_worker(self) -> Iterator[WorkerGroup]:
+        variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
+        platform = str(self.header["platform"])
         try:
-            with open_worker_group(
-                self.header, side, ProcessShape(1), str(self.header["platform"]), None
-            ) as made:
-                yield made
-        except WorkerDied as lost:
-            raise AllocationLost(f"the planner did not start: {lost}") from None
+            with open_worker_group(self.header, variant, ProcessShape(1), platform, None) as worker:
+                yield worker
+        except WorkerDied as death:
+            raise AllocationLost(f"the compile worker did not start: {death}") from None
 
-    def _one(
-        self, planner: WorkerGroup, case: Case, shared: "_Shared", begin: Callable[[Case], None]
-    ) -> bool:
-        """Bring a case to its end; whether the planner is still there."""
-        begin(case)
+    def _compile_case(self, worker: WorkerGroup, case: Case, work: "_SharedWork") -> bool:
+        """Bring a case to its end; return whether the worker is still alive."""
+        order = {"do": "trace", "key": case.key, "case": non_default_fields(case)}
         try:
-            said = self._ask(planner, {"do": "trace", "key": case.key, "case": non_default_fields(case)})
-            if said["event"] == "traced":
-                if not shared.mine(case, said["program"]):
-                    return self._forgotten(planner, case)
-                said = self._ask(planner, {"do": "compile", "key": case.key})
-        except WorkerDied as lost:
-            words = str(lost) or f"no end after {self.seconds:g} s (case_seconds)"
-            shared.ended(case, {"status": "failed", "reason": lost.reason, "text": words})
+            event = list(worker.ask(order, self.seconds))[-1]
+            if event["event"] == "traced":
+                if not work.claim(case, event["program"]):
+                    return True
+                event = list(worker.ask({"do": "compile", "key": case.key}, self.seconds))[-1]
+        except WorkerDied as death:
+            text = str(death) or f"no end after {self.seconds:g} s (case_seconds)"
+            work.end(case, {"status": "failed", "reason": death.reason, "text": text})
             return False
-        shared.ended(
-            case, {name: value for name, value in said.items() if name not in ("event", "key", "rank")}
-        )
+        work.end(case, {name: value for name, value in event.items() if name not in ("event", "key", "rank")})
         return True
-
-    def _forgotten(self, planner: WorkerGroup, case: Case) -> bool:
-        """Leave a case to another; whether the planner is still there."""
-        try:
-            self._ask(planner, {"do": "forget", "key": case.key})
-        except WorkerDied:
-            return False
-        return True
-
-    def _ask(self, planner: WorkerGroup, order: dict[str, Any]) -> dict[str, Any]:
-        return list(planner.ask(order, self.seconds))[-1]
 
 
 @dataclass
-class _Shared:
-    """What the threads of a crew have in common."""
+class _SharedWork:
+    """What the threads of a pool share: waiting cases, and what is known of each program."""
 
-    tell: Tell
+    report: Report
     waiting: "queue.Queue[Case]" = field(default_factory=queue.Queue)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    alike: dict[str, list[Case]] = field(
-        default_factory=dict
-    )  # by program: the case that is compiled, and those that follow
-    known: dict[str, tuple[Case, Found]] = field(default_factory=dict)  # by program: what came of it
+    claimed: dict[str, list[Case]] = field(default_factory=dict)  # program -> case being compiled, followers
+    compiled: dict[str, tuple[Case, RecordFields]] = field(default_factory=dict)  # program -> its result
     programs: dict[Case, str] = field(default_factory=dict)
     failure: BaseException | None = None
 
     def take(self) -> Case | None:
-        """The next case; None when there is none, or another thread has given up."""
+        """Return the next case; None when none is waiting or another thread failed."""
         with contextlib.suppress(queue.Empty):
             return self.waiting.get_nowait() if self.failure is None else None
         return None
 
-    def mine(self, case: Case, program: str | None) -> bool:
-        """Whether this case is to be compiled; otherwise it has its end, or will have it, from one that does the same."""
+    def claim(self, case: Case, program: str | None) -> bool:
+        """Return whether to compile this case; otherwise it ends with another that has the same program."""
         if program is None:
             return True
         with self.lock:
-            if program in self.known:
-                first, found = self.known[program]
-                self._follow(case, first, found)
+            if program in self.compiled:
+                self._report_equal(case, *self.compiled[program])
                 return False
             self.programs[case] = program
-            following = self.alike.setdefault(program, [])
-            following.append(case)
-            return following[0] is case
+            self.claimed.setdefault(program, []).append(case)
+            return self.claimed[program][0] is case
 
-    def ended(self, case: Case, found: Found) -> None:
-        """Tell what came of a case, and of all that wait for it; where its planner died, one of those tries again."""
+    def end(self, case: Case, fields: RecordFields) -> None:
+        """Report a case and its followers; after a failure, these try again, each for itself."""
         with self.lock:
             program = self.programs.get(case)
-            followers = self.alike.pop(program, [case])[1:] if program else []
-            if found["status"] == "failed":
-                for each in followers:  # each by itself: what ended one may not end another
-                    self.waiting.put(each)
-            elif program:
-                self.known[program] = case, found
-            self.tell(case, found | ({"program": program} if program else {}))
-            if found["status"] != "failed":
+            followers = self.claimed.pop(program, [case])[1:] if program else []
+            self.report(case, fields | ({"program": program} if program else {}))
+            if fields["status"] == "failed":
                 for each in followers:
-                    self._follow(each, case, found)
+                    self.waiting.put(each)
+                return
+            if program:
+                self.compiled[program] = case, fields
+            for each in followers:
+                self._report_equal(each, case, fields)
 
-    def _follow(self, case: Case, first: Case, found: Found) -> None:
-        """The end of a case that another was compiled for: the seconds of the stages are those of the other."""
-        self.tell(case, found | {"compiled_as": first.key, "program": self.programs.get(first)})
+    def _report_equal(self, case: Case, compiled: Case, fields: RecordFields) -> None:
+        """Report a case by another with the same program, with the compile times of the other."""
+        self.report(case, fields | {"compiled_as": compiled.key, "program": self.programs[compiled]})

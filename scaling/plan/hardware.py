@@ -1,6 +1,7 @@
-"""Hardware: a machine to plan for, as conf/hardware describes it: rates, memory, network, and the counts it comes in.
+"""The hardware to plan for, as conf/hardware describes it: rates, memory, network, and available numbers of
+devices.
 
-Values; what a program makes of them model.py knows, and what a measured machine's rates are calibration.py.
+Does not know programs (time_model.py), nor how the rates of a CPU are measured (calibration.py).
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,43 +17,42 @@ from scaling.core.case import DTYPES, PRECISIONS, Refusal, unknown_name
 
 SHAPES = ("torus", "switch", "tree")  # of a level of a network
 PLATFORMS = ("cpu", "gpu", "tpu")
-_PER_NUMBER = ("arithmetic", "divisions", "transcendental", "reductions")  # rates by dtype
+_MAX_DEVICES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Level:
-    """A level of a network, which joins so many devices; None: as many as there are.
+    """A level of a network, which joins this many devices; None: as many as there are.
 
-    bandwidth: bytes a second one way, of a link of a torus or else of a device; latency: seconds of a hop or a step.
+    bandwidth: bytes per second one way, of a link of a torus or else of a device; latency: seconds of a hop
+    or a step.
     """
 
     shape: str
     devices: int | None
     bandwidth: float
     latency: float
-    wraps: int = 1  # an axis of a torus that is a multiple of this is a ring, a shorter one a line
+    wraps: int = 1  # an axis of a torus is a ring if its length is a multiple of this, otherwise a line
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one device does in a second, of so many that work at the same time, and what asking costs."""
+    """The work per second of one device while `devices` work at the same time, and its latencies."""
 
     devices: int
-    bandwidth: tuple[
-        tuple[float, float], ...
-    ]  # (bytes of a kernel, bytes a second): of the largest that is no more
+    bandwidth: tuple[tuple[float, float], ...]  # (bytes of a kernel, bytes per second)
     products: Mapping[str, Mapping[str, float | None]]  # by dtype and precision
     arithmetic: Mapping[str, float | None]  # by dtype, as all below
     divisions: Mapping[str, float | None]
     transcendental: Mapping[str, float | None]
     reductions: Mapping[str, float | None]
-    turned: float  # bytes a second of arrays that change which axis is the fastest
+    turned: float  # bytes per second of arrays whose fastest axis changes
     kernel_seconds: float
     call_seconds: Mapping[str, float]  # by api; "" for any other
     network: tuple[Level, ...]
 
-    def call(self, api: str) -> float:
-        """Seconds of an empty call."""
+    def empty_call(self, api: str) -> float:
+        """Return the seconds of an empty call."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
@@ -64,265 +64,220 @@ class Hardware:
     title: str
     platform: str
     device_kind: str | None
-    memory: float | None  # bytes of a device; None: what this host has, shared out
-    rates: tuple[
-        Rates, ...
-    ]  # by how many devices work, the fewest first; of a CPU, those that were measured on it
-    attained: tuple[float, float]  # the share of these rates that programs reach, uniform in its logarithm
-    asking: tuple[
-        float, float
-    ]  # how many times the seconds of a call and of a kernel's beginning asking takes, likewise
+    memory: float | None  # bytes of a device; None: its part of the memory of this host
+    rates: tuple[Rates, ...]  # by number of working devices, ascending; of a CPU the measured ones
+    attained: tuple[float, float]  # share of these rates that programs reach, uniform in its logarithm
+    asking: tuple[float, float]  # factor on the latencies of a call and of a kernel, likewise
     jitter: float
-    stragglers: Mapping[str, float]
+    stragglers: Mapping[str, float]  # the share of devices that are slower, and their slowdown
     per_host: int
     per_chip: int
-    slices: tuple[
-        tuple[int, ...], ...
-    ]  # of a torus, in chips, first one of them; empty: any count up to a host, and any hosts
-    most: int  # devices, the largest number that is compiled
+    slices: tuple[tuple[int, ...], ...]  # of a torus, in chips, beginning with one; empty: full hosts
+    most: int  # the largest number of devices that is compiled for
     price: float | None
-    target: Mapping[str, Any] | None
-    told: Mapping[str, Any] = field(repr=False)  # the mapping that this was made from
+    target: Any  # what the compiler identifies the machine by: fields of a GPU, the name of a TPU
+    config: Mapping[str, Any] = field(repr=False)  # the mapping that this was made from
 
     @property
     def digest(self) -> str:
-        """A short hash of all that matters to a prediction."""
-        mine = {name: value for name, value in self.told.items() if name not in ("price", "sources", "title")}
-        return hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
+        """Return a short hash of everything that matters to a prediction."""
+        kept = {
+            name: value for name, value in self.config.items() if name not in ("price", "sources", "title")
+        }
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
-    def at(self, devices: int) -> Rates:
-        """The rates of a device while so many work; those of the next smaller number where that was not looked at."""
-        return max(
-            (each for each in self.rates if each.devices <= devices),
-            key=lambda each: each.devices,
-            default=self.rates[0],
-        )
+    def rates_at(self, devices: int) -> Rates:
+        """Return the rates while this many devices work; those of the next smaller measured number if it was
+        not measured.
+        """
+        smaller = [rates for rates in self.rates if rates.devices <= devices]
+        return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
-    def shape(self, devices: int) -> tuple[int, ...] | None:
-        """The slice, in chips, that has so many devices; None if none has, () where there are no slices."""
+    def slice_shape(self, devices: int) -> tuple[int, ...] | None:
+        """Return the slice, in chips, with this many devices; None if there is none, () for hardware without
+        slices.
+        """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
         if devices == 1:
             return self.slices[0]
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
-    def counts(self) -> list[int]:
-        """Numbers of devices that can be had and compiled, the fewest first."""
+    def device_counts(self) -> list[int]:
+        """Return the available numbers of devices up to the largest that is compiled for, ascending."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
-        return [count for count in powers if count <= self.most and self.shape(count) is not None]
+        return [count for count in powers if count <= self.most and self.slice_shape(count) is not None]
 
-    def enough(self, devices: int) -> None:
-        """Refuse a number of devices that no machine of this kind has, up to the largest; beyond it all is formula."""
-        if devices > _LARGEST:
-            raise Refusal(f"devices={devices}: a plan goes up to {_LARGEST} devices")
-        if devices <= self.most and self.shape(devices) is None:
-            near = ", ".join(str(count) for count in self.counts())
+    def check_devices(self, devices: int) -> None:
+        """Refuse a number of devices that is not available. Beyond `most` a plan is by formula, for any
+        number.
+        """
+        if devices > _MAX_DEVICES:
+            raise Refusal(f"devices={devices}: a plan goes up to {_MAX_DEVICES} devices")
+        if devices <= self.most and self.slice_shape(devices) is None:
+            near = ", ".join(map(str, self.device_counts()))
             more = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
             raise Refusal(f"devices={devices} cannot be had of {self.name}: take {near}{more}")
 
 
-_LARGEST = 1_000_000
-
-
-def from_config(told: Mapping[str, Any]) -> Hardware:
-    """The hardware of a composed mapping; what is missing or no number is refused by name."""
-    given = _Given(told)
-    measured = told.get("platform") == "cpu"  # see calibration.py
-    optional = [None] if measured else []
-    hardware = Hardware(
-        name=given.name(),
-        title=given.text("title", told.get("name")),
-        platform=given.one_of("platform", PLATFORMS),
-        device_kind=given.text("device_kind", None),
-        memory=given.number("memory", *optional),
-        rates=() if measured else (_rates(given),),
-        attained=given.span("attained"),
-        asking=given.span("asking"),
-        jitter=given.jitter(),
-        stragglers=_stragglers(given),
-        per_host=given.count("per_host"),
-        per_chip=given.count("per_chip"),
-        slices=_slices(given),
-        most=given.count("most"),
-        price=given.number("price", None),
-        target=_target(given),
-        told=dict(told),
-    )
-    if hardware.slices and math.prod(hardware.slices[-1]) * hardware.per_chip != hardware.most:
-        raise given.refusal("most", "the devices of the last of slices")
-    return hardware
-
-
-class _Given:
-    """What was given, with refusals that name the field."""
-
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        known = (
-            {f.name for f in dataclasses.fields(Hardware)}
-            | {f.name for f in dataclasses.fields(Rates)}
-            | {"sources", "ceilings"}
-        )
-        for name in told:
-            if name not in known - {"told", "rates", "devices"}:
-                raise unknown_name("key of hardware", name, sorted(known - {"told", "rates", "devices"}))
-        self.told = told
-
-    def refusal(self, name: str, wanted: str) -> Refusal:
-        return Refusal(f"hardware.{name} must be {wanted}, not {self.told.get(name)!r}")
-
-    def text(self, name: str, *otherwise: Any) -> Any:
-        value = self.told.get(name)
-        if value is None and otherwise:
-            return otherwise[0]
-        if not isinstance(value, str) or not value:
-            raise self.refusal(name, "a name" + (" or null" if otherwise else ""))
-        return value
-
-    def name(self) -> str:
-        """A file and a figure are called by it."""
-        if not re.fullmatch(r"\w[\w.+-]{0,63}", value := self.text("name"), re.ASCII):
-            raise self.refusal("name", "made of letters, digits and ._+-")
-        return value
-
-    def jitter(self) -> float:
-        """A share; of a larger one the slowest device of many takes for ever."""
-        value = self.number("jitter")
-        if value is None or value > 1:
-            raise self.refusal("jitter", "a share, of 1 at most")
-        return value
-
-    def one_of(self, name: str, known: Sequence[str]) -> str:
-        if self.told.get(name) not in known:
-            raise unknown_name(f"hardware.{name}", self.told.get(name), known)
-        return self.told[name]
-
-    def number(self, name: str, *otherwise: Any) -> float | None:
-        value = self.told.get(name)
-        if value is None and otherwise:
-            return otherwise[0]
-        if not _positive(value):
-            raise self.refusal(name, "a positive number" + (" or null" if otherwise else ""))
-        return float(value)  # type: ignore[arg-type]
-
-    def count(self, name: str) -> int:
-        value = self.told.get(name)
-        if not _natural(value):
-            raise self.refusal(name, "a positive integer")
-        return value  # type: ignore[return-value]
-
-    def span(self, name: str) -> tuple[float, float]:
-        value = self.told.get(name)
-        if (
-            not isinstance(value, list)
-            or len(value) != 2
-            or not all(map(_positive, value))
-            or value[0] > value[1]
-        ):
-            raise self.refusal(name, "two positive numbers such as [0.4, 0.9]")
-        return float(value[0]), float(value[1])
-
-    def by_dtype(
-        self, name: str, otherwise: Mapping[str, float | None] | None = None
-    ) -> Mapping[str, float | None]:
-        value = self.told.get(name)
-        if value is None and otherwise is not None:
-            return otherwise
-        wanted = f"a number or null for each of {', '.join(DTYPES)}"
-        if not isinstance(value, Mapping) or set(value) != set(DTYPES):
-            raise self.refusal(name, wanted)
-        if not all(each is None or _positive(each) for each in value.values()):
-            raise self.refusal(name, wanted)
-        return {dtype: None if each is None else float(each) for dtype, each in value.items()}
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _natural(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _target(given: _Given) -> Any:
-    """What the compiler for a platform knows the machine by: a mapping of what a GPU is, the name of a TPU; nothing of a CPU."""
-    value, platform = given.told.get("target"), given.told["platform"]
-    if platform == "gpu" and not (isinstance(value, Mapping) and value):
-        raise given.refusal("target", "a mapping of the fields of XLA's GpuTargetConfigProto")
-    return given.text("target") if platform == "tpu" else value
-
-
-def _rates(given: _Given) -> Rates:
-    """One set of rates, for any number of devices. A quotient costs what a transcendental function does, a sum what other
-    arithmetic does, and an array that is turned what any other bytes do, where nothing else is said."""
-    bandwidth, products = given.number("bandwidth"), given.told.get("products")
-    if not isinstance(products, Mapping) or set(products) != set(DTYPES):
-        raise given.refusal("products", f"a mapping of {', '.join(DTYPES)}")
-    for dtype, each in products.items():
-        if not isinstance(each, Mapping) or set(each) != set(PRECISIONS):
-            raise given.refusal("products", f"a mapping with {', '.join(PRECISIONS)} for {dtype}")
-        if not all(value is None or _positive(value) for value in each.values()):
-            raise given.refusal("products", "made of positive numbers and nulls")
-    arithmetic, transcendental = given.by_dtype("arithmetic"), given.by_dtype("transcendental")
-    assert bandwidth is not None
-    return Rates(
-        devices=1, bandwidth=((0.0, bandwidth),), products=products, arithmetic=arithmetic, transcendental=transcendental,
-        divisions=given.by_dtype("divisions", transcendental), reductions=given.by_dtype("reductions", arithmetic),
-        turned=given.number("turned", bandwidth) or bandwidth, kernel_seconds=given.number("kernel_seconds") or 0.0,
-        call_seconds={"": given.number("call_seconds") or 0.0}, network=_network(given),
+def from_config(config: Mapping[str, Any]) -> Hardware:
+    """Return the hardware of a composed mapping; a missing or malformed field is refused by name."""
+    fields = {each.name for kind in (Hardware, Rates) for each in dataclasses.fields(kind)}
+    known = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
+    if unknown := [name for name in config if name not in known]:
+        raise unknown_name("key of hardware", unknown[0], sorted(known))
+    platform = config.get("platform")
+    if platform not in PLATFORMS:
+        raise unknown_name("hardware.platform", platform, PLATFORMS)
+    for name, (is_valid, valid) in (_RULES | _PLATFORM_RULES[platform]).items():
+        if not is_valid(config.get(name)):
+            raise Refusal(f"hardware.{name} must be {valid}, not {config.get(name)!r}")
+    slices = tuple(tuple(shape) for shape in config.get("slices") or ())
+    if slices and math.prod(slices[-1]) * config["per_chip"] != config["most"]:
+        raise Refusal(f"hardware.most must be the devices of the last of slices, not {config['most']!r}")
+    values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "memory", "target")}
+    values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
+    return Hardware(
+        **values | {"title": config.get("title") or config["name"], "slices": slices},
+        platform=platform, rates=() if platform == "cpu" else (_rates(config),), config=dict(config),
     )  # fmt: skip
 
 
-def _network(given: _Given) -> tuple[Level, ...]:
-    levels = given.told.get("network")
-    if not isinstance(levels, list) or not levels or not all(isinstance(each, Mapping) for each in levels):
-        raise given.refusal(
-            "network",
-            "a list of levels, such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}",
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether files and figures may have a name."""
+    return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
+
+
+def _is_span(value: Any) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_positive, value)) and value[0] <= value[1]
+    )
+
+
+def _is_share(value: Any) -> bool:
+    return _is_positive(value) and value <= 1
+
+
+def _has(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a test for a mapping that has just these keys and a valid value for each."""
+    return lambda value: (
+        isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
+    )
+
+
+def _or_null(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+def _are_stragglers(value: Any) -> bool:
+    return _has(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
+
+
+def _are_slices(value: Any) -> bool:
+    shapes = isinstance(value, list) and all(
+        isinstance(s, list) and s and all(map(_is_count, s)) for s in value
+    )
+    return bool(shapes and value) and math.prod(value[0]) == 1
+
+
+def _is_level(value: Any) -> bool:
+    try:
+        level = Level(**value)
+    except TypeError:  # no mapping, or other keys
+        return False
+    numbers = _is_positive(level.bandwidth) and _is_positive(level.latency) and _is_count(level.wraps)
+    return level.shape in SHAPES and numbers and (level.devices is None or _is_count(level.devices))
+
+
+def _is_network(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and value != []
+        and all(map(_is_level, value))
+        and value[-1].get("devices") is None
+    )
+
+
+_NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
+_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
+_Rule = tuple[Callable[[Any], bool], str]  # whether a value is valid, valid values
+_rate_by_dtype = _has(DTYPES, _or_null(_is_positive))
+_RULES: dict[str, _Rule] = {
+    "name": (_is_name, "made of letters, digits and ._+-"),
+    "title": (_or_null(_is_text), "a name or null"),
+    "device_kind": (_or_null(_is_text), "a name or null"),
+    "attained": (_is_span, _SPAN),
+    "asking": (_is_span, _SPAN),
+    "jitter": (_is_share, "a share, of 1 at most"),
+    "stragglers": (
+        _are_stragglers,
+        "such as {share: 1.0e-4, slowdown: 1.5}, with a share under 1 and a slowdown of 1 or more",
+    ),
+    "per_host": (_is_count, _COUNT),
+    "per_chip": (_is_count, _COUNT),
+    "most": (_is_count, _COUNT),
+    "slices": (_or_null(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
+    "price": (_or_null(_is_positive), f"{_NUMBER} or null"),
+}  # fmt: skip
+_RATE_RULES: dict[str, _Rule] = {
+    "memory": (_is_positive, _NUMBER),
+    "bandwidth": (_is_positive, _NUMBER),
+    "products": (
+        _has(DTYPES, _has(PRECISIONS, _or_null(_is_positive))),
+        f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
+    ),
+    "arithmetic": (_rate_by_dtype, _BY_DTYPE),
+    "transcendental": (_rate_by_dtype, _BY_DTYPE),
+    "divisions": (_or_null(_rate_by_dtype), _BY_DTYPE),
+    "reductions": (_or_null(_rate_by_dtype), _BY_DTYPE),
+    "turned": (_or_null(_is_positive), f"{_NUMBER} or null"),
+    "kernel_seconds": (_is_positive, _NUMBER),
+    "call_seconds": (_is_positive, _NUMBER),
+    "network": (
+        _is_network,
+        "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
+        f"the last with devices: null, each with a shape of {', '.join(SHAPES)} and positive numbers",
+    ),
+}
+_PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # the rates of a CPU are measured: see calibration.py
+    "cpu": {"memory": (_or_null(_is_positive), f"{_NUMBER} or null")},
+    "gpu": _RATE_RULES | {
+        "target": (
+            lambda value: isinstance(value, Mapping) and len(value) > 0,
+            "a mapping of the fields of XLA's GpuTargetConfigProto",
         )
-    made = []
-    for each in levels:
-        try:
-            level = Level(**each)
-        except TypeError:
-            raise given.refusal(
-                "network", f"made of {', '.join(f.name for f in dataclasses.fields(Level))}"
-            ) from None
-        if level.shape not in SHAPES:
-            raise unknown_name("shape of hardware.network", level.shape, SHAPES)
-        if not (_positive(level.bandwidth) and _positive(level.latency)):
-            raise given.refusal("network", "made of positive numbers")
-        if not (level.devices is None or _natural(level.devices)) or not _natural(level.wraps):
-            raise given.refusal("network", "made of levels whose devices and wraps are positive integers")
-        made.append(level)
-    if made[-1].devices is not None:
-        raise given.refusal("network", "ended by a level with devices: null, for as many as there are")
-    return tuple(made)
+    },
+    "tpu": _RATE_RULES | {"target": (_is_text, "a name")},
+}  # fmt: skip
 
 
-def _stragglers(given: _Given) -> Mapping[str, float]:
-    value = given.told.get("stragglers")
-    if (
-        not isinstance(value, Mapping)
-        or set(value) != {"share", "slowdown"}
-        or not all(map(_positive, value.values()))
-    ):
-        raise given.refusal("stragglers", "such as {share: 1.0e-4, slowdown: 1.5}")
-    if not (
-        value["share"] < 1 <= value["slowdown"]
-    ):  # the share of devices that are slower, and how many times
-        raise given.refusal("stragglers", "a share under 1 and a slowdown of 1 or more")
-    return {name: float(each) for name, each in value.items()}
+def _rates(config: Mapping[str, Any]) -> Rates:
+    """Return one set of rates for any number of devices.
 
-
-def _slices(given: _Given) -> tuple[tuple[int, ...], ...]:
-    value = given.told.get("slices")
-    if value is None:
-        return ()
-    whole = isinstance(value, list) and value and all(isinstance(shape, list) and shape for shape in value)
-    if not whole or not all(_natural(n) for shape in value for n in shape):
-        raise given.refusal("slices", "a list of shapes in chips, such as [[1, 1], [2, 2]]")
-    if math.prod(value[0]) != 1:
-        raise given.refusal("slices", "begun by one chip")
-    return tuple(tuple(shape) for shape in value)
+    By default a quotient takes as long as a transcendental function, a sum as long as other arithmetic, and a
+    transposed array as long as other bytes.
+    """
+    bandwidth, arithmetic, transcendental = (
+        config[name] for name in ("bandwidth", "arithmetic", "transcendental")
+    )
+    return Rates(
+        devices=1, bandwidth=((0.0, bandwidth),), products=config["products"], arithmetic=arithmetic,
+        transcendental=transcendental, divisions=config.get("divisions") or transcendental,
+        reductions=config.get("reductions") or arithmetic, turned=config.get("turned") or bandwidth,
+        kernel_seconds=config["kernel_seconds"], call_seconds={"": config["call_seconds"]},
+        network=tuple(Level(**level) for level in config["network"]),
+    )  # fmt: skip

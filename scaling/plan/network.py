@@ -1,8 +1,9 @@
-"""Network: how long a collective takes on a machine's own topology, by latency and bandwidth.
+"""The time of a collective on the topology of a machine, from latency and bandwidth.
 
-Rings and trees inside a host and between hosts, and a torus whose axes all work at once; the faster algorithm counts, as
-libraries choose. Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH",
-IJHPCA 19(1), 2005; for a torus, N. Jouppi and others, "TPU v4", ISCA 2023. Takes no account of what else is on the wires.
+Rings and trees inside a host and between hosts, and a torus whose axes all work at once; the faster
+algorithm counts, as libraries choose. Ignores other traffic. Sources: R. Thakur, R. Rabenseifner, W.
+Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005; for a torus, N.
+Jouppi and others, "TPU v4", ISCA 2023.
 """
 
 import math
@@ -20,70 +21,75 @@ class CollectiveCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Both."""
+        """Return the sum of both."""
         return self.latency + self.transfer
 
-    def times(self, share: float) -> "CollectiveCost":
-        """So much of it."""
-        return CollectiveCost(self.latency * share, self.transfer * share)
+    def times(self, factor: float) -> "CollectiveCost":
+        """Return the cost multiplied by a factor."""
+        return CollectiveCost(self.latency * factor, self.transfer * factor)
+
+
+_FREE = CollectiveCost(0.0, 0.0)
 
 
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """What a collective of so many bytes costs, the larger of what a device gives and gets. shape: of the torus, in chips."""
+    """Return the cost of a collective. size: bytes, the larger of input and output of a device; shape:
+    torus, in chips.
+    """
     if devices < 2 or not levels:
-        return CollectiveCost(0.0, 0.0)
-    whole = _all_reduce(size, devices, levels, shape)
-    if kind in ("all-gather", "reduce-scatter"):
-        return whole.times(0.5)  # an all-reduce is one of each
-    if kind == "all-reduce":
-        return whole
-    level = next(each for each in levels if each.devices is None or devices <= each.devices)
+        return _FREE
+    if kind in ("all-reduce", "all-gather", "reduce-scatter"):
+        cost = _all_reduce(size, devices, levels, shape)
+        return cost if kind == "all-reduce" else cost.times(0.5)  # an all-reduce is one of each
+    level = next(level for level in levels if level.devices is None or devices <= level.devices)
     if kind == "collective-permute":
-        return CollectiveCost(level.latency, size / level.bandwidth)
-    if kind == "all-to-all":  # each device keeps its own part
-        return CollectiveCost((devices - 1) * level.latency, (devices - 1) / devices * size / level.bandwidth)
-    return CollectiveCost(math.ceil(math.log2(devices)) * level.latency, size / level.bandwidth)
+        steps, sent = 1, size
+    elif kind == "all-to-all":  # each device keeps its own part
+        steps, sent = devices - 1, (devices - 1) / devices * size
+    else:
+        steps, sent = math.ceil(math.log2(devices)), size
+    return CollectiveCost(steps * level.latency, sent / level.bandwidth)
 
 
 def _all_reduce(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """On the innermost level; where that is too small, reduced there, summed over the next level, and spread again."""
-    level, beyond = levels[0], levels[1:]
+    """Return the cost on the innermost level; if it is too small, also that of the same sum over the next
+    levels.
+    """
+    level, *outer = levels
     within = min(devices, level.devices or devices)
-    inner = (
-        _torus(size, shape, level) if level.shape == "torus" and shape else _ring_or_tree(size, within, level)
-    )
-    if within == devices or not beyond:
+    torus = level.shape == "torus" and shape
+    inner = _torus(size, shape, level) if torus else _ring_or_tree(size, within, level)
+    if within == devices or not outer:
         return inner
-    # A level says how many devices it joins; each group of those within is now one.
-    beyond = tuple(
-        replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in beyond
-    )
-    outer = _all_reduce(size / within, math.ceil(devices / within), beyond, ())
-    return CollectiveCost(inner.latency + outer.latency, inner.transfer + outer.transfer)
+    # A level gives the number of devices that it joins; each group within is one of them now.
+    groups = [replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in outer]
+    beyond = _all_reduce(size / within, math.ceil(devices / within), tuple(groups), ())
+    return CollectiveCost(inner.latency + beyond.latency, inner.transfer + beyond.transfer)
 
 
 def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
-    """The faster of a ring, which sends least, and a tree, which has fewest steps."""
+    """Return the cost of the faster of a ring, which sends least, and a tree, which has the fewest steps."""
     if devices < 2:
-        return CollectiveCost(0.0, 0.0)
-    ring = CollectiveCost(
-        2 * (devices - 1) * level.latency, 2 * (devices - 1) / devices * size / level.bandwidth
-    )
+        return _FREE
+    steps = 2 * (devices - 1)
+    ring = CollectiveCost(steps * level.latency, steps / devices * size / level.bandwidth)
     tree = CollectiveCost(2 * math.ceil(math.log2(devices)) * level.latency, 2 * size / level.bandwidth)
     return min(ring, tree, key=lambda cost: cost.seconds)
 
 
 def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """All axes at once, each on its share of the bytes; a ring sends both ways round, a line has half of that to give."""
+    """Return the cost where each axis sums its part of the bytes; a ring sends both ways, a line half as
+    much.
+    """
     axes = [length for length in shape if length > 1]
     if not axes:
-        return CollectiveCost(0.0, 0.0)
-    closed = [length % level.wraps == 0 for length in axes]
-    links = sum(2 if each else 1 for each in closed)
+        return _FREE
+    rings = [length % level.wraps == 0 for length in axes]
+    links = len(rings) + sum(rings)
+    hops = sum(2 * (length // 2 if ring else length - 1) for length, ring in zip(axes, rings, strict=True))
     chips = math.prod(axes)
-    hops = sum(2 * (length // 2 if each else length - 1) for length, each in zip(axes, closed, strict=True))
     return CollectiveCost(hops * level.latency, 2 * (chips - 1) / chips * size / (links * level.bandwidth))

@@ -1,11 +1,13 @@
 """The model of time: from the kernels and messages of a compiled program to seconds with an interval.
 
-A kernel takes the longer of its bytes and its operations at the machine's rates; kernels follow each other, then messages; the
-devices wait for the slowest. Drawn are what a machine reaches of its rates (a share of memory, of arithmetic, of the network, and
-a factor of asking, each uniform in its logarithm), how much one device differs from another (a lognormal factor), and which are
-stragglers (a small share, slower by a fixed factor). Knows neither caches beyond the table of bandwidths, nor what overlaps.
+A kernel takes the longer of its bytes and its operations at the machine's rates. Kernels follow each
+other, then messages; the devices wait for the slowest. Drawn at random are the shares of its rates that a
+machine reaches (memory, arithmetic and network), a factor on its latencies, each uniform in its
+logarithm, the differences between devices (a lognormal factor) and stragglers (a small share, slower by a
+fixed factor). Ignores caches beyond the table of bandwidths, and overlap.
 
-Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4),
+2009.
 """
 
 import math
@@ -22,11 +24,11 @@ from scaling.plan.network import CollectiveCost, collective
 DRAWS = 2000
 _KEPT = 100
 _SEED = 0
-_LEVEL = (2.5, 97.5)  # per cent
+_PERCENTILES = (2.5, 50, 97.5)
 
 Work = dict[
     str, float
-]  # of a kernel or a message, by the names of the fields of kernels.py; what is not there is 0, or once
+]  # of a kernel or a message, by the fields of hlo_cost.py; a missing field is 0, `times` is 1
 
 
 @dataclass(frozen=True)
@@ -39,38 +41,19 @@ class TimeEstimate:
     seconds: float
     low: float
     high: float
-    call: float  # asking, and the kernels' beginnings
+    call: float  # dispatch of the call, and launches of the kernels
     compute: float
     communication: float
     waiting: float  # for the slowest device
     bound: str | None
-    draws: list[
-        float
-    ]  # seconds of the first machines that were drawn, the same ones for every program: for ratios of two
-
-
-def estimate(
-    case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> TimeEstimate | str:
-    """How long a call takes on as many devices as the case has; in words, what the hardware has no rate for."""
-    with np.errstate(all="ignore"):  # of figures that nothing has, such as a byte a year
-        drawn = draw_rates(case, hardware, kernels, messages)
-    if isinstance(drawn, str):
-        return drawn
-    if not (np.isfinite(drawn.seconds) & (drawn.seconds > 0)).all():
-        return "the hardware's figures give no finite time"
-    low, middle, high = np.percentile(drawn.seconds, [_LEVEL[0], 50, _LEVEL[1]])
-    parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
-    call, compute, communication, waiting = (float(np.median(part)) for part in parts)
-    kept = [float(f"{seconds:.4g}") for seconds in drawn.seconds[:_KEPT]]
-    return TimeEstimate(
-        float(middle), float(low), float(high), call, compute, communication, waiting, drawn.bound, kept
-    )
+    draws: list[float]  # seconds of the first machines, the same ones for every program: for ratios of two
 
 
 @dataclass(frozen=True)
 class RateDraws:
-    """What `DRAWS` machines of a kind would take, the same ones for every program, so that their ratios can be formed."""
+    """Seconds on `DRAWS` machines, the same ones for every program, so that ratios of two programs can be
+    formed.
+    """
 
     call: np.ndarray
     compute: np.ndarray
@@ -78,34 +61,49 @@ class RateDraws:
     waiting: np.ndarray
     bound: str | None
 
-    @property
-    def seconds(self) -> np.ndarray:
-        """In all."""
-        return self.call + self.compute + self.communication + self.waiting
+
+class _NoRate(Exception):
+    """Why a time cannot be predicted."""
+
+
+def estimate(
+    case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
+) -> TimeEstimate | str:
+    """Return the time of a call, or in words which rate of the hardware is not known."""
+    try:
+        with np.errstate(all="ignore"):  # of impossible figures, such as a byte a year
+            drawn = draw_rates(case, hardware, kernels, messages)
+    except _NoRate as reason:
+        return str(reason)
+    parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
+    seconds = parts[0] + parts[1] + parts[2] + parts[3]
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        return "the hardware's figures give no finite time"
+    low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
+    kept = [float(f"{value:.4g}") for value in seconds[:_KEPT]]
+    call, compute, communication, waiting = (float(np.median(part)) for part in parts)
+    return TimeEstimate(middle, low, high, call, compute, communication, waiting, drawn.bound, kept)
 
 
 def draw_rates(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> RateDraws | str:
-    """The same as draws."""
+) -> RateDraws:
+    """Return the parts of the time of a call on machines that are drawn at random."""
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
-        return "how often a loop runs is not known before it does"
-    rates = hardware.at(case.devices)
+        raise _NoRate("how often a loop runs is not known before it does")
+    rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
-        return "no rate of what devices send each other is known"
-    spent = _spent(case, rates, kernels)
-    if isinstance(spent, str):
-        return spent
-    moving, working, times, bound = spent
+        raise _NoRate("no rate of what devices send each other is known")
+    moving, working, times, bound = _kernel_seconds(case, rates, kernels)
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, network = (_between(hardware.attained, rng) for _ in range(3))
-    asking = _between(hardware.asking, rng)
+    memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
+    latency_factor = _draw_between(hardware.asking, rng)
     each = np.maximum(moving[:, None] / memory, working[:, None] / arithmetic)
     compute = (times[:, None] * each).sum(axis=0)
-    sent = [_sent(message, case, hardware, rates) for message in messages]
-    latency, transfer = (sum(part) for part in zip(*sent, strict=True)) if sent else (0.0, 0.0)
+    sent = [_message_cost(message, hardware, rates) for message in messages]
+    latency, transfer = sum(cost.latency for cost in sent), sum(cost.transfer for cost in sent)
     return RateDraws(
-        call=(rates.call(case.api) + float(times.sum()) * rates.kernel_seconds) * asking,
+        call=(rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         compute=compute,
         communication=latency + transfer / network,
         waiting=compute * (_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
@@ -113,73 +111,71 @@ def draw_rates(
     )
 
 
-def _between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Draws between two numbers, uniform in their logarithm."""
+def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+    """Return draws between two numbers, uniform in their logarithm."""
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
-def _spent(
+def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None] | str:
-    """Of each kernel the seconds of moving and of working at full rates, and how often it runs; what takes most of both."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
+    """Return for each kernel the seconds of its bytes and of its operations at full rates, and its runs;
+    and the bound.
+    """
+    dtype, moving, working, times = case.dtype, *np.zeros((3, len(kernels)))
     speeds: dict[str, float | None] = {
-        "products": rates.products[case.dtype][case.precision], "arithmetic": rates.arithmetic[case.dtype],
-        "divisions": rates.divisions[case.dtype], "transcendentals": rates.transcendental[case.dtype],
-        "reductions": rates.reductions[case.dtype],
+        "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
+        "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
+        "reductions": rates.reductions[dtype],
     }  # fmt: skip
-    moving, working, times = np.zeros((3, len(kernels)))
     total = dict.fromkeys(("memory", *speeds), 0.0)
     for k, kernel in enumerate(kernels):
+        times[k] = kernel.get("times", 1)
         if library := kernel.get("library"):
             emulated = speeds["arithmetic"] is None  # such as float64 on a TPU
-            return (
-                f"no rate of arithmetic in {case.dtype} is known"
+            unknown = (
+                f"no rate of arithmetic in {dtype} is known"
                 if emulated
                 else f"what {library} does is not known"
             )
-        for name, speed in speeds.items():
-            if amount := kernel.get(name, 0):
-                if speed is None:
-                    return f"no rate of {name} in {case.dtype} is known"
-                working[k] += amount / speed
-                total[name] += amount / speed * kernel.get("times", 1)
-        moved = kernel.get("bytes", 0)  # none, where all lies in a memory of the chip
+            raise _NoRate(unknown)
+        for name in (name for name in speeds if kernel.get(name)):
+            if (speed := speeds[name]) is None:
+                raise _NoRate(f"no rate of {name} in {dtype} is known")
+            working[k] += kernel[name] / speed
+            total[name] += kernel[name] / speed * times[k]
+        moved = kernel.get("bytes", 0)  # none, if all lies in a memory of the chip
         turned = min(kernel.get("turned", 0), moved)
         moving[k] = (moved - turned) / _bandwidth(moved, rates) + turned / rates.turned
-        times[k] = kernel.get("times", 1)
         total["memory"] += moving[k] * times[k]
     return moving, working, times, max(total, key=lambda name: total[name]) if any(total.values()) else None
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
-    """Between two sizes that were looked at along the line through both, on logarithmic axes; beyond, that of the nearest."""
+    """Return the bandwidth for a size, interpolated on logarithmic axes; beyond the measured sizes that
+    of the nearest.
+    """
     sizes, speeds = (np.log(np.maximum(each, 1.0)) for each in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
 
 
-def _sent(message: Work, case: Case, hardware: Hardware, rates: Rates) -> CollectiveCost:
+def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
     group = int(message["group"])
-    shape = (
-        (hardware.shape(group) or ())
-        if group <= hardware.most
-        else hardware.slices[-1]
-        if hardware.slices
-        else ()
+    shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
+    cost = collective(
+        str(message.get("kind", "")), message.get("bytes", 0), group, rates.network, shape or ()
     )
-    cost = collective(str(message.get("kind", "")), message.get("bytes", 0), group, rates.network, shape)
     return cost.times(message.get("times", 1))
 
 
 def _slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """The time of the slowest of so many devices over the usual one's, from uniform numbers.
+    """Return the time of the slowest device over the usual time, from uniform numbers.
 
     Devices are independent, so that the largest of n has the n-th power of the distribution of one.
     """
-    share, slowdown = hardware.stragglers["share"], hardware.stragglers["slowdown"]
-    grid = np.linspace(-6, math.log(slowdown) / hardware.jitter + 6, 4000)  # standard deviations
-    above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(
-        grid - math.log(slowdown) / hardware.jitter
-    )
-    wanted = -np.expm1(np.log(uniform) / devices)  # of one device, that it is above what the slowest is
-    at = np.interp(-np.log(wanted), -np.log(above), grid)
+    share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
+    grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
+    above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(grid - shift)
+    quantile = -np.expm1(np.log(uniform) / devices)  # the probability that one device is above the slowest
+    at = np.interp(-np.log(quantile), -np.log(above), grid)
     return np.maximum(np.exp(hardware.jitter * at), 1.0 if devices > 1 else 0.0)

@@ -1,6 +1,6 @@
-"""The ledger of a folder: which run went where, beside the records. The server is asked what it has; the disk is not.
+"""The ledger of a results folder, wandb.json: which run went where.
 
-{"runs": {id: {"series": ..., "name": ..., "job_type": ..., "places": [{mode, entity, project, base_url, directory}]}}}
+{"runs": {id: {series, name, job_type, "places": [{mode, entity, project, base_url, directory}]}}}
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,66 +8,59 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import store
-from scaling.wandb.runs import TrackedRun
+from scaling.wandb.tracked_run import TrackedRun
 
 NAME = "wandb.json"
+Ledger = dict[str, dict[str, Any]]  # run id -> entry
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The runs of the ledger, or none where it is damaged: sending again adds nothing that is there."""
-    ledger = store.read_json(folder / NAME)
-    runs = ledger.get("runs") if isinstance(ledger, dict) else None
-    whole = {}
-    for name, run in runs.items() if isinstance(runs, dict) else ():
-        places = run.get("places") if isinstance(run, dict) else None
-        if isinstance(places, list) and all(isinstance(place, dict) for place in places):
-            whole[name] = run
-    return whole
+def read(folder: Path) -> Ledger:
+    """Return the entries of the ledger that are intact: sending a run again adds nothing that is there."""
+    content = store.read_json(folder / NAME)
+    runs = content.get("runs") if isinstance(content, dict) else None
+    entries = runs.items() if isinstance(runs, dict) else ()
+    return {
+        name: entry for name, entry in entries if isinstance(entry, dict) and _is_intact(entry.get("places"))
+    }
 
 
-def kept_offline(folder: Path, ledger: Mapping[str, Any], run: TrackedRun, place: Mapping[str, Any]) -> bool:
-    """Whether an offline copy of a run lies there still."""
-    entry = ledger.get(run.id, {})
-    return any(
-        (folder / "wandb" / str(known.get("directory"))).is_dir()
-        for known in entry.get("places", ())
-        if _is(known, place)
+def _is_intact(places: Any) -> bool:
+    return isinstance(places, list) and all(isinstance(place, dict) for place in places)
+
+
+def directories(ledger: Ledger, where: Mapping[str, Any]) -> dict[str, str]:
+    """Return the runs that went to a destination: id -> directory of the copy, "" online."""
+    return {
+        name: str(place.get("directory"))
+        for name, entry in ledger.items()
+        for place in entry["places"]
+        if where.items() <= place.items()
+    }
+
+
+def removed_series(ledger: Ledger, runs: Iterable[TrackedRun]) -> tuple[str, ...]:
+    """Return the series that this folder once had and no longer has, such as a weak one that was refused
+    since.
+    """
+    return tuple(
+        sorted({str(entry.get("series")) for entry in ledger.values()} - {run.series for run in runs})
     )
 
 
-def directories(ledger: Mapping[str, Any]) -> set[str]:
-    """Return the directories of all offline copies in the ledger."""
-    return {str(place.get("directory")) for entry in ledger.values() for place in entry["places"]}
-
-
-def sent(ledger: Mapping[str, Any], place: Mapping[str, Any]) -> set[str]:
-    """The runs that went to a place, by this folder's own account."""
-    return {name for name, entry in ledger.items() if any(_is(known, place) for known in entry["places"])}
-
-
-def gone(ledger: Mapping[str, Any], runs: Iterable[TrackedRun]) -> list[str]:
-    """Series that this folder once made and makes no more, such as a weak one that was refused since."""
-    series = {run.series for run in runs}
-    return sorted({str(entry.get("series")) for entry in ledger.values()} - series)
-
-
-def remember(
+def update(
     folder: Path,
-    ledger: dict[str, Any],
+    ledger: Ledger,
     runs: Iterable[TrackedRun],
-    place: dict[str, Any],
-    done: Mapping[str, str],
+    where: Mapping[str, Any],
+    arrived: Mapping[str, str],
 ) -> None:
-    """Write down every run, and where those in `done` went: id -> its directory, empty where nothing lies on the disk."""
+    """Add every run, and the destination to those that `arrived`: id -> directory of the copy. Write the
+    ledger.
+    """
     for run in runs:
-        entry = ledger.setdefault(
-            run.id, {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []}
-        )
-        if run.id in done:
-            others = [known for known in entry["places"] if not _is(known, place)]
-            entry["places"] = [*others, {**place, "directory": done[run.id]}]
+        new = {"series": run.series, "name": run.name, "job_type": run.job_type, "places": []}
+        entry = ledger.setdefault(run.id, new)
+        if run.id in arrived:
+            others = [place for place in entry["places"] if not where.items() <= place.items()]
+            entry["places"] = [*others, {**where, "directory": arrived[run.id]}]
     store.write_json(folder / NAME, {"runs": ledger})
-
-
-def _is(known: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
-    return {name: known.get(name) for name in place} == dict(place)

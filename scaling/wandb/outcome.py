@@ -1,27 +1,33 @@
-"""What came of a publish: what the process of wandb said, in numbers and in honest words.
+"""The outcome of a publish: the events of wandb's process in numbers and in words.
 
-Only what was read back is called published. Knows events and runs; not how either is made.
+Only what was read back is called published.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scaling.core.formatting import count_of
-from scaling.wandb.runs import CURVE, STUDY, TrackedRun
-from scaling.wandb.settings import TrackingSettings, address
+from scaling.wandb.settings import TrackingSettings, project_page
+from scaling.wandb.tracked_run import CURVE, STUDY, TrackedRun
+from scaling.workers.child_process import Event
 
 _NAMES = 3  # of runs, at most, in a line
+ON_SERVER = ("unchanged", "published", "differs", "sent")  # states of runs that need no copy
+ARRIVED = {"online": ("unchanged", "published"), "offline": ("kept",)}  # states of runs for the ledger
 
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """What a publish did, in numbers and in lines to show. `reason` says why wandb could not do all of it."""
+    """What a publish did, in numbers of runs and in lines to show. `reason` says why wandb could not do all
+    of it.
+    """
 
-    mode: str  # what was tried: online, offline or disabled
+    mode: str  # online, offline or disabled
     sent: int = 0  # new on the server, and read back as they are
-    before: int = 0  # were there already, as they are
+    before: int = 0  # were there already
     superseded: int = 0
     differ: int = 0  # were sent, and read back as something else
     kept: int = 0  # written offline
@@ -31,140 +37,120 @@ class PublishedStudy:
 
     @property
     def well(self) -> bool:
-        """Whether all is where it was asked to be."""
+        """Return whether all is where it was asked to be."""
         return self.reason is None and not (self.failed or self.differ)
 
 
 @dataclass
-class PublishOutcome:
-    """What the process of wandb said of the runs that it was given."""
+class Outcome:
+    """The last event about each run, and what else the process of wandb reported."""
 
-    done: dict[str, str] = field(default_factory=dict)  # id -> directory; online: read back
-    before: set[str] = field(default_factory=set)
-    handed: set[str] = field(default_factory=set)
-    differs: dict[str, str] = field(default_factory=dict)  # id -> why
-    superseded: list[str] = field(default_factory=list)  # what each is of: a curve or the study
-    dashboard: dict[str, str] | None = None
-    no_dashboard: str | None = None  # since a package is not installed
-    lost_dashboard: str | None = None  # since the server did not take it
-    reason: str | None = None
+    runs: dict[str, Event] = field(default_factory=dict)  # run id -> event with its state
+    superseded: list[str] = field(default_factory=list)  # kinds of runs
+    reasons: list[str] = field(default_factory=list)  # for what could not be done
+    dashboard: Event = field(default_factory=dict)
 
-    def hear(self, event: Mapping[str, Any]) -> None:
-        if "before" in event:
-            self.before.add(event["before"])
-        elif "handed" in event:
-            self.handed.add(event["handed"])
-        elif "differs" in event:
-            self.differs[event["differs"]] = event["why"]
-        elif "id" in event:
-            self.done[event["id"]] = event["directory"]
-        elif "superseded" in event:
+    def hear(self, event: Event) -> None:
+        """Take in an event of the process."""
+        if "run" in event:
+            self.runs[event["run"]] = event
+        if event.get("state") == "refused" or "reason" in event:
+            self.reasons.append(event.get("why") or event["reason"])
+        if "superseded" in event:
             self.superseded.append(event["superseded"])
-        self.dashboard = event.get("dashboard", self.dashboard)
-        self.no_dashboard = event.get("no_dashboard", self.no_dashboard)
-        self.lost_dashboard = event.get("lost_dashboard", self.lost_dashboard)
-        self.reason = self.reason or event.get("reason") or (event["why"] if "lost" in event else None)
+        self.dashboard |= {name: value for name, value in event.items() if "dashboard" in name}
 
-    @property
-    def settled(self) -> set[str]:
-        """What need not be kept elsewhere: it is there, or the server has something of it."""
-        return self.before | self.handed | set(self.done) | set(self.differs)
+    def state(self, run: TrackedRun) -> str:
+        """Return the state of a run; "" if nothing is known of it."""
+        return self.runs.get(run.id, {}).get("state", "")
 
 
-def told_offline(folder: Path, runs: Sequence[TrackedRun], out: PublishOutcome) -> PublishedStudy:
-    """What was written beside the records, in words."""
-    failed, disk = len(runs) - len(out.done) - len(out.before), folder / "wandb"
-    again = f"`scaling publish {folder}`"
-    lines = []
-    if out.done:
-        kept = count_of(len(out.done), "run")
-        lines.append(f"W&B: kept {kept} offline in {disk}; {again} sends them once there is a key")
-    if failed:
-        lines.append(
-            f"W&B: {count_of(failed, 'run')} could not be kept ({out.reason}); the records are whole, {again} tries again"
-        )
-    if out.before and not out.done and not failed:
-        lines.append(f"W&B: nothing new; all {count_of(len(out.before), 'run')} went to {disk} before")
-    return PublishedStudy(
-        "offline",
-        before=len(out.before),
-        kept=len(out.done),
-        failed=failed,
-        reason=out.reason,
-        lines=tuple(lines),
-    )
-
-
-def told_online(
-    folder: Path,
-    runs: Sequence[TrackedRun],
-    settings: TrackingSettings,
-    out: PublishOutcome,
-    second: PublishOutcome,
-    earlier: int,
+def describe(
+    folder: Path, runs: Sequence[TrackedRun], settings: TrackingSettings, mode: str, outcome: Outcome
 ) -> PublishedStudy:
-    """The outcome in honest words: what was handed over and not read back is never called published."""
-    again, disk, where = f"`scaling publish {folder}`", folder / "wandb", address(settings)
-    kept = len(second.done) + len(second.before)
-    failed = len(runs) - len(out.settled) - kept - earlier
-    unread = len(out.handed - set(out.done) - set(out.differs))
-    lines = []
-    if out.done or out.before:
-        lines.append(f"W&B: published to {where}, read back and equal: {_counts(runs, out)}")
-    if out.differs:
-        whole = len(out.done)
-        lines.append(
-            f"W&B: sent {count_of(whole + len(out.differs), 'run')}, {whole} read back as they are, {len(out.differs)} differ: "
-            f"{_names(runs, out.differs)}; {again} sends them again"
-        )
-    if unread:
-        lines.append(
-            f"W&B: sent {count_of(unread, 'run')} more, which could not be read back ({out.reason}); {again} looks again"
-        )
-    if kept:
-        trouble = "did not take all" if out.settled else "took nothing"
-        lines.append(
-            f"W&B {trouble} ({out.reason}); kept {count_of(kept, 'run')} offline in {disk}; {again} sends them again"
-        )
-    if failed:
-        reason = second.reason or out.reason
-        lines.append(
-            f"W&B: {count_of(failed, 'run')} could not be sent ({reason}); the records are whole, {again} tries again"
-        )
-    if earlier:
-        lines.append(
-            f"W&B: {count_of(earlier, 'run')} went there before and could not be looked at now ({out.reason})"
-        )
-    elif out.reason and not (unread or kept or failed):
-        lines.append(f"W&B: it came to no end ({out.reason}); {again} goes on")
-    if out.dashboard:
-        lines.append(f"W&B: dashboard {out.dashboard['workspace']}, report {out.dashboard['report']}")
-    if out.no_dashboard:
-        lines.append(f"W&B: no dashboard: {out.no_dashboard}")
-    if out.lost_dashboard:
-        lines.append(f"W&B: the dashboard could not be saved ({out.lost_dashboard}); {again} tries again")
+    """Return what was done for these runs."""
+    online, counts = mode == "online", Counter(map(outcome.state, runs))
+    kept, failed = counts["kept"], counts[""] + counts["refused"]
+    there = counts["kept before"] + counts["sent before"]
+    if online:
+        kept, there = kept + counts["kept before"], counts["unchanged"]
+        lines = _describe_online(folder, runs, settings, outcome, counts, kept, failed)
+    else:
+        lines = _describe_offline(folder, outcome, kept, failed, there)
     return PublishedStudy(
-        "online", len(out.done), len(out.before), len(out.superseded), len(out.differs), kept, failed,
-        out.reason or second.reason or out.lost_dashboard, tuple(lines),
+        mode, counts["published"], there, len(outcome.superseded), counts["differs"], kept, failed,
+        next(iter(outcome.reasons), None) or outcome.dashboard.get("lost_dashboard"), lines,
     )  # fmt: skip
 
 
-def _counts(runs: Sequence[TrackedRun], out: PublishOutcome) -> str:
-    """'3 curves new, 1 superseded, 40 as before; the study's own run is new'."""
-    curves = {run.id for run in runs if run.job_type == CURVE}
-    parts = [f"{count_of(new, 'curve')} new"] if (new := len(curves & set(out.done))) else []
-    old_curves = [kind for kind in out.superseded if kind != STUDY]
-    parts += [f"{len(old_curves)} superseded"] if old_curves else []
-    if old := len(curves & out.before):
-        parts.append(f"{old} as before" if new else f"{count_of(old, 'curve')} as before")
-    own = [run.id for run in runs if run.job_type != CURVE]
-    told = ", ".join(parts)
-    if own and own[0] in out.done:
-        told += f"{'; ' if told else ''}the study's own run is new"
-    return told or "the study's own run is as before"
+def _describe_offline(folder: Path, outcome: Outcome, kept: int, failed: int, there: int) -> tuple[str, ...]:
+    again, disk = f"`scaling publish {folder}`", folder / "wandb"
+    new, reason = f"kept {count_of(kept, 'run')} offline in {disk}", "".join(outcome.reasons[-1:])
+    lost = f"{count_of(failed, 'run')} could not be kept ({reason})"
+    return _select(
+        (kept, f"{new}; {again} sends them once there is a key"),
+        (failed, f"{lost}; the records are whole, {again} tries again"),
+        (
+            not kept and not failed,
+            f"nothing new; all {count_of(there, 'run')} went to {disk} or the server before",
+        ),
+    )
 
 
-def _names(runs: Sequence[TrackedRun], differs: Mapping[str, str]) -> str:
-    """Which runs, and what is wrong with each; of many the first."""
-    told = [f"{run.name} ({differs[run.id]})" for run in runs if run.id in differs]
-    return "; ".join(told[:_NAMES]) + (f"; and {len(told) - _NAMES} more" if len(told) > _NAMES else "")
+def _describe_online(
+    folder: Path, runs: Sequence[TrackedRun], settings: TrackingSettings, outcome: Outcome,
+    counts: Counter[str], kept: int, failed: int,
+) -> tuple[str, ...]:  # fmt: skip
+    again, reason = f"`scaling publish {folder}`", "".join(outcome.reasons[:1])
+    sent, unread, known = counts["published"], counts["sent"], counts["sent before"]
+    differ = [
+        f"{run.name} ({outcome.runs[run.id]['why']})" for run in runs if outcome.state(run) == "differs"
+    ]
+    names = "; ".join(differ[:_NAMES]) + (
+        f"; and {len(differ) - _NAMES} more" if len(differ) > _NAMES else ""
+    )
+    read = f"{sent} read back as they are, {len(differ)} differ: {names}"
+    copies = f"kept {count_of(kept, 'run')} offline in {folder / 'wandb'}"
+    trouble = "did not take all" if any(counts[state] for state in ON_SERVER) else "took nothing"
+    interrupted = reason and not (unread or kept or failed or known)
+    shown: Any = outcome.dashboard.get("dashboard", {})
+    lost = outcome.dashboard.get("lost_dashboard")
+    return _select(
+        (sent or counts["unchanged"],
+         f"published to {project_page(settings)}, read back and equal: {_count_new(runs, outcome)}"),
+        (differ, f"sent {count_of(sent + len(differ), 'run')}, {read}; {again} sends them again"),
+        (unread, f"sent {count_of(unread, 'run')} more, which could not be read back ({reason}); "
+         f"{again} looks again"),
+        (kept, f"{trouble} ({reason}); {copies}; {again} sends them again"),
+        (failed, f"{count_of(failed, 'run')} could not be sent ({''.join(outcome.reasons[-1:])}); "
+         f"the records are whole, {again} tries again"),
+        (known, f"{count_of(known, 'run')} went there before and could not be looked at now ({reason})"),
+        (interrupted, f"it came to no end ({reason}); {again} goes on"),
+        (shown, f"dashboard {shown.get('workspace')}, report {shown.get('report')}"),
+        ("no_dashboard" in outcome.dashboard, f"no dashboard: {outcome.dashboard.get('no_dashboard')}"),
+        (lost, f"the dashboard could not be saved ({lost}); {again} tries again"),
+    )  # fmt: skip
+
+
+def _select(*lines: tuple[Any, str]) -> tuple[str, ...]:
+    """Return the lines whose condition holds."""
+    return tuple(
+        f"W&B {text}" if text.startswith(("took", "did")) else f"W&B: {text}"
+        for shown, text in lines
+        if shown
+    )
+
+
+def _count_new(runs: Sequence[TrackedRun], outcome: Outcome) -> str:
+    """Return a text such as '3 curves new, 1 superseded, 40 as before; the study's own run is new'."""
+    states = Counter((run.job_type, outcome.state(run)) for run in runs)
+    new, unchanged = states[CURVE, "published"], states[CURVE, "unchanged"]
+    superseded = sum(kind != STUDY for kind in outcome.superseded)
+    parts = [
+        f"{count_of(new, 'curve')} new" if new else "",
+        f"{superseded} superseded" if superseded else "",
+        f"{unchanged if new else count_of(unchanged, 'curve')} as before" if unchanged else "",
+    ]
+    curves = ", ".join(filter(None, parts))
+    study = "the study's own run is new" if states[STUDY, "published"] else ""
+    return "; ".join(filter(None, (curves, study))) or "the study's own run is as before"

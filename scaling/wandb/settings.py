@@ -1,6 +1,6 @@
-"""Where runs go: the settings of `tracking`, and what the environment says of the server and the key.
+"""Where runs go: the settings of `tracking`, and the server and mode that the environment selects.
 
-Knows names, addresses and whether there is a key; never the key itself, which is left to wandb.
+Only tests whether there is an API key; wandb itself reads the key.
 """
 
 import configparser
@@ -10,7 +10,7 @@ import math
 import netrc
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,8 +19,33 @@ from scaling.core.case import Refusal, unknown_name
 
 MODES = ("auto", "online", "offline")
 _WANDB_MODES = {
-    "online": "online", "run": "online", "shared": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled",
+    "online": "online", "run": "online", "shared": "online", "offline": "offline",
+    "dryrun": "offline", "disabled": "disabled",
 }  # fmt: skip
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_project(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[^/\\#?%:]{1,128}", value) is not None
+
+
+def _are_tags(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in value
+    )
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # field -> whether a value is valid, valid values
+    "project": (_is_project, "1 to 128 characters without / \\ # ? % :"),
+    "entity": (lambda value: value is None or (isinstance(value, str) and value != ""), "a name or null"),
+    "timeout": (_is_duration, "a positive number of seconds"),
+    "every": (_is_duration, "a positive number of seconds"),
+    "dashboard": (lambda value: isinstance(value, bool), "true or false"),
+    "tags": (_are_tags, "a list of words of at most 64 characters"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,96 +63,77 @@ class TrackingSettings:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise unknown_name("tracking.mode", self.mode, MODES)
-        if not isinstance(self.project, str) or not re.fullmatch(r"[^/\\#?%:]{1,128}", self.project):
-            raise Refusal(
-                f"tracking.project must be 1 to 128 characters without / \\ # ? % :, not {self.project!r}"
-            )
-        if self.entity is not None and not (isinstance(self.entity, str) and self.entity):
-            raise Refusal(f"tracking.entity must be a name or null, not {self.entity!r}")
-        for name in ("timeout", "every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise Refusal(f"tracking.{name} must be a positive number of seconds, not {value!r}")
-        if not isinstance(self.dashboard, bool):
-            raise Refusal(f"tracking.dashboard must be true or false, not {self.dashboard!r}")
-        if not isinstance(self.tags, list | tuple) or not all(
-            isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in self.tags
-        ):
-            raise Refusal(
-                f"tracking.tags must be a list of words of at most 64 characters, not {self.tags!r}"
-            )
+        for name, (is_valid, valid) in _RULES.items():
+            if not is_valid(value := getattr(self, name)):
+                raise Refusal(f"tracking.{name} must be {valid}, not {value!r}")
         object.__setattr__(self, "tags", tuple(self.tags))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """The settings of a `tracking` config; an unknown key or a bad value is a `Refusal`."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        told = {str(name): value for name, value in config.items() if name != "name"}
-        for name in told:
-            if name not in known:
-                if re.search("key|token|secret|passw", name, re.IGNORECASE):
-                    raise Refusal(
-                        f"tracking.{name}: keys come from WANDB_API_KEY in the environment, never from a config"
-                    )
-                raise unknown_name("key of tracking", name, known)
-        return cls(**told)
+        """Return the settings of a `tracking` config; an unknown key or a bad value is a `Refusal`."""
+        fields = {str(name): value for name, value in config.items() if name != "name"}
+        known = [field.name for field in dataclasses.fields(cls)]
+        if name := next((name for name in fields if name not in known), ""):
+            if re.search("key|token|secret|passw", name, re.IGNORECASE):
+                raise Refusal(
+                    f"tracking.{name}: keys come from WANDB_API_KEY in the environment, never from a config"
+                )
+            raise unknown_name("key of tracking", name, known)
+        return cls(**fields)
 
 
-def mode_of(settings: TrackingSettings) -> tuple[str, tuple[str, ...]]:
-    """online, offline or disabled, and what is to be said of it; WANDB_MODE in the environment wins over the settings."""
-    asked = os.environ.get("WANDB_MODE", "").strip().lower()
-    if asked in _WANDB_MODES:
-        return _WANDB_MODES[asked], ()
-    if asked:
-        return "offline", (
-            f"W&B: unknown WANDB_MODE {asked!r}, so offline: choose from {', '.join(_WANDB_MODES)}",
-        )
+def select_mode(settings: TrackingSettings) -> tuple[str, tuple[str, ...]]:
+    """Return online, offline or disabled, and a warning; WANDB_MODE in the environment overrides the
+    settings.
+    """
+    variable = os.environ.get("WANDB_MODE", "").strip().lower()
+    if variable in _WANDB_MODES:
+        return _WANDB_MODES[variable], ()
+    if variable:
+        choices = ", ".join(_WANDB_MODES)
+        return "offline", (f"W&B: unknown WANDB_MODE {variable!r}, so offline: choose from {choices}",)
     if settings.mode != "auto":
         return settings.mode, ()
     return ("online" if _has_key() else "offline"), ()
 
 
 def _has_key() -> bool:
-    """Whether there is a key for the server, in the environment or in netrc."""
+    """Return whether the environment or netrc has a key for the server."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
-        found = netrc.netrc(os.path.expanduser(os.environ.get("NETRC") or "~/.netrc"))
-        return found.authenticators(urlsplit(base_url()).netloc) is not None
+        keys = netrc.netrc(os.path.expanduser(os.environ.get("NETRC") or "~/.netrc"))
     except (OSError, netrc.NetrcParseError):
         return False
+    return keys.authenticators(urlsplit(base_url()).netloc) is not None
 
 
 def base_url() -> str:
-    """The server: WANDB_BASE_URL, or what `wandb login --host` wrote, or W&B's own."""
-    told = os.environ.get("WANDB_BASE_URL")
-    if not told:
+    """Return the address of the server: WANDB_BASE_URL, or what `wandb login --host` wrote, or that of
+    W&B.
+    """
+    url = os.environ.get("WANDB_BASE_URL")
+    if not url:
         written = configparser.ConfigParser(interpolation=None)
+        folder = os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
         with contextlib.suppress(OSError, configparser.Error, UnicodeError):
-            written.read(
-                os.path.join(
-                    os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"), "settings"
-                )
-            )
-        told = written.get("default", "base_url", fallback=None) or "https://api.wandb.ai"
-    parts = urlsplit(told.rstrip("/"))
+            written.read(os.path.join(folder, "settings"))
+        url = written.get("default", "base_url", fallback=None) or "https://api.wandb.ai"
+    parts = urlsplit(url.rstrip("/"))
     return parts._replace(
         netloc=parts.netloc.rpartition("@")[2]
-    ).geturl()  # a password in the address stays out of the ledger
+    ).geturl()  # without a password in the address
 
 
-def entity_of(settings: TrackingSettings) -> str | None:
-    """The entity that was asked for; None: that of the key."""
-    return settings.entity or os.environ.get("WANDB_ENTITY") or None
-
-
-def address(settings: TrackingSettings) -> str:
-    """Where a person finds the project."""
-    base = base_url().replace("//api.wandb.ai", "//wandb.ai")
-    return "/".join(part for part in (base, entity_of(settings), settings.project) if part)
-
-
-def place(settings: TrackingSettings, mode: str) -> dict[str, Any]:
-    """Where runs go in this mode, as the ledger has it."""
+def destination(settings: TrackingSettings, mode: str) -> dict[str, Any]:
+    """Return where runs go in a mode, in the form that the ledger keeps."""
+    entity = settings.entity or os.environ.get("WANDB_ENTITY") or None
     server = base_url() if mode == "online" else None
-    return {"mode": mode, "entity": entity_of(settings), "project": settings.project, "base_url": server}
+    return {"mode": mode, "entity": entity, "project": settings.project, "base_url": server}
+
+
+def project_page(settings: TrackingSettings) -> str:
+    """Return the address of the project for a browser."""
+    where = destination(settings, "online")
+    server = where["base_url"].replace("//api.wandb.ai", "//wandb.ai")
+    return "/".join(part for part in (server, where["entity"], settings.project) if part)

@@ -1,11 +1,12 @@
-"""arrowhead: a Jacobian that is zero but for its first row, its first column and its diagonal.
+"""A function whose Jacobian is zero except for its first row, its first column and its diagonal.
 
     y_0 = the sum of x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
-The first row has an entry in every column, and the first column one in every row, so that colours of columns alone, or of rows
-alone, come to n. Of both together three do: one for the first row, one for the first column, and one for all other columns, which
-meet in the first row only. An example of bicolouring since T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998.
-One point is one x, on which every entry depends.
+The first row has an entry in every column, and the first column one in every row, so that a coloring of
+columns alone, or of rows alone, needs n colours. A coloring of both needs three: one for the first row,
+one for the first column, and one for all other columns, which meet in the first row only. An example of
+bicolouring since T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. One point is one x, on
+which every entry depends.
 """
 
 import jax
@@ -26,7 +27,9 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries, row by row: (3 n - 2,) int32 each. After the first row, each has two."""
+    """Return rows and columns of the entries, row by row: (3 n - 2,) int32 each. After the first row, each
+    has two.
+    """
     down = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(down), down], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(down, 2)])
@@ -43,8 +46,8 @@ def _analytic(colored: bool, x):
     return whole.at[:, down, down].set(first + rest)
 
 
-def _of_one(colored: bool, x):
-    """The same for one point, a choice entry by entry."""
+def _analytic_point(colored: bool, x):
+    """Return the same for one point, selected entry by entry."""
     n = x.size
     if colored:
         entry = jnp.arange(3 * n - 2)
@@ -60,7 +63,7 @@ def _of_one(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """NumPy float64, as entries: derivative (points, 1, 3 n - 2)."""
+    """Return the reference in NumPy float64, with the entries as derivative: (points, 1, 3 n - 2)."""
     x = inputs["x"]
     first, rest = x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, rest**2 / 2 + first * rest], axis=1)
@@ -71,7 +74,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """The same, written out."""
+    """Return the reference with the Jacobian as a matrix."""
     found, n = _nonzeros(inputs), inputs["x"].shape[1]
     whole = np.zeros((len(found.value), n, n))
     whole[:, *_pattern(n)] = found.derivative[:, 0]
@@ -79,7 +82,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """arrowhead, with as many unknowns as the case says."""
+    """Return arrowhead with n unknowns."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: an arrowhead has at least two unknowns")
@@ -91,7 +94,7 @@ def workload(case: Case) -> Workload:
         wrt="x",
         whole_modes={
             "analytic": lambda x: _analytic(colored, x),
-            "analytic_vmap": lambda x: jax.vmap(lambda one: _of_one(colored, one))(x),
+            "analytic_vmap": lambda x: jax.vmap(lambda one: _analytic_point(colored, one))(x),
         },
         reference=_reference,
         terms=n if adds_up else 2,

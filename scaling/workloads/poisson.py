@@ -1,7 +1,9 @@
-"""poisson: the log-likelihood of counts and its gradient by the rates, after a forum thread on speeding up a logpdf.
+"""The log-likelihood of counts and its gradient by the rates, after a forum thread on speeding up a
+logpdf.
 
-loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). One point is a term
-(c_i, lam_i). `batch: vmap` differentiates term by term, `batch: whole` the sum at once, as the thread does.
+loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1).
+One point is a term (c_i, lam_i). `batch: vmap` differentiates term by term, `batch: whole` the sum at
+once, as the thread does.
 """
 
 import math
@@ -19,12 +21,12 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """log pmf(c; lam)."""
+    """Return log pmf(c; lam)."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """The sum over terms."""
+    """Return the sum over terms."""
     return jnp.sum(logpmf(c, lam))
 
 
@@ -44,7 +46,7 @@ def _second(inputs: Inputs) -> Reference:
 
 
 def _by_hand(target: str | None) -> Mapping[str, Callable]:
-    """The derivative in two formulations; elementwise, so that a term and a batch of them are the same lines."""
+    """Return the derivative in two formulations; elementwise, so that they take a term or a batch."""
     if target == "hessian":
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -53,7 +55,7 @@ def _by_hand(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """poisson, term by term and as a sum."""
+    """Return poisson, term by term and as a sum."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

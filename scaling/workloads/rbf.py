@@ -1,10 +1,12 @@
-"""rbf: the derivative of a covariance function by its first argument, after a Julia and JAX forum thread.
+"""The derivative of a covariance function by its first argument, after a Julia and JAX forum thread.
 
-The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default; the variant `squared` is the
-kernel that was meant, exp(-|x - y|^2 / 2), in d dimensions. Both are written through a matrix product, as in the thread, or row
-by row: `formulation`, product or rowwise.
-One point is an x_j; the support is shared. In the thread both are linspace(-1, 1, n).
+The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default; the
+variant `squared` is the kernel that was meant, exp(-|x - y|^2 / 2), in d dimensions. Each has two
+formulations: `product`, through a matrix product as in the thread, and `rowwise`. One point is an x_j; the
+support is shared. In the thread both are linspace(-1, 1, n).
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -58,21 +60,21 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
         apart = x[:, None, :] - support[None]
         value = np.exp(-0.5 * np.sum(apart**2, axis=-1))
         by_x = -apart * value[:, :, None]
-        by_own = -by_x  # of row y of the support alone
+        by_support = -by_x  # of row y of the support alone
     else:
         y = support[None, :, 0]
         value = np.exp(-0.5 * (x + y - 2 * x * y))
         by_x = ((y - 0.5) * value)[:, :, None]
-        by_own = ((x - 0.5) * value)[:, :, None]
+        by_support = ((x - 0.5) * value)[:, :, None]
     by = {
         "x": lambda: by_x,
-        "support": lambda: np.einsum("nmd,mk->nmkd", by_own, np.eye(m)).reshape(len(x), m, m * d),
+        "support": lambda: np.einsum("nmd,mk->nmkd", by_support, np.eye(m)).reshape(len(x), m, m * d),
     }
     return Reference(value, np.concatenate([by[name]() for name in names], axis=2))
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """The derivative written by hand, row by row: (points, m, d), summed over m if asked."""
+    """Return the derivative written by hand: (points, m, d), or summed over m."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
@@ -83,8 +85,8 @@ def _analytic(variant: str, summed: bool, x, support):
     return jnp.sum(terms, axis=1) if summed else terms
 
 
-def _of_one(variant: str, summed: bool, x, support):
-    """The same for one point: (m, d), or (d,) if summed."""
+def _analytic_point(variant: str, summed: bool, x, support):
+    """Return the same for one point: (m, d), or (d,) if summed."""
     if variant == "squared":
         apart = support - x
         terms = apart * jnp.exp(-0.5 * jnp.sum(apart**2, axis=-1, keepdims=True))
@@ -95,21 +97,22 @@ def _of_one(variant: str, summed: bool, x, support):
 
 
 def _line(count: int) -> InputSpec:
-    """linspace(-1, 1, count), row by row."""
+    """Return the input linspace(-1, 1, count), row by row."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
 def workload(case: Case) -> Workload:
-    """rbf in the formulation and dimension of the case."""
+    """Return rbf in the formulation and dimension of the case."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(
             f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional"
         )
     summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
+    by_point = functools.partial(_analytic_point, variant, summed)
     by_hand = {
         "analytic": lambda x, support: _analytic(variant, summed, x, support),
-        "analytic_vmap": lambda x, support: jax.vmap(lambda one: _of_one(variant, summed, one, support))(x),
+        "analytic_vmap": lambda x, support: jax.vmap(lambda one: by_point(one, support))(x),
     }
     support = _line(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(

@@ -1,8 +1,10 @@
-"""residual: what is left of a profile after fitting one of known shape, after a forum thread on differentiating by a subset.
+"""A profile minus its fit by a known shape, after a forum thread on differentiating by some of the
+arguments.
 
-On x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. One point is a pair (d, m): the profile d
-(21 numbers) is a shifted one with noise, m lies near its centre. The derivative asked for is by the shift m alone, by d alone,
-or by both (`wrt: d+m`); the variant `scalar` differentiates sum(rs^2). `formulation`: with sums or with dot products.
+On x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. One point is a pair
+(d, m): the profile d (21 numbers) is a shifted one with noise, m lies near its centre. The derivative is
+by the shift m alone, by d alone, or by both (`wrt: d+m`); the variant `scalar` differentiates sum(rs^2).
+`formulation`: with sums or with dot products.
 """
 
 import dataclasses
@@ -30,26 +32,27 @@ def residual(d, m):
 
 
 def _with_dot(d, m):
-    """The same numbers by dot products, as the thread had it once."""
+    """rs(d, m) by dot products, as an early version of the thread had it."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
 def _parts(numpy, d, m):
-    """rs (n, 21), its derivative by m (n, 21), f (n, 21), sum(f f) (n, 1) and the fitted part a f (n, 21), by hand."""
+    """Return rs (n, 21), its derivative by m (n, 21), f (n, 21), sum(f f) (n, 1) and the fitted part a f
+    (n, 21), by hand.
+    """
     away = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * away**2)
     slope = 3 * away * f
     ff = numpy.sum(f * f, axis=1, keepdims=True)
     a = numpy.sum(d * f, axis=1, keepdims=True) / ff
-    a_slope = (
-        numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)
-    ) / ff
+    mixed = numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)
+    a_slope = mixed / ff
     return d - a * f, -(a_slope * f + a * slope), f, ff, a * f
 
 
 def _blocks(numpy, variant, rs, by_m, f, ff):
-    """The derivative by each input, outputs by inputs: {"d": (n, o, 21), "m": (n, o, 1)}."""
+    """Return the derivative by each input, outputs by inputs: {"d": (n, o, 21), "m": (n, o, 1)}."""
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative by d is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
     return {
@@ -76,40 +79,37 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
     return Reference(np.sum(rs**2, axis=1)[:, None], derivative, np.sum(added**2, axis=1), derivative_terms)
 
 
-def _hessian(numpy, names, d, m):
-    """The Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = d f and h = f f (n, k, k), and the size of its terms by m (n,)."""
+def _profile_derivatives(numpy, d, m):
+    """Return f (n, 21) and its first and second derivative by m."""
     away = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * away**2)
-    f1, f2 = 3 * away * f, (9 * away**2 - 3) * f  # by m, once and twice
+    return f, 3 * away * f, (9 * away**2 - 3) * f
+
+
+def _hessian(numpy, names, d, m):
+    """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = d f and h = f f (n, k, k), and the size
+    of its terms by m (n,).
+    """
+    f, f1, f2 = _profile_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
-    g, g1, g2, h, h1, h2 = (
-        dot(d, f),
-        dot(d, f1),
-        dot(d, f2),
-        dot(f, f),
-        2 * dot(f, f1),
-        2 * (dot(f1, f1) + dot(f, f2)),
-    )
+    g, g1, g2 = dot(d, f), dot(d, f1), dot(d, f2)
+    h, h1, h2 = dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
     q1 = g1 / h - g * h1 / h**2  # of g / h
+    by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
+    mixed = (-2 * (q1 * f + g / h * f1))[:, :, None]
+    by_m = -(2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3)
     by = {
-        ("d", "d"): 2 * numpy.eye(_GRID.size, dtype=d.dtype)
-        - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None],
-        ("d", "m"): (-2 * (q1 * f + g / h * f1))[:, :, None],
-        ("m", "m"): -(
-            2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3
-        )[:, :, None],
-    }
-    by["m", "d"] = by["d", "m"].transpose(0, 2, 1)
+        ("d", "d"): by_d, ("d", "m"): mixed, ("m", "d"): mixed.transpose(0, 2, 1),
+        ("m", "m"): by_m[:, :, None],
+    }  # fmt: skip
     hessian = numpy.concatenate([numpy.concatenate([by[a, b] for b in names], axis=2) for a in names], axis=1)
     cross, bend = numpy.abs(g * g1 * h1) / h**2, g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
     return hessian, (2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * cross + bend)[:, 0]
 
 
 def _hessian_times(names, d, m):
-    """The Hessian times the point itself, without the Hessian: (n, k)."""
-    away = jnp.asarray(_GRID, d.dtype) - m[:, None]
-    f = jnp.exp(-1.5 * away**2)
-    f1, f2 = 3 * away * f, (9 * away**2 - 3) * f
+    """Return the Hessian times the point itself, without the Hessian: (n, k)."""
+    f, f1, f2 = _profile_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
     a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h, and by m
@@ -131,7 +131,9 @@ def _second(names: tuple[str, ...], inputs: Inputs) -> Reference:
 
 
 def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """The derivative of a batch in two formulations: for all pairs at once, and for one pair, vmapped."""
+    """Return the derivative of a batch in two formulations: for all pairs at once, and for one pair,
+    vmapped.
+    """
 
     def batch(d, m):
         if case.target not in SECOND:
@@ -145,7 +147,7 @@ def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
 
 
 def _centre(rows: np.ndarray) -> np.ndarray:
-    """Where the profile of each row sits: spread evenly over (-2, 2) by the golden ratio."""
+    """Return the centre of the profile of each row: spread evenly over (-2, 2) by the golden ratio."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
@@ -155,7 +157,7 @@ def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 
 def workload(case: Case) -> Workload:
-    """residual, or the sum of its squares, by the inputs that the case names."""
+    """Return residual, or the sum of its squares, by the inputs that the case names."""
     variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(

@@ -1,11 +1,12 @@
-"""stencil: density-dependent diffusion with a bistable reaction, on a periodic grid of side x side cells.
+"""Density-dependent diffusion with a bistable reaction, on a periodic grid of side x side cells.
 
     du/dt = D (the sum of u^2 over the four neighbours - 4 u^2) + u - u^3
 
-with one unknown a cell: the five-point Laplacian of u^2, as in the porous medium equation (J. L. Vazquez, "The Porous Medium
-Equation", 2007), and the reaction of Allen and Cahn. The Jacobian has five entries a row. All of them depend on the state, so
-that one read off at a wrong place is a wrong number; with a constant diffusivity four of them would be the same everywhere.
-One point is one state. Cells have the width one, whatever the grid.
+with one unknown for each cell: the five-point Laplacian of u^2, as in the porous medium equation (J. L.
+Vazquez, "The Porous Medium Equation", 2007), and the reaction of Allen and Cahn. The Jacobian has five
+entries a row. All of them depend on the state, so that an entry read at a wrong place is a wrong number;
+with a constant diffusivity four of them would be the same everywhere. One point is one state. Cells have
+width one on any grid.
 """
 
 import functools
@@ -26,9 +27,10 @@ DIFFUSION = 0.3
 
 
 def _slices(flux):
-    """The four neighbours of each cell, (side, side) each, by slices of one array and a choice between them.
+    """Return the four neighbours of each cell, (side, side) each, by slices of one array and a choice
+    between them.
 
-    XLA makes one vectorised loop of these; along the last axis it copies what is rolled.
+    XLA makes one vectorised loop of these; `jnp.roll` along the last axis would make copies.
     """
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -43,7 +45,7 @@ def _slices(flux):
 
 
 def _rolls(flux):
-    """The same by rolling the grid."""
+    """Return the same by rolling the grid."""
     return tuple(jnp.roll(flux, by, axis) for axis in (0, 1) for by in (1, -1))
 
 
@@ -55,20 +57,20 @@ def _rate(neighbours, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries, row by row: (5 side^2,) int32 each."""
+    """Return rows and columns of the entries, row by row: (5 side^2,) int32 each."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
-    around = [np.roll(cell, by, axis) for axis in (0, 1) for by in (1, -1)]
-    columns = np.sort(np.stack([cell, *around], axis=-1).reshape(-1, 5), axis=1)
+    neighbours = [np.roll(cell, by, axis) for axis in (0, 1) for by in (1, -1)]
+    columns = np.sort(np.stack([cell, *neighbours], axis=-1).reshape(-1, 5), axis=1)
     return np.repeat(cell.reshape(-1), 5), columns.reshape(-1)
 
 
 def _by_hand(u):
-    """What an entry is by its column, off the diagonal, and on it: of each number of the state."""
+    """Return for each number of the state the entries in its column off the diagonal, and the one on it."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """(points, side, side) -> the entries, (points, entries), or the Jacobian: taken by column, then the diagonal set."""
+    """(points, side, side) -> the entries, (points, entries), or the Jacobian."""
     rows, columns = _pattern(side)
     off, on = _by_hand(u.reshape(len(u), -1))
     if not colored:
@@ -81,8 +83,8 @@ def _analytic(side: int, colored: bool, u):
     )
 
 
-def _of_one(side: int, colored: bool, u):
-    """The same for one state, entry by entry, or a matrix and its diagonal."""
+def _analytic_point(side: int, colored: bool, u):
+    """Return the same for one state, entry by entry, or as a matrix and its diagonal."""
     rows, columns = _pattern(side)
     off, on = _by_hand(u.reshape(-1))
     entries = jnp.where(rows == columns, jnp.take(on, rows, mode="clip"), jnp.take(off, columns, mode="clip"))
@@ -90,13 +92,13 @@ def _of_one(side: int, colored: bool, u):
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """NumPy float64, as entries: derivative (points, 1, entries)."""
+    """Return the reference in NumPy float64, with the entries as derivative: (points, 1, entries)."""
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
-    around = sum(np.roll(flux, by, axis) for axis in (1, 2) for by in (1, -1))
-    value = (around - 4 * flux + u - u**3).reshape(len(u), -1)
-    value_terms = (around + 4 * flux + u + u**3).reshape(len(u), -1).max(axis=1)
+    neighbours = sum(np.roll(flux, by, axis) for axis in (1, 2) for by in (1, -1))
+    value = (neighbours - 4 * flux + u - u**3).reshape(len(u), -1)
+    value_terms = (neighbours + 4 * flux + u + u**3).reshape(len(u), -1).max(axis=1)
     off, on = _by_hand(u.reshape(len(u), -1))
     derivative = np.where(rows == columns, on[:, rows], off[:, columns])
     terms = (1 + 8 * DIFFUSION * u + 3 * u**2).reshape(len(u), -1).max(axis=1)
@@ -104,7 +106,7 @@ def _nonzeros(side: int, inputs: Inputs) -> Reference:
 
 
 def _reference(side: int, inputs: Inputs) -> Reference:
-    """The same, written out."""
+    """Return the reference with the Jacobian as a matrix."""
     found = _nonzeros(side, inputs)
     whole = np.zeros((len(found.value), side * side, side * side))
     whole[:, *_pattern(side)] = found.derivative[:, 0]
@@ -112,7 +114,7 @@ def _reference(side: int, inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """stencil, on the grid of the case."""
+    """Return stencil on the grid of the case."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
@@ -125,7 +127,7 @@ def workload(case: Case) -> Workload:
         wrt="u",
         whole_modes={
             "analytic": lambda u: _analytic(side, colored, u),
-            "analytic_vmap": lambda u: jax.vmap(lambda one: _of_one(side, colored, one))(u),
+            "analytic_vmap": lambda u: jax.vmap(lambda one: _analytic_point(side, colored, one))(u),
         },
         reference=lambda inputs: _reference(side, inputs),
         terms=7,

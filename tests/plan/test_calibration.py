@@ -37,7 +37,7 @@ def test_rates_are_what_the_ceilings_did_in_a_second_less_what_asking_took():
         )
         assert getattr(rates, field)["float64"] is None
     assert rates.turned == pytest.approx(SPEEDS["transpose"])
-    assert rates.call("jit") == rates.call("pmap") == CALL
+    assert rates.empty_call("jit") == rates.empty_call("pmap") == CALL
     assert rates.kernel_seconds == 0 and rates.network == ()
 
 
@@ -71,12 +71,12 @@ def test_the_faster_of_two_measurements_is_the_ceiling_and_dtypes_have_their_own
 def test_every_number_of_devices_has_its_own_rates_and_its_network():
     found = calibrated(*all_of(), *all_of(2, 0.8), *all_of(8, 0.5))
     assert [rates.devices for rates in found.rates] == [1, 2, 8]
-    assert [found.at(n).devices for n in (1, 2, 3, 7, 8, 64)] == [1, 2, 2, 2, 8, 8]
+    assert [found.rates_at(n).devices for n in (1, 2, 3, 7, 8, 64)] == [1, 2, 2, 2, 8, 8]
     assert [rates.turned / SPEEDS["transpose"] for rates in found.rates] == pytest.approx([1, 0.8, 0.5])
-    sum_of_two = collective("all-reduce", 2048, 2, found.at(2).network)
+    sum_of_two = collective("all-reduce", 2048, 2, found.rates_at(2).network)
     # A sum over two takes what it took when it was measured.
     assert sum_of_two.seconds == pytest.approx(2048 / (0.8 * SPEEDS["all_reduce"]) + COLLECTIVE - CALL)
-    assert collective("all-reduce", 1e9, 8, found.at(8).network).transfer == pytest.approx(
+    assert collective("all-reduce", 1e9, 8, found.rates_at(8).network).transfer == pytest.approx(
         1e9 / (0.5 * SPEEDS["all_reduce"])
     )
 

@@ -71,18 +71,18 @@ def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
         n > 0 and math.isfinite(n)
         for n in numbers({name: value for name, value in fields.items() if name != "target"})
     )
-    counts = found.counts()
+    counts = found.device_counts()
     assert counts == sorted(set(counts)) and counts[0] == 1 and counts[-1] == found.most
     if found.slices:
         assert math.prod(found.slices[-1]) * found.per_chip == found.most
         sizes = [math.prod(shape) for shape in found.slices]
         assert sizes == sorted(sizes) and len({len(shape) for shape in found.slices}) == 1
     for count in counts:
-        shape = found.shape(count)
+        shape = found.slice_shape(count)
         assert shape is not None
         if shape and count > 1:
             assert math.prod(shape) * found.per_chip == count
-        found.enough(count)
+        found.check_devices(count)
     for rates in found.rates:
         assert rates.network[-1].devices is None
         assert all(
@@ -94,13 +94,13 @@ def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
 
 def test_hosts_are_full_and_slices_are_those_that_there_are():
     hosts = machine(per_host=8, most=64)
-    assert hosts.counts() == [1, 2, 4, 8, 16, 32, 64]
-    assert [hosts.shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
+    assert hosts.device_counts() == [1, 2, 4, 8, 16, 32, 64]
+    assert [hosts.slice_shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
     torus = machine(
         platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32
     )
-    assert torus.counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
-    assert [torus.shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
+    assert torus.device_counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
+    assert [torus.slice_shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,21 @@ def test_hosts_are_full_and_slices_are_those_that_there_are():
 )
 def test_a_number_of_devices_that_cannot_be_had_is_refused_with_its_neighbours(fields, count, near):
     with pytest.raises(Refusal) as refusal:
-        machine(**fields).enough(count)
+        machine(**fields).check_devices(count)
     assert str(refusal.value) == f"devices={count} cannot be had of mine: {near}"
 
 
 def test_beyond_the_largest_machine_any_number_will_do_up_to_a_million():
     found = machine(most=64)
     for count in (65, 999_999, 1_000_000):
-        found.enough(count)
+        found.check_devices(count)
     with pytest.raises(Refusal, match="devices=1000001: a plan goes up to 1000000"):
-        found.enough(1_000_001)
+        found.check_devices(1_000_001)
 
 
 def test_rates_are_those_of_the_largest_number_of_devices_that_is_no_more():
     found = machine()
-    assert found.at(1) is found.at(4096) is found.rates[0]
+    assert found.rates_at(1) is found.rates_at(4096) is found.rates[0]
 
 
 def test_what_is_not_said_of_rates_follows_from_others():
@@ -237,10 +237,10 @@ def test_a_machine_is_compiled_for_by_what_its_compiler_knows_it_by():
 def test_an_unknown_key_is_refused_with_the_nearest():
     with pytest.raises(Refusal, match=r"unknown key of hardware 'bandwith'.*did you mean 'bandwidth'"):
         machine(bandwith=1e9)
-    for internal in ("told", "rates", "devices"):
+    for internal in ("config", "rates", "devices"):
         with pytest.raises(Refusal, match="unknown key of hardware"):
             machine(**{internal: 1})
 
 
 def test_what_a_machine_was_made_from_can_be_kept():
-    assert from_config(json.loads(json.dumps(machine().told))) == machine()
+    assert from_config(json.loads(json.dumps(machine().config))) == machine()

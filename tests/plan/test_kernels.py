@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from scaling.options.program.hlo_cost import Kernel, Message, Traffic, as_work, read, traffic
+from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -364,8 +364,8 @@ def test_a_loop_runs_as_often_as_its_counter_says_or_as_the_compiler_does():
 def test_a_loop_whose_trips_nothing_says_runs_infinitely_often_and_leaves_the_traffic_unknown(unknown):
     text = loop(**unknown)
     assert trips(text) == math.inf
-    assert traffic(text).hbm_bytes is None
-    assert traffic(text).collective_bytes == 0, "nothing is sent, however often"
+    assert read(text).hbm_bytes is None
+    assert read(text).collective_bytes == 0, "nothing is sent, however often"
 
 
 def test_what_a_loop_sends_it_sends_each_time():
@@ -373,10 +373,10 @@ def test_what_a_loop_sends_it_sends_each_time():
   %minus = f32[64]{0} negate(%sum)"""
     found = read(loop(inside=inside))
     assert found.messages == (Message("all-reduce", 256, 4, 10.0),)
-    assert found.traffic.collective_bytes == 2560
+    assert found.collective_bytes == 2560
     assert found.collectives["all-reduce"] == 1, "in the text there is one"
     unknown = read(loop(inside=inside, one="0"))
-    assert unknown.messages[0].times == math.inf and unknown.traffic.collective_bytes is None
+    assert unknown.messages[0].times == math.inf and unknown.collective_bytes is None
 
 
 FUSED_TEST = """
@@ -442,7 +442,7 @@ def test_loops_within_loops_multiply():
 
 def test_a_program_in_another_notation_is_unknown_and_not_a_part_of_it():
     found = read(loop().replace("body=", "corpus="))
-    assert found.traffic == Traffic(None, None, found.collectives)
+    assert (found.hbm_bytes, found.collective_bytes) == (None, None)
 
 
 # Programs that are compiled here.
@@ -463,19 +463,19 @@ def total(found, name):
 def test_a_compiled_product_does_its_operations_and_moves_its_matrices():
     found = compiled(lambda a, b: a @ b, array(96, 160), array(160, 224))
     assert total(found, "products") == 2 * 96 * 160 * 224
-    assert found.traffic.hbm_bytes == 4 * (96 * 160 + 160 * 224 + 96 * 224)
+    assert found.hbm_bytes == 4 * (96 * 160 + 160 * 224 + 96 * 224)
 
 
 def test_compiled_exponentials_quotients_and_sums_are_counted_apart():
     found = compiled(lambda x: (jnp.exp(x) / (1 + x)).sum(1), array(48, 512))
     assert total(found, "transcendentals") == total(found, "divisions") == 48 * 512
     assert total(found, "reductions") + total(found, "arithmetic") >= 48 * 512
-    assert 4 * 48 * 512 < found.traffic.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
+    assert 4 * 48 * 512 < found.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
 
 
 def test_a_compiled_transposition_turns_all_of_it():
     found = compiled(lambda x: x.T.copy(), array(320, 192))
-    assert total(found, "turned") == found.traffic.hbm_bytes == 2 * 4 * 320 * 192
+    assert total(found, "turned") == found.hbm_bytes == 2 * 4 * 320 * 192
 
 
 def test_compiled_loops_multiply_and_one_without_end_is_unknown():
@@ -488,7 +488,7 @@ def test_compiled_loops_multiply_and_one_without_end_is_unknown():
     endless = compiled(
         lambda x: lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: y * 1.5 + 1, x), array(4096)
     )
-    assert endless.traffic.hbm_bytes is None and any(kernel.times == math.inf for kernel in endless.kernels)
+    assert endless.hbm_bytes is None and any(kernel.times == math.inf for kernel in endless.kernels)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
@@ -498,5 +498,5 @@ def test_a_compiled_sum_over_devices_in_a_loop_is_sent_each_time_to_all(devices)
     spread = jax.shard_map(steps, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
     found = compiled(spread, array(devices * 1024))
     assert {(m.kind, m.bytes, m.group) for m in found.messages} == {("all-reduce", 4096, devices)}
-    assert found.traffic.collective_bytes == 6 * 4096
+    assert found.collective_bytes == 6 * 4096
     assert found.collectives["all-reduce"] == len(found.messages)

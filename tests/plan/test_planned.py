@@ -215,10 +215,10 @@ def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(
     monkeypatch.setattr(plan, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if refused is None:
-        assert plan._compiler(machines.machine()) == (here[0], "1.0")
+        assert plan._find_compiler(machines.machine()) == (here[0], "1.0")
         return
     with pytest.raises(Refusal, match=refused):
-        plan._compiler(machines.machine())
+        plan._find_compiler(machines.machine())
 
 
 def children(process):
@@ -284,7 +284,7 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
         "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=one),
     }
     program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=given)
-    refused = compile_worker._exhausted(
+    refused = compile_worker._refused_program(
         program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
     )
     inside, out = 4000 + 40, 40 + 4000
@@ -295,7 +295,7 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
         "temp_bytes": rest,
     }
     assert (
-        memory.program_bytes(compile_worker._exhausted(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
+        memory.program_bytes(compile_worker._refused_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
         is None
     ), "nothing is made up"
 

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scaling.analysis import findings
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.wandb.runs import TrackedRun, plan
+from scaling.wandb.runs import tracked_runs
+from scaling.wandb.tracked_run import TrackedRun
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
@@ -60,6 +62,12 @@ def weak(folder: Path, counts: tuple[int, ...], flops: float = 1e6, more: float 
     return folder
 
 
+def runs_of(folder: Path) -> list[TrackedRun]:
+    """Return the runs that a folder makes."""
+    loaded = store.load(folder)
+    return tracked_runs(folder, findings.read(folder, loaded=loaded), loaded.records)
+
+
 def read_back(folder: Path, run: TrackedRun) -> list[dict]:
     """What W&B's own reader finds in the offline copy of a run."""
     (path,) = (folder / "wandb").glob(f"offline-run-*-{run.id}/*.wandb")
@@ -77,7 +85,7 @@ def copies(folder: Path) -> list[str]:
 
 def brought(server: Any, folder: Path, planned: list[TrackedRun] | None = None) -> bool:
     """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = plan(folder) if planned is None else planned
+    planned = runs_of(folder) if planned is None else planned
     there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
     kept = len(server.of("curve")) + len(server.of("study"))
     if len(there) != len(planned) or kept != len(planned):

@@ -1,12 +1,10 @@
 """Laws of the dashboard: saved and read back, made once, text that stays text, and a line where it cannot be."""
 
 import json
-import sys
 
 import pytest
 
 from scaling.core import store
-from scaling.wandb import dashboard
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
@@ -95,10 +93,14 @@ def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
 
 
 def test_every_sign_of_markdown_is_escaped():
+    from scaling.wandb import dashboard  # imports wandb_workspaces
+
     assert dashboard.markdown("a **b** <i> [x](y)\n# `c`") == r"a \*\*b\*\* \<i\> \[x\]\(y\) \# \`c\`"
 
 
 def test_a_refused_weak_series_is_nowhere_called_weak_but_where_it_is_refused(server, tmp_path):
+    from scaling.wandb import dashboard  # imports wandb_workspaces
+
     publish(wandb_study.weak(tmp_path / "refused", (1, 2, 4), more=1e5), SETTINGS)
     for spec in views(server).values():
         for text in (text for text in strings(spec) if "weak" in text.lower()):
@@ -123,7 +125,3 @@ def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, 
     said = publish(results(tmp_path / "made"), SETTINGS)
     assert said.sent == 3 and said.well and server.views == {}
     assert said.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
-
-
-def test_importing_the_dashboard_needs_no_package_more():
-    assert "scaling.wandb.dashboard" in sys.modules and "wandb_workspaces" not in vars(dashboard)

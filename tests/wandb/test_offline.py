@@ -13,13 +13,12 @@ import pytest
 
 import scaling
 from scaling.core import store
-from scaling.wandb import client_process, publish, sending
+from scaling.wandb import client_process, publish
 from scaling.wandb.publish import publish as published
-from scaling.wandb.runs import plan
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
-from tests.support.wandb_study import copies, read_back, record, results
+from tests.support.wandb_study import copies, read_back, record, results, runs_of
 
 pytestmark = pytest.mark.wandb
 
@@ -58,7 +57,7 @@ def fake(folder: Path, text: str, monkeypatch) -> None:
 def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(made):
     folder, said = made
     assert said.kept == 3 and said.well
-    for run in plan(folder):
+    for run in runs_of(folder):
         lines = read_back(folder, run)
         told = next(line["run"] for line in lines if line["type"] == "run")
         assert run.config.items() <= told["config"]["update"].items()
@@ -83,7 +82,7 @@ def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(mad
 
 def test_the_copy_of_the_study_holds_its_tables_its_figures_and_the_artifact_of_the_records(made):
     folder, _ = made
-    run = next(run for run in plan(folder) if run.job_type == "study")
+    run = next(run for run in runs_of(folder) if run.job_type == "study")
     for name, table in run.tables.items():
         (path,) = (folder / "wandb").glob(f"offline-run-*-{run.id}/files/media/table/{name}_*.json")
         assert json.loads(path.read_text())["data"] == table["data"]
@@ -110,7 +109,7 @@ def test_the_copies_that_a_killed_publish_left_are_written_again_and_not_doubled
     torn.write_bytes(torn.read_bytes()[:-20])
     (copy / "wandb.json").unlink()  # it is written at the end
     assert published(copy, OFFLINE).kept == 3 and len(copies(copy)) == 3
-    assert all(read_back(copy, run)[-1]["type"] == "exit" for run in plan(copy))
+    assert all(read_back(copy, run)[-1]["type"] == "exit" for run in runs_of(copy))
 
 
 def test_changed_rows_make_a_new_copy_and_leave_the_others_alone(copy):
@@ -167,14 +166,14 @@ def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(
 
 
 def test_a_copy_that_was_cut_short_is_noticed(copy):
-    import wandb
+    from scaling.wandb import sending  # imports wandb
 
     path = next((copy / "wandb").glob("offline-run-*/*.wandb"))
-    assert sending.is_whole(wandb, path)
+    assert sending.is_whole(path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert not sending.is_whole(wandb, path)
+    assert not sending.is_whole(path)
     path.write_bytes(b"")
-    assert not sending.is_whole(wandb, path)
+    assert not sending.is_whole(path)
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_records_and_no_torn_copy(tmp_path):
@@ -198,7 +197,7 @@ def test_a_folder_that_cannot_be_published_is_one_line_and_no_exception(tmp_path
     said = published(folder, OFFLINE)
     assert said.failed == 3 and len(said.lines) == 1
     assert len(published(tmp_path / "nothing", OFFLINE).lines) == 1
-    monkeypatch.setattr(publish, "plan", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(publish, "tracked_runs", lambda *_, **__: 1 / 0)
     assert "division by zero" in published(folder, OFFLINE).lines[0]
 
 

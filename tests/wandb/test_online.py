@@ -18,11 +18,10 @@ import pytest
 from scaling.core import store
 from scaling.wandb import client_process
 from scaling.wandb.publish import publish
-from scaling.wandb.runs import plan
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_server, wandb_study
 from tests.support.wandb_server import ENTITY, KEY, serving
-from tests.support.wandb_study import brought, copies, record, results
+from tests.support.wandb_study import brought, copies, record, results, runs_of
 
 pytestmark = pytest.mark.wandb
 
@@ -72,12 +71,12 @@ def test_another_machine_without_our_ledger_adds_nothing(server, folder, tmp_pat
 
 def test_what_changed_is_a_new_run_and_the_old_one_is_tagged(server, folder):
     publish(folder, SETTINGS)
-    old = {run.id for run in plan(folder)}
+    old = {run.id for run in runs_of(folder)}
     store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     said = publish(folder, SETTINGS)
     assert (said.sent, said.before, said.superseded) == (2, 1, 2) and brought(server, folder)
     assert "1 curve new, 1 superseded, 1 as before; the study's own run is new" in said.lines[0]
-    new = {run.id for run in plan(folder)}
+    new = {run.id for run in runs_of(folder)}
     assert {name for name, run in server.runs.items() if "superseded" in run.tags} == old - new
     assert all("_wandb" in run.config for run in server.runs.values())  # what it draws over stays said
     again = publish(folder, SETTINGS)
@@ -100,7 +99,7 @@ def test_the_study_brings_its_figures_its_tables_and_its_records(server, folder)
     (run,) = server.of("study")
     image = next(content for name, content in run.files.items() if name.endswith(".png"))
     assert image == (folder / "report" / "speedup.png").read_bytes()
-    for name, table in next(each for each in plan(folder) if each.job_type == "study").tables.items():
+    for name, table in next(each for each in runs_of(folder) if each.job_type == "study").tables.items():
         (content,) = [
             content for path, content in run.files.items() if path.startswith(f"media/table/{name}_")
         ]
@@ -226,7 +225,7 @@ def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, fo
     server.trouble = lambda _path: None
     said = publish(folder, TrackingSettings(entity=ENTITY, timeout=20, dashboard=False))
     assert said.well and said.sent + said.before == 3 and brought(server, folder)
-    assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in plan(folder)}
+    assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in runs_of(folder)}
     again = publish(folder, SETTINGS)
     assert again.before == 3 and brought(server, folder) and copies(folder) == []
 
@@ -248,13 +247,13 @@ def test_a_series_of_a_killed_publish_that_is_no_longer_made_is_superseded(serve
 
 
 def test_a_run_whose_id_was_deleted_on_the_server_comes_under_another(server, folder):
-    server.deleted = {run.id for run in plan(folder)[:1]}
+    server.deleted = {run.id for run in runs_of(folder)[:1]}
     assert publish(folder, SETTINGS).well and brought(server, folder)
     assert publish(folder, SETTINGS).before == 3
 
 
 def test_one_run_that_the_server_refuses_does_not_stop_the_others(server, folder):
-    refused, as_ever = plan(folder)[1].id, server.do_UpsertBucket
+    refused, as_ever = runs_of(folder)[1].id, server.do_UpsertBucket
 
     def upsert(told):
         if told.get("name") == refused:
@@ -305,6 +304,12 @@ def test_what_went_there_before_is_not_kept_a_second_time_when_the_server_is_awa
         len(said.lines) == 1
         and "3 runs went there before and could not be looked at now (no answer" in said.lines[0]
     )
+
+
+def test_what_was_published_is_not_kept_offline_as_well(server, folder):
+    publish(folder, SETTINGS)
+    said = publish(folder, TrackingSettings(mode="offline", entity=ENTITY))
+    assert (said.kept, said.before, said.failed) == (0, 3, 0) and copies(folder) == []
 
 
 def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(server, folder):

@@ -12,8 +12,10 @@ from scaling.analysis.curves import scaling_curves
 from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.wandb import runs
+from scaling.wandb.runs import finished_curves
+from scaling.wandb.tracked_run import TrackedRun
 from tests.support import wandb_study
-from tests.support.wandb_study import SECONDS, record, results, weak
+from tests.support.wandb_study import SECONDS, record, results, runs_of, weak
 
 ROOT = Path(scaling.__file__).parents[1]
 
@@ -23,8 +25,8 @@ def folder(tmp_path):
     return results(tmp_path / "made")
 
 
-def only(folder: Path, job_type: str) -> list[runs.TrackedRun]:
-    return [run for run in runs.plan(folder) if run.job_type == job_type]
+def only(folder: Path, job_type: str) -> list[TrackedRun]:
+    return [run for run in runs_of(folder) if run.job_type == job_type]
 
 
 def test_the_rows_of_a_curve_are_its_points_with_the_ideal_beside_them(folder):
@@ -113,11 +115,11 @@ def test_strong_and_weak_rows_have_no_name_in_common_but_where_they_stand(folder
 
 def test_a_series_whose_work_grows_is_nowhere_called_weak(tmp_path):
     refused = weak(tmp_path / "refused", (1, 2, 4), more=1e5)
-    for run in runs.plan(refused):
+    for run in runs_of(refused):
         assert run.config["kind"] != "weak" and not [
             name for row in run.rows for name in row if "weak" in name
         ]
-    assert [run for run in runs.plan(weak(tmp_path / "weak", (1, 2, 4))) if run.config["kind"] == "weak"]
+    assert [run for run in runs_of(weak(tmp_path / "weak", (1, 2, 4))) if run.config["kind"] == "weak"]
 
 
 def test_the_parts_of_the_fitted_laws_stand_in_the_summary_with_their_intervals(tmp_path, monkeypatch):
@@ -134,9 +136,9 @@ def test_the_parts_of_the_fitted_laws_stand_in_the_summary_with_their_intervals(
 
 
 def test_the_id_of_a_run_changes_with_its_rows_and_with_nothing_else(folder):
-    before = {run.name: run for run in runs.plan(folder)}
+    before = {run.name: run for run in runs_of(folder)}
     store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
-    after = {run.name: run for run in runs.plan(folder)}
+    after = {run.name: run for run in runs_of(folder)}
     changed = {name for name, run in after.items() if run.id != before[name].id}
     assert changed == {name for name in after if "jacrev" in name or name == "made-up"}
     assert all(after[name].series == before[name].series for name in after)
@@ -157,25 +159,27 @@ def test_while_a_study_runs_a_curve_waits_for_all_that_its_rows_may_rest_on(fold
     there = [made.case for made in store.load(folder).records]
     ids = {run.id for run in only(folder, "curve")}
     planned(folder, *there)
-    assert {run.id for run in runs.early(folder, 1, (), 9)} == ids
-    assert runs.early(folder, 1, ids, 9) == [] and len(runs.early(folder, 1, (), 1)) == 1
-    assert runs.early(folder, 2, (), 9) == []  # a second replicate is to come
+    assert {run.id for run in finished_curves(folder, 1, (), 9)} == ids
+    assert finished_curves(folder, 1, ids, 9) == [] and len(finished_curves(folder, 1, (), 1)) == 1
+    assert finished_curves(folder, 2, (), 9) == []  # a second replicate is to come
     planned(
         folder, *there, Case("rbf", target="grad_map", sizes={"m": 48}, points=32, api="jit")
     )  # the baseline of all of them
-    assert runs.early(folder, 1, (), 9) == []
+    assert finished_curves(folder, 1, (), 9) == []
     planned(folder, *there, Case("rbf", target="grad_map", sizes={"m": 64}, points=32))  # of another problem
-    assert {run.id for run in runs.early(folder, 1, (), 9)} == ids
+    assert {run.id for run in finished_curves(folder, 1, (), 9)} == ids
 
 
 def test_an_early_run_is_what_the_last_publish_makes_of_it(folder):
     planned(folder, *(made.case for made in store.load(folder).records))
     late = {run.id: run for run in only(folder, "curve")}
-    for run in runs.early(folder, 1, (), 9):
+    for run in finished_curves(folder, 1, (), 9):
         assert run == late[run.id]
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
-    ask = "import sys, scaling.wandb.live_publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    ask = (
+        "import sys, scaling.wandb.publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -62,7 +62,7 @@ def test_the_config_file_states_the_defaults():
 
 def test_auto_goes_online_only_with_a_key_for_the_server_in_question(tmp_path, monkeypatch):
     def mode() -> str:
-        return settings.mode_of(TrackingSettings())[0]
+        return settings.select_mode(TrackingSettings())[0]
 
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -75,9 +75,9 @@ def test_auto_goes_online_only_with_a_key_for_the_server_in_question(tmp_path, m
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert mode() == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert mode() == "offline" and settings.mode_of(TrackingSettings(mode="online"))[0] == "offline"
+    assert mode() == "offline" and settings.select_mode(TrackingSettings(mode="online"))[0] == "offline"
 
 
 def test_a_password_in_the_address_of_the_server_is_never_written(monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "https://user:hunter22@wandb.example.org")
-    assert settings.place(TrackingSettings(), "online")["base_url"] == "https://wandb.example.org"
+    assert settings.destination(TrackingSettings(), "online")["base_url"] == "https://wandb.example.org"

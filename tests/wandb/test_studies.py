@@ -5,12 +5,11 @@ import functools
 import pytest
 
 from scaling.wandb.publish import publish
-from scaling.wandb.runs import plan
 from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up, wandb_cases
 from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
 from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought
+from tests.support.wandb_study import brought, runs_of
 
 pytestmark = pytest.mark.wandb
 
@@ -40,7 +39,7 @@ def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_
     known = {shape_of(case) for other in earlier for case in cases_of_studies(other)}
     cases = thinned(cases_of_studies(name), known)
     folder = made_up.write(tmp_path / name, records_of(cases), name)
-    runs = plan(folder)
+    runs = runs_of(folder)
     assert {run.config["way"] for run in runs if run.job_type == "curve"} and len(runs) > 1
     said = publish(folder, SETTINGS)
     assert said.well and (said.sent, said.differ) == (len(runs), 0), said.lines

@@ -1,8 +1,8 @@
-"""HLO: the optimised program of one device as XLA prints it: its computations, their instructions, how often
-its loops run.
+"""The optimised program of one device as XLA prints it: computations, their instructions, and the trips of
+loops.
 
-Knows how arrays are laid out, in a TPU's tiles too; not what an instruction computes (operations.py) or moves
-(kernels.py).
+Knows how arrays are laid out, in a TPU's tiles too; not what an instruction computes (hlo_ops.py) or moves
+(hlo_cost.py).
 """
 
 import itertools
@@ -22,11 +22,11 @@ _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # what a library's call works 
 _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost; those within do not fill up anything
 _ON_CHIP = re.compile(
     r"S\([1-46-9]\)"
-)  # a memory that is neither the device's own (nothing said) nor the host's (5)
+)  # a memory that is neither the device's (no number) nor the host's (5)
 
 
 class HloLine(NamedTuple):
-    """An instruction of HLO, in XLA's words."""
+    """An instruction of HLO, in the terms of XLA."""
 
     name: str
     bytes: int  # of its result in the device's memory; of an asynchronous start, without the operands that it carries along
@@ -46,12 +46,12 @@ class HloLine(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers its result is."""
+        """Return the number of elements of its result."""
         return math.prod(self.dims)
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
-    """The computations of a module by name, their lines by name, and which is the entry."""
+    """Return the computations of a module by name, each with its lines by name, and the name of the entry."""
     computations: dict[str, dict[str, HloLine]] = {}
     lines: dict[str, HloLine] = {}
     entry = ""
@@ -78,21 +78,23 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _less(size: int, carried: int, copied: bool) -> int:
-    """A result without what it carries along, where it does; what a sum over devices starts with may be of
-    results alone."""
+    """Return the bytes of a result without those that it carries along. The start of a sum over devices
+    may carry results alone.
+    """
     return max(0, size - carried) if size > carried or copied else size
 
 
 def _bytes(shape: str) -> int:
-    """What an array or a tuple of them takes of a device's memory, with what fills up the tiles of its
-    layout."""
+    """Return the bytes of a device's memory that an array or a tuple of them takes, with the padding of
+    tiles.
+    """
     return sum(
         _stored(array) * _bits(array) // 8 for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5])
     )
 
 
 def _numbers(shape: str) -> int:
-    """The bytes of an array or a tuple of them, wherever and however it lies."""
+    """Return the bytes of the numbers of an array or a tuple of them, in any memory and layout."""
     return sum(math.prod(whole(array[3])) * _bits(array) // 8 for array in _ARRAY.findall(shape))
 
 
@@ -101,8 +103,9 @@ def _bits(array: tuple[str, ...]) -> int:
 
 
 def _stored(array: tuple[str, ...]) -> int:
-    """How many numbers an array has room for: its fastest axes are filled up to whole tiles, as TPUs have
-    them."""
+    """Return how many elements an array has room for: its fastest axes are padded to whole tiles, as on
+    TPUs.
+    """
     dims, order, tiles = whole(array[3]), whole(array[4]), _TILE.search(array[5])
     if not tiles or len(order) != len(dims):
         return math.prod(dims)
@@ -115,8 +118,9 @@ def _stored(array: tuple[str, ...]) -> int:
 
 
 def _first(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Of an array, or of the first of several: its dimensions, its type, the axis that is fastest of those
-    longer than one."""
+    """Return dimensions, type and the fastest axis longer than one of an array, or of the first of
+    several.
+    """
     found = _ARRAY.search(shape)
     if found is None:
         return (), "", None
@@ -130,34 +134,34 @@ def _first(shape: str) -> tuple[tuple[int, ...], str, int | None]:
 
 
 def whole(numbers: str) -> tuple[int, ...]:
-    """The whole numbers in a text such as 2,1,0."""
+    """Return the whole numbers in a text such as 2,1,0."""
     return tuple(int(n) for n in re.findall(r"\d+", numbers))
 
 
 def root_of(lines: Mapping[str, HloLine]) -> HloLine:
-    """The instruction whose result is that of a computation."""
+    """Return the instruction whose result is that of a computation."""
     (root,) = (line for line in lines.values() if line.root)
     return root
 
 
 def origin(name: str, lines: Mapping[str, HloLine]) -> HloLine:
-    """What a bitcast is of."""
+    """Return the instruction whose result a chain of bitcasts passes on."""
     return origin(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
 
 
 def behind(name: str, lines: Mapping[str, HloLine]) -> HloLine:
-    """What a copy is of."""
+    """Return the instruction whose result a chain of copies and bitcasts passes on."""
     line = lines[name]
     return behind(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
 
 def _number(line: HloLine) -> int | None:
-    """A whole number that stands in the program."""
+    """Return a whole number that is written in the program; None for any other instruction."""
     return int(line.given) if line.opcode == "constant" and re.fullmatch(r"-?\d+", line.given) else None
 
 
 def _place(line: HloLine) -> int | None:
-    """Which of the things that a loop carries this is."""
+    """Return the index of an element of what a loop carries; None for any other instruction."""
     found = re.search(r"index=(\d+)", line.rest)
     return int(found[1]) if line.opcode == "get-tuple-element" and found else None
 
@@ -165,8 +169,9 @@ def _place(line: HloLine) -> int | None:
 def trips(
     line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
 ) -> float:
-    """How often a loop runs: as XLA says, or as `while counter < end: counter += step` does where all three
-    are numbers."""
+    """Return how often a loop runs: by XLA, or of `while counter < end: counter += step` where all three
+    are numbers.
+    """
     if line.trips is not None:
         return line.trips
     test, body = (computations[found[1]] for part in (_TEST, _BODY) if (found := part.search(line.rest)))
@@ -191,8 +196,9 @@ def trips(
 def _operation(
     line: HloLine, lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
 ) -> tuple[str, list[HloLine], str]:
-    """The opcode, operands and attributes of an instruction, or of the last one in a fusion; its operands may
-    be without."""
+    """Return opcode, operands and attributes of an instruction, or of the last one in a fusion, through
+    copies.
+    """
     if line.opcode != "fusion":
         return line.opcode, [behind(name, lines) for name in line.operands], line.rest
     inner = computations[line.called[0]]

@@ -1,8 +1,8 @@
-"""Kernels: what the optimised program of one device does, kernel by kernel, and the messages between devices.
+"""The kernels that the optimised program of one device runs, and the messages between devices.
 
-A kernel, which is a fusion or a lone instruction, reads its operands and writes its results, as if no cache
-held anything between two of them; of an operand that it only slices it reads the slices, of one that it
-updates in place it writes the update. Does not know cases, devices or clocks.
+A kernel, which is a fusion or a lone instruction, reads its operands and writes its results, as if no
+cache held anything between two of them; of an operand that it only slices it reads the slices, of one that
+it updates in place it writes the update. Does not know cases, devices or clocks.
 """
 
 import functools
@@ -17,15 +17,15 @@ from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine
 
 _FRESH = 'custom_call_target="AllocateBuffer"'  # moves nothing
-_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
-_REPLICAS = re.compile(r"\breplica_count=(\d+)")
+_DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one device does in one run of a kernel, and how often it runs; infinitely often where that is
-    unknown."""
+    """The work of one device in one run of a kernel, and how often it runs; infinitely often where that is
+    unknown.
+    """
 
     bytes: int = 0  # read and written
     turned: int = 0  # of these, the bytes of arrays that change which axis is the fastest
@@ -35,17 +35,16 @@ class Kernel:
     )
     divisions: int = 0
     transcendentals: int = 0
-    reductions: int = (
-        0  # terms that are added up along the fastest axis; along others, it is arithmetic of many at once
-    )
+    reductions: int = 0  # terms that are added up along the fastest axis; along others, it is arithmetic
     library: str = ""  # a call in it of which nothing but its bytes is known
     times: float = 1.0
 
 
 @dataclass(frozen=True)
 class Message:
-    """A collective: its kind, the larger of what one device gives and gets, how many devices take part, and
-    how often."""
+    """A collective: its kind, the larger of a device's input and output, how many devices take part, and
+    how often.
+    """
 
     kind: str
     bytes: int
@@ -54,63 +53,56 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What one device moves, in bytes; None where unknown."""
-
-    hbm_bytes: int | None  # read and written by kernels
-    collective_bytes: int | None  # of every collective, the larger of operand and result
-    collectives: dict[str, int]  # kind -> how many are in the text; an asynchronous start and its end are one
-
-
-@dataclass(frozen=True)
 class ProgramCost:
-    """A program: its kernels and messages in their order, and how many collectives of each kind stand in its
-    text."""
+    """The kernels and messages of a program in order, and how many collectives of each kind are in its
+    text.
+    """
 
     kernels: tuple[Kernel, ...]
     messages: tuple[Message, ...]
     collectives: dict[str, int]
 
     @property
-    def traffic(self) -> Traffic:
-        """What it moves in all."""
+    def hbm_bytes(self) -> int | None:
+        """Return the bytes that kernels read and write; None where unknown."""
+        return _total_bytes(self.kernels)
 
-        def total(some: Sequence[Kernel] | Sequence[Message]) -> int | None:
-            moved = sum(one.bytes * one.times for one in some if one.bytes)
-            return None if math.isinf(moved) else int(moved)
+    @property
+    def collective_bytes(self) -> int | None:
+        """Return the bytes of all collectives, the larger of operand and result; None where unknown."""
+        return _total_bytes(self.messages)
 
-        return Traffic(total(self.kernels), total(self.messages), self.collectives)
+
+def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
+    moved = sum(part.bytes * part.times for part in parts if part.bytes)
+    return None if math.isinf(moved) else int(moved)
 
 
 def read(text: str) -> ProgramCost:
-    """The kernels and messages of an optimised HLO module, given as `compiled.as_text()` prints it.
+    """Return the kernels and messages of an optimised HLO module, given as `compiled.as_text()` prints it.
 
-    Of several branches, the one that moves most. A loop runs as often as XLA's `known_trip_count` or its
-    counter says, or else infinitely often.
+    Of several branches, the one that moves most. The trips of a loop are XLA's `known_trip_count` or
+    follow from its counter; otherwise they are infinite.
     """
     computations, entry = hlo.parse(text)
-    devices = math.prod(
-        int(found[1]) for each in (_PARTITIONS, _REPLICAS) if (found := each.search(text[: text.find("\n")]))
-    )
+    devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
     def inside(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
-        """The kernels and messages of one run of a computation."""
+        """Return the kernels and messages of one run of a computation."""
         kernels, messages = list[Kernel](), list[Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
             if kind in ("while", "call", "async", "conditional"):
-                if kind == "while" and len(line.called) != 2:
-                    raise ValueError("a loop is a condition and a body")
+                if kind == "while" and len(line.called) != 2:  # condition and body
+                    raise ValueError(f"an unknown kind of loop: {line.name}")
                 runs = [inside(called) for called in line.called]
                 trips = hlo.trips(line, computations[name], computations) if kind == "while" else 1.0
                 for some, sent in [max(runs, key=_moved)] if kind == "conditional" else runs:
                     kernels += (_again(kernel, trips) for kernel in some)
                     messages += (_again(message, trips) for message in sent)
-            elif (
-                kind not in hlo_ops.STILL
-                and not line.opcode.endswith(("-done", "-update"))
-                and _FRESH not in line.rest
+            elif kind not in hlo_ops.STILL and not (
+                line.opcode.endswith(("-done", "-update")) or _FRESH in line.rest
             ):
                 given = {x: computations[name][x] for x in line.operands}
                 body = computations[line.called[0]] if kind == "fusion" else _lone(line, given)
@@ -128,19 +120,13 @@ def read(text: str) -> ProgramCost:
     return ProgramCost(kernels, messages, {kind: opcodes[kind] for kind in hlo_ops.COLLECTIVES})
 
 
-def traffic(text: str) -> Traffic:
-    """What a program moves; unknown where nothing says how often a loop runs, its messages only where that
-    holds some."""
-    return read(text).traffic
-
-
 def as_work(one: Kernel | Message) -> dict[str, Any]:
-    """A kernel or a message by its fields, without what is 0 or once."""
+    """Return the fields of a kernel or a message, without those that are 0 and without `times` of 1."""
     return {name: value for name, value in vars(one).items() if value and (name, value) != ("times", 1)}
 
 
 def _again(one: Any, trips: float) -> Any:
-    """What runs in a loop."""
+    """Return a kernel or message that runs in a loop."""
     return type(one)(**(vars(one) | {"times": one.times * trips}))
 
 
@@ -149,7 +135,7 @@ def _moved(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
 
 
 def _lone(line: HloLine, given: Mapping[str, HloLine]) -> dict[str, HloLine]:
-    """An instruction by itself, as if it were a fusion of one."""
+    """Return an instruction as a fusion of one."""
     return {x: one._replace(opcode="parameter", operands=[], root=False) for x, one in given.items()} | {
         line.name: line._replace(root=True)
     }
@@ -158,7 +144,7 @@ def _lone(line: HloLine, given: Mapping[str, HloLine]) -> dict[str, HloLine]:
 def _messages(
     body: Mapping[str, HloLine], line: HloLine, given: Mapping[str, HloLine], devices: int
 ) -> Iterator[Message]:
-    """The collectives of a kernel: itself, or those that a fusion holds."""
+    """Yield the collectives of a kernel: itself, or those in a fusion."""
     for one, operands in [
         (line, given),
         *((each, {x: body[x] for x in each.operands}) for each in body.values()),
@@ -171,7 +157,7 @@ def _messages(
 
 
 def _kernel(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> Kernel:
-    """The work of a fusion, its parameters, results and what it does between them."""
+    """Return the work of a fusion."""
     done: Counter[str] = Counter()
     library = ""
     for line in lines.values():
@@ -194,7 +180,7 @@ def _kernel(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str
 
 
 def _kernel_bytes(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> int:
-    """The bytes that a fusion reads of its parameters and writes of its results."""
+    """Return the bytes that a fusion reads of its parameters and writes of its results."""
     placed = _in_place(lines, computations)
     written = sum(placed[x.name][1] if x.name in placed else x.bytes for x in _results(lines))
     return written + sum(_reads(lines, placed, computations).values())
@@ -208,7 +194,7 @@ def _results(lines: Mapping[str, HloLine]) -> list[HloLine]:
 def _in_place(
     lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
 ) -> dict[str, tuple[HloLine, int]]:
-    """Results that are written into a parameter, by name: which, and the bytes of what is written."""
+    """Return the results that are written into a parameter, by name: the parameter, and the bytes written."""
     found = {}
     for result in _results(lines):
         into, size = None, 0
@@ -233,7 +219,7 @@ def _reads(
     placed: Mapping[str, tuple[HloLine, int]],
     computations: Mapping[str, Mapping[str, HloLine]],
 ) -> Counter[str]:
-    """The bytes that are read of each parameter, by its name."""
+    """Return the bytes that are read of each parameter, by its name."""
     reads: Counter[str] = Counter()
     for line in lines.values():
         within = _reads_within(line, line.name in placed, computations) if line.opcode == "fusion" else {}
@@ -253,8 +239,9 @@ def _reads(
 def _reads_within(
     line: HloLine, placed: bool, computations: Mapping[str, Mapping[str, HloLine]]
 ) -> dict[int, int]:
-    """The bytes that a fusion within another reads of each operand: TPUs slice there what is then
-    multiplied."""
+    """Return the bytes that a nested fusion reads of each operand: on TPUs it slices what is then
+    multiplied.
+    """
     lines = computations[line.called[0]]
     reads = _reads(lines, _in_place(lines, computations) if placed else {}, computations)
     whole = {x.name: x.bytes for x in _results(lines)}

@@ -1,7 +1,7 @@
-"""Operations: what kind of work an instruction of HLO is, and how much, as each backend writes it.
+"""The kind and the amount of work of an instruction of HLO, as each backend writes it.
 
-Does not know what it moves (kernels.py), nor what a library does inside a call other than a product of
-matrices.
+Does not know what an instruction moves (hlo_cost.py), nor the work of library calls other than matrix
+products.
 """
 
 import math
@@ -48,8 +48,9 @@ _DIVIDES = {"divide", "remainder"}
 
 
 def work(line: HloLine, lines: Mapping[str, HloLine]) -> tuple[str, int]:
-    """What an instruction is counted as, by the name of a field of `Kernel`, and how much of it; nothing for
-    what only moves."""
+    """Return the work of an instruction: the name of a field of `Kernel`, and an amount; ("", 0) for what
+    only moves.
+    """
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -78,7 +79,9 @@ def work(line: HloLine, lines: Mapping[str, HloLine]) -> tuple[str, int]:
 
 
 def _product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
-    """A product of matrices, as each backend writes it; another call of a library is not known."""
+    """Return the work of a matrix product or convolution, as each backend writes it; ("", 0) for other
+    library calls.
+    """
     if line.opcode == "convolution" and len(operands) == 2:
         return "products", _convolution(line.rest, operands[0], operands[1], line)
     if "__cudnn$conv" in line.rest and len(operands) > 1:
@@ -90,16 +93,18 @@ def _product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
 
 
 def _forward(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
-    """What is given, the kernel and what is made, of cuDNN's convolutions, all of which are told as the one
-    that goes forward."""
+    """Return input, kernel and result of one of cuDNN's convolutions, all of which it describes by the
+    forward one.
+    """
     if "convBackwardInput" in line.rest:
         return line, second, first
     return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
 
 
 def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> int:
-    """Multiplications and additions of a convolution, without those that its padding and dilation make with
-    zeros."""
+    """Return the multiplications and additions of a convolution, without those with zeros of padding and
+    dilation.
+    """
     labels = _LABELS.search(words)
     if labels is None:
         return 0
@@ -122,13 +127,14 @@ def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> 
 
 
 def _along(window: Mapping[str, str], name: str, axis: int, usual: int) -> int:
-    """Of a window's attribute, such as pad=3_3x0_0, what it says first of one axis."""
+    """Return the first number of an attribute of a window, such as pad=3_3x0_0, for one axis."""
     return int(window[name].split("x")[axis].split("_")[0]) if name in window else usual
 
 
 def _taps(given: int, kernel: int, made: int, pad: int, stride: int, spread: int, dilate: int) -> int:
-    """How many pairs of a number of one axis of the result and one of the kernel meet a number of what is
-    given."""
+    """Return how many pairs of an element of the result and one of the kernel meet an element of the
+    input, on one axis.
+    """
     count = 0
     for tap in range(kernel):
         # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within
@@ -143,7 +149,7 @@ def _taps(given: int, kernel: int, made: int, pad: int, stride: int, spread: int
 
 
 def _turns(line: HloLine, operand: HloLine) -> bool:
-    """Whether a copy or a transposition changes which axis is the fastest."""
+    """Return whether a copy or a transposition changes which axis is the fastest."""
     if line.fastest is None or operand.fastest is None:
         return False
     order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None
@@ -151,7 +157,7 @@ def _turns(line: HloLine, operand: HloLine) -> bool:
 
 
 def library(line: HloLine) -> str:
-    """What a call is called whose work is not known; nothing for one that only says where something lies."""
+    """Return the name of a call whose work is not known; "" for one that only says where data lie."""
     found = re.search(r'custom_call_target="([^"]*)"', line.rest)
     name = found[1] if found else "a call"
     return "" if name in _WITHOUT_WORK else name

@@ -1,8 +1,8 @@
 """Count the operations of a program on one device from its jaxpr; loops count by their trips.
 
-Those of the program as traced, without dead code; what XLA shares, hoists out of a loop or adds is not known
-here: kernels.py reads what it made of the program. What depends on trips that only running can tell is None.
-Does not know cases, devices or clocks.
+Counts the program as traced, without dead code. What XLA shares, hoists out of a loop or adds is in its
+optimised program: see hlo_cost.py. A count that depends on trips known only at run time is None. Does not
+know cases, devices or clocks.
 """
 
 import math
@@ -80,15 +80,15 @@ _RULES: dict[
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Count the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so that it is that of
+    """Return the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so it is that of
     one device.
 
-    A product of matrices is 2 * batch * M * N * K; other arithmetic is one for each number of its result, a
-    reduction or a running sum one for each that goes in, a scatter one for each update. Transcendental
-    functions, roots and powers are counted apart, one each however long they take. Integers, comparisons,
-    choices, moves and collectives are free. Of several branches, the most expensive. Unknown: what has no
-    rule above, such as most factorisations and one's own kernels; complex numbers; loops whose trips are not
-    numbers in the program.
+    A matrix product is 2 * batch * M * N * K; other arithmetic is one for each element of its result, a
+    reduction or a running sum one for each input, a scatter one for each update. Transcendental functions,
+    roots and powers are counted apart, one each. Integers, comparisons, choices, moves and collectives are
+    free. Of several branches, the most expensive counts. Unknown are primitives without a rule above, such
+    as most factorisations and custom kernels; complex numbers; loops whose trips are not numbers in the
+    program.
     """
     try:
         return OperationCounts(*_sum(jaxpr))

@@ -1,6 +1,5 @@
 """The work of a compiled case: what its program computes, moves and sends."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,9 @@ _COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The work of one result on each device, as a record has it: what the program computes, moves and sends
-    in all its steps."""
+    """The work of one result on each device, as a record has it: what the program computes, moves and
+    sends in all steps.
+    """
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -25,33 +25,35 @@ class ProgramWork:
 
 
 def measure_work(one: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and why its collectives are not the expected ones, in words, or
-    None."""
+    """Return the work of a compiled case, and in words why its collectives are not the expected ones, or
+    None.
+    """
     if one.stages.compiled is None:
         return program_work(one, devices, None), None
-    read = hlo_cost.read(one.stages.compiled.as_text())
-    return program_work(one, devices, read), unexpected_collectives(one.case, read.collectives)
+    cost = hlo_cost.read(one.stages.compiled.as_text())
+    return program_work(one, devices, cost), unexpected_collectives(one.case, cost.collectives)
 
 
-def program_work(one: CompiledCase, devices: Sequence[Any], read: hlo_cost.ProgramCost | None) -> ProgramWork:
-    """Return operations as traced, and what the compiled program, where there is one, moves and sends."""
+def program_work(one: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None) -> ProgramWork:
+    """Return the operations as traced, and what the compiled program, if there is one, moves and sends."""
     done = jaxpr_flops.count_operations(one.stages.jaxpr or trace_program(one, devices))
     times = lambda value: None if value is None else value * one.steps  # noqa: E731
-    work = ProgramWork(times(done.flops), times(done.transcendentals))
-    if read is None:
-        return work
-    moved, sent = times(read.traffic.hbm_bytes), times(read.traffic.collective_bytes)
-    return dataclasses.replace(work, hbm_bytes=moved, collective_bytes=sent, collectives=read.collectives)
+    flops, transcendentals = times(done.flops), times(done.transcendentals)
+    if cost is None:
+        return ProgramWork(flops, transcendentals)
+    moved, sent = times(cost.hbm_bytes), times(cost.collective_bytes)
+    return ProgramWork(flops, transcendentals, moved, sent, cost.collectives)
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """What is wrong with the collectives of a program, in words: a split over points or seeds sends
-    nothing."""
-    due = (
-        case.target in _COMMUNICATE if case.workload == CEILING else case.split == "data" and case.devices > 1
-    )
-    if any(collectives.values()) == due:
+    """Return what is wrong with the collectives of a program, in words: a split over points or seeds sends
+    nothing.
+    """
+    communicates = any(collectives.values())
+    expected = case.split == "data" and case.devices > 1
+    if case.workload == CEILING:
+        expected = case.target in _COMMUNICATE
+    if communicates == expected:
         return None
-    return (
-        f"the compiled program {'communicates' if not due else 'does not communicate'}: {dict(collectives)}"
-    )
+    verb = "communicates" if communicates else "does not communicate"
+    return f"the compiled program {verb}: {dict(collectives)}"

@@ -1,21 +1,27 @@
-"""Julia: ForwardDiff, ReverseDiff, Zygote, Enzyme and DifferentiationInterface, on the formulas of the Julia threads.
+"""Julia: ForwardDiff, ReverseDiff, Zygote, Enzyme and DifferentiationInterface, on the formulas of the
+Julia threads.
 
-`engine: julia/ForwardDiff` and so on. `measure.jl` runs as a child of the worker and computes; this module hands it the numbers,
-asks for the derivative and for BenchmarkTools' samples, a line of JSON each. `measure.jl` was run unpatched on Julia 1.5.3 with
-ForwardDiff 0.10.39, ReverseDiff 1.16.2 and Zygote 0.6.40, for correctness: of 148 cases, in all workloads and most dtypes, 147
-were right and one was rightly refused. No current Julia was timed. Enzyme and DifferentiationInterface were not run: a failed
-record of theirs may be our mistake. Every answer is checked, so a time on record is that of a right answer.
+`engine: julia/ForwardDiff` and so on. `measure.jl` runs as a child of the worker and computes; this
+module sends it the numbers, asks for the derivative and for BenchmarkTools' samples, a line of JSON each.
+`measure.jl` was run unpatched on Julia 1.5.3 with ForwardDiff 0.10.39, ReverseDiff 1.16.2 and Zygote
+0.6.40, for correctness: of 148 cases, in all workloads and most dtypes, 147 were right and one was
+rightly refused. No current Julia was timed. Enzyme and DifferentiationInterface were not run: a failed
+record of theirs may be our mistake. Every answer is checked, so a time on record is that of a right
+answer.
 
-`install()` puts Project.toml beside the person's other Julia environments, as `environments/ad-scaling` in the depot, and has
-Julia fetch the packages; nothing is written into this package. `julia` must be on the PATH.
+`install()` puts Project.toml into the depot of Julia, as the environment `environments/ad-scaling`
+in the depot, and has Julia fetch the packages; nothing is written into this package. `julia` must be on
+the PATH.
 
-`compile_seconds` is what Julia took to make a case ready (configurations, tapes) and for its first call, which compiles; starting
-Julia and loading packages are not in it, nor is a call after it. `seconds` are the samples of BenchmarkTools, in order: it warms
-up, repeats what is short, and stops at a number of samples or a time, not at an interval.
+`compile_seconds` is what Julia took to make a case ready (configurations, tapes) and for its first call,
+which compiles; starting Julia and loading packages are not in it, nor is a call after it. `seconds` are
+the samples of BenchmarkTools, in order: it warms up, repeats what is short, and stops at a number of
+samples or a time, not at an interval.
 
-`jit` matters to ReverseDiff alone (its own, or through DifferentiationInterface): true is a compiled tape for every point, false
-a tape recorded at each call. poisson with batch=whole has the `formulation`s of the thread; without one, it is `broadcast`. The
-value of rbf as the source writes it is the matrix of all points at once, on one thread. Threads share out the points.
+`jit` matters to ReverseDiff alone (its own, or through DifferentiationInterface): true is a compiled tape
+for every point, false a tape recorded at each call. poisson with batch=whole has the `formulation`s of
+the thread; without one, it is `broadcast`. The value of rbf as the source writes it is the matrix of all
+points at once, on one thread. Otherwise threads divide the points.
 """
 
 import os
@@ -34,7 +40,7 @@ import numpy as np
 from scaling.core.case import Case
 from scaling.core.timing import Samples, Sampling
 from scaling.peers.formulas import KNOWN
-from scaling.peers.interface import Prepared
+from scaling.peers.interface import Prepared, first_reason
 from scaling.workers.child_process import ChildProcess
 
 MODES = {
@@ -45,11 +51,8 @@ MODES = {
     "DifferentiationInterface": ("jacfwd", "jacrev"),
 }
 SYSTEMS = tuple(MODES)
-_OWN = {  # that a system loads beside those that all of them share; as in measure.jl
-    "ForwardDiff": ("ForwardDiff",),
-    "ReverseDiff": ("ReverseDiff",),
-    "Zygote": ("Zygote",),
-    "Enzyme": ("Enzyme",),
+_PACKAGES = {  # that a system loads in addition to those of all systems; as in measure.jl
+    **{name: (name,) for name in MODES},
     "DifferentiationInterface": ("DifferentiationInterface", "ForwardDiff", "ReverseDiff"),
 }
 THREADS = True
@@ -65,28 +68,25 @@ _NANOSECOND = 1e-9
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Why a system of Julia does not offer a case; None if it does."""
+    """Return why a system of Julia does not offer a case; None if it does."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
-    if case.workload not in KNOWN:
-        return f"julia is written for {', '.join(KNOWN)}"
-    if case.mode not in offered:
-        return f"{case.engine} offers {', '.join(offered)}"
-    if case.dtype not in ("float32", "float64"):
-        return "julia is written for float32 and float64"
-    if case.ad_mode.finite_step and case.dtype != "float64":
-        return "the thread's step of 1e-6 is one for float64"
-    if case.chunk is not None:
-        return f"{case.engine} chooses its own chunks of seeds"
-    if not case.jit and not (case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")):
-        return "jit=false records a tape at each call, which ReverseDiff does; everything else in Julia is compiled"
-    if case.batch == "whole" and case.devices > 1:
-        return "a batch taken at once runs on one thread"
-    if case.formulation in FORMULATIONS["poisson"] and case.batch != "whole":
-        return f"formulation={case.formulation} is a way to add up terms; batch=whole adds them up"
-    if case.formulation == "forward_inside" and system != "ReverseDiff":
-        return "forward_inside is a feature of ReverseDiff"
-    return None
+    has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
+    return first_reason(
+        (case.workload not in KNOWN, f"julia is written for {', '.join(KNOWN)}"),
+        (case.mode not in offered, f"{case.engine} offers {', '.join(offered)}"),
+        (case.dtype not in ("float32", "float64"), "julia is written for float32 and float64"),
+        (case.ad_mode.finite_step and case.dtype != "float64",
+         "the thread's step of 1e-6 is one for float64"),
+        (case.chunk is not None, f"{case.engine} chooses its own chunks of seeds"),
+        (not case.jit and not has_tape,
+         "jit=false records a tape at each call, which ReverseDiff does; everything else in Julia is compiled"),
+        (case.batch == "whole" and case.devices > 1, "a batch taken at once runs on one thread"),
+        (case.formulation in FORMULATIONS["poisson"] and case.batch != "whole",
+         f"formulation={case.formulation} is a way to add up terms; batch=whole adds them up"),
+        (case.formulation == "forward_inside" and system != "ReverseDiff",
+         "forward_inside is a feature of ReverseDiff"),
+    )  # fmt: skip
 
 
 def versions(system: str) -> dict[str, str | None]:
@@ -95,7 +95,11 @@ def versions(system: str) -> dict[str, str | None]:
     if not found:
         return {"julia": None}
     installed = _installed(found.group(1))
-    return {"julia": found.group(1)} | {name: installed.get(name) for name in _packages(system)}
+    # Julia's standard library has no version in Project.toml. Some packages belong to other systems.
+    compatible = tomllib.loads((_HERE / "Project.toml").read_text())["compat"]
+    others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
+    packages = [name for name in compatible if name != "julia" and name not in others]
+    return {"julia": found.group(1)} | {name: installed.get(name) for name in packages}
 
 
 def _output(*words: str) -> str:
@@ -105,20 +109,11 @@ def _output(*words: str) -> str:
         return ""
 
 
-def _packages(system: str) -> list[str]:
-    """Return the packages that `measure.jl` loads for a system: those that all systems share, and its own."""
-    compatible = tomllib.loads((_HERE / "Project.toml").read_text())[
-        "compat"
-    ]  # Julia's own packages have no version here
-    owned = {name for names in _OWN.values() for name in names}
-    return [name for name in compatible if name != "julia" and (name not in owned or name in _OWN[system])]
-
-
 def _installed(julia: str) -> dict[str, str | None]:
     """Return the versions of the packages in the environment, from the manifest that this Julia takes.
 
-    Julia takes the manifest of its own minor version, such as Manifest-v1.11.toml, and Manifest.toml where there is none; of
-    either, the one with the prefix Julia comes first.
+    Julia takes the manifest of its own minor version, such as Manifest-v1.11.toml, and Manifest.toml
+    where there is none; of either, the one with the prefix Julia comes first.
     """
     minor = ".".join(julia.split(".")[:2])
     names = (f"{prefix}Manifest{ending}.toml" for ending in (f"-v{minor}", "") for prefix in ("Julia", ""))
@@ -133,42 +128,36 @@ def _installed(julia: str) -> dict[str, str | None]:
 
 
 def _environment() -> Path:
-    """The folder of the environment: the first depot's, as Julia would take it."""
+    """Return the folder of the environment, in the first depot."""
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
 
 
 def install() -> None:
-    """Make the environment, or bring it up to date with Project.toml."""
+    """Create the environment, or update it to Project.toml."""
     _environment().mkdir(parents=True, exist_ok=True)
     shutil.copy(_HERE / "Project.toml", _environment())
-    subprocess.run(
-        ["julia", f"--project={_environment()}", "-e", "using Pkg; Pkg.resolve(); Pkg.instantiate()"],
-        check=True,
-    )
+    update = "using Pkg; Pkg.resolve(); Pkg.instantiate()"
+    subprocess.run(["julia", f"--project={_environment()}", "-e", update], check=True)
 
 
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """A Julia process that holds the case ready; it ends with what is returned here."""
+    """Return the derivative in a Julia process, which ends when the returned value is discarded."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     value = case.ad_mode.is_value
     summed = bool(workload.reduce) and not value
     points = 1 if value and sizes.summed else case.points
-    due = points, 1 if summed else sizes.outputs, 1 if value else sizes.inputs
-    at_once = (
-        threads == 1
-        and value
-        and case.workload == "rbf"
-        and case.variant == "source"
-        and case.formulation is None
-    )
+    shape = points, 1 if summed else sizes.outputs, 1 if value else sizes.inputs
+    as_source = (case.workload, case.variant, case.formulation) == ("rbf", "source", None)
+    at_once = threads == 1 and value and as_source
     ready = julia.ask(
-        "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation, names=workload.names,
+        "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation,
+        names=workload.names,
         mode=case.mode, dtype=case.dtype, jit=case.jit, whole=case.batch == "whole" or at_once, summed=summed,
-        outputs=sizes.outputs, due=due,
-        arrays=[julia.hand_over(name, array) for name, array in arrays.items()],
+        outputs=sizes.outputs, due=shape,
+        arrays=[julia.write_input(name, array) for name, array in arrays.items()],
     )  # fmt: skip
 
     def call() -> None:
@@ -177,26 +166,18 @@ def prepare(
     def collect(_: None) -> np.ndarray:
         file = julia.folder / "result"
         julia.ask("result", file=str(file))
-        return np.fromfile(file, case.dtype).reshape(due)
+        return np.fromfile(file, case.dtype).reshape(shape)
 
     def sample(sampling: Sampling) -> Samples:
-        return _samples(
-            julia.ask("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most), sampling
-        )
+        answer = julia.ask("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most)
+        seconds = [_NANOSECOND * time for time in answer["times"]]
+        return Samples(seconds, answer["evaluations"], "most" if len(seconds) >= sampling.most else "seconds")
 
-    return Prepared(
-        call, collect, compile_seconds=float(ready["seconds"]), passes=sizes.passes or None, sample=sample
-    )
-
-
-def _samples(answer: Mapping[str, Any], sampling: Sampling) -> Samples:
-    """BenchmarkTools' times of an evaluation, in seconds."""
-    seconds = [_NANOSECOND * time for time in answer["times"]]
-    return Samples(seconds, answer["evaluations"], "most" if len(seconds) >= sampling.most else "seconds")
+    return Prepared(call, collect, float(ready["seconds"]), sizes.passes or None, sample)
 
 
 class _Julia:
-    """A process that answers each line of JSON with one. Killed when nothing refers to it any more."""
+    """A process that answers each line of JSON with one; it is killed when nothing refers to it any more."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
@@ -207,7 +188,7 @@ class _Julia:
         )
         weakref.finalize(self, _end, self._process, folder)
 
-    def hand_over(self, name: str, array: np.ndarray) -> dict[str, Any]:
+    def write_input(self, name: str, array: np.ndarray) -> dict[str, Any]:
         """Write an input to a raw file; return its description."""
         file = self.folder / f"{name}.bin"
         np.ascontiguousarray(array).tofile(file)

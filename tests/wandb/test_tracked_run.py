@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from scaling.wandb import publish, runs, values
+from scaling.wandb import publish, tracked_run
 from scaling.wandb.settings import TrackingSettings
 from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought, results
+from tests.support.wandb_study import brought, results, runs_of
 
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=10, dashboard=False)
 TEXTS = [
@@ -48,7 +48,7 @@ def any_value(draw: random.Random, depth: int = 3):
     return draw.choice(NESTED) if kind == 3 else draw.choice(SCALARS)
 
 
-def with_values(run: runs.TrackedRun, draw: random.Random) -> runs.TrackedRun:
+def with_values(run: tracked_run.TrackedRun, draw: random.Random) -> tracked_run.TrackedRun:
     """Return the run with values of every kind in its config and its summary, and numbers of every kind in its rows."""
     kinds = {f"kind {i}": value for i, value in enumerate([*SCALARS, *NESTED])}
     drawn = {f"{draw.choice(TEXTS)} {i}": any_value(draw) for i in range(40)}
@@ -62,13 +62,13 @@ def with_values(run: runs.TrackedRun, draw: random.Random) -> runs.TrackedRun:
 @pytest.mark.wandb
 @pytest.mark.parametrize("seed", range(2))
 def test_values_of_every_kind_are_read_back_as_they_were_sent_and_not_sent_again(tmp_path, monkeypatch, seed):
-    plan = publish.plan
+    tracked_runs = publish.tracked_runs
 
     def planned(*words):
         draw = random.Random(seed)
-        return [with_values(run, draw) for run in plan(*words)]
+        return [with_values(run, draw) for run in (tracked_runs(*words) if words[1:] else runs_of(*words))]
 
-    monkeypatch.setattr(publish, "plan", planned)
+    monkeypatch.setattr(publish, "tracked_runs", planned)
     folder = results(tmp_path / "made")
     with serving(monkeypatch, tmp_path) as server:
         said = publish.publish(folder, SETTINGS)
@@ -89,7 +89,7 @@ def test_a_study_of_any_name_is_published_once(tmp_path, monkeypatch, study):
 
 @pytest.mark.parametrize("value", [*SCALARS, *NESTED])
 def test_what_is_kept_of_a_value_is_strict_json_and_is_kept_again(value):
-    for keep in (values.storable_config, values.storable_row):
+    for keep in (tracked_run.storable_config, tracked_run.storable_row):
         kept = keep({"a": value, "b": [value], "c": {"d": value, "e": 1}})
         assert json.loads(json.dumps(kept, allow_nan=False)) == kept == keep(kept)
         assert json.dumps(kept, ensure_ascii=False).encode() and "e" in kept["c"]
@@ -106,8 +106,14 @@ def test_only_what_cannot_be_kept_is_left_out():
         "empty": {},
         "wrapped": {"value": 3},
     }
-    assert values.storable_config(config) == {"none": None, "zero": 0, "text": "", "list": [], "no": False}
-    assert values.storable_row(config | {"wrapped": 1}) == {
+    assert tracked_run.storable_config(config) == {
+        "none": None,
+        "zero": 0,
+        "text": "",
+        "list": [],
+        "no": False,
+    }
+    assert tracked_run.storable_row(config | {"wrapped": 1}) == {
         "zero": 0,
         "text": "",
         "list": [],

@@ -7,9 +7,9 @@ import pytest
 
 from scaling.core import store
 from scaling.core.case import Case, to_dict
-from scaling.wandb import live_publish
-from scaling.wandb.live_publish import LivePublisher
-from scaling.wandb.publish import PublishedStudy, publish
+from scaling.wandb import publish as publishing
+from scaling.wandb.outcome import PublishedStudy
+from scaling.wandb.publish import LivePublisher, publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, serving
@@ -65,13 +65,13 @@ def clock(monkeypatch):
     """A time that a test sets, and how often something was published at it."""
     now = {"time": 0.0, "published": 0, "takes": 0.0, "reason": None}
 
-    def publish_early(*_):
+    def publish_finished(*_):
         now["published"] += 1
         now["time"] += now["takes"]
         return PublishedStudy("online", reason=now["reason"])
 
-    monkeypatch.setattr(live_publish.time, "monotonic", lambda: now["time"])
-    monkeypatch.setattr(live_publish, "publish_early", publish_early)
+    monkeypatch.setattr(publishing.time, "monotonic", lambda: now["time"])
+    monkeypatch.setattr(publishing, "publish_finished", publish_finished)
     return now
 
 

@@ -41,8 +41,6 @@ for line in sys.stdin:
     elif what == "trace":
         # "alike" is one program whatever the number of devices; "apart" has none; others are their own.
         say(event="traced", key=key, program=None if word == "apart" else case["workload"])
-    elif what == "forget":
-        say(event="forgotten", key=key)
     elif word == "dies" or (word == "once" and not os.path.exists(os.path.join(job["log"], "died"))):
         open(os.path.join(job["log"], "died"), "w").close()
         sys.exit("it fell over")
@@ -67,7 +65,7 @@ def plan(tmp_path, monkeypatch):
         told = []
         header = {"platform": "gpu", "log": str(tmp_path / "log"), "seconds": compiling} | header
         begun = []
-        compile_pool.CompilePool(header, size, limit).plan(
+        compile_pool.CompilePool(header, size, limit).compile_all(
             cases, tell or (lambda case, found: told.append((case, found))), begun.append
         )
         assert not alive(tmp_path / "log"), "no planner is left behind"
@@ -133,7 +131,7 @@ def test_what_several_cases_have_in_common_is_compiled_once(plan, size):
         if each != first:
             assert found["compiled_as"] == first.key
             assert found["compile_seconds"] == 0.5, "those of the case that was compiled"
-    assert len([line for line in plan.did() if line.startswith("forget")]) == 3
+    assert len([line for line in plan.did() if line.startswith("trace")]) == 4
 
 
 def test_the_largest_numbers_of_devices_come_first(plan):
@@ -191,7 +189,7 @@ def test_where_nothing_can_be_told_the_crew_ends_with_that_error(plan, size):
 
 
 def test_a_planner_that_does_not_start_ends_the_crew(plan):
-    with pytest.raises(AllocationLost, match=r"the planner did not start: .*no compiler here"):
+    with pytest.raises(AllocationLost, match=r"the compile worker did not start: .*no compiler here"):
         plan([case("own"), case("apart")], stillborn=True)
 
 
