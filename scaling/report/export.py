@@ -1,10 +1,11 @@
-"""Export: a results folder as files for other programs: CSV, Parquet, and the text format of Extra-P."""
+"""Export: a results folder as files for other programs: CSV, Parquet, Extra-P, and figures."""
 
 import csv
 import importlib.util
 import itertools
 import typing
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -125,10 +126,19 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     return written
 
 
+def _write_figures(ending: str, findings: Findings, output: Path) -> list[Path]:
+    from scaling.report.figures import files, make_figures
+
+    written = files.write_figures(make_figures(findings), findings, output, [ending])
+    files.remove_stale(output, [ending], written)
+    return written
+
+
 FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
     "csv": _write_csv,
     "parquet": _write_parquet,
     "extrap": _write_extrap,
+    **{ending: partial(_write_figures, ending) for ending in ("svg", "png", "pdf")},
 }
 
 

@@ -5,7 +5,6 @@ Written as Markdown and as LaTeX from the same blocks. Series that grow with the
 per device are left out.
 """
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from scaling.report.document import (
     to_latex,
     to_markdown,
 )
+from scaling.report.figures import devices, files
 
 FOLDER = "proposal"  # in the report folder
 _COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
@@ -56,7 +56,6 @@ _NO_CURVE = (
     "No curve of the scaling of a derivative came of this study: that takes the same program on several "
     "numbers of devices, for the same problem or at constant work for each."
 )
-_PAGE_FORMATS, _PRINT_FORMATS = ("png", "svg"), ("pdf", "png")  # file endings, the preferred one first
 _STANDALONE = f"""\
 % The proposal as a document of its own: pdflatex proposal-alone.tex
 \\documentclass{{article}}
@@ -69,12 +68,12 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the proposal of a results folder into its report, with copies of the figures it shows; return
-    the files.
+    """Write the proposal of a results folder into its report, with the figures it shows; return the
+    files.
     """
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
-    figures = _copy_figures(folder / "report", target, findings)
+    figures = _write_figures(target, findings)
     blocks = _document_blocks(findings, figures, methods_text.describe_compute_time(load(folder).records))
     head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
     texts = {
@@ -93,22 +92,19 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
     ]
 
 
-def _copy_figures(report: Path, target: Path, findings: Findings) -> list[DocumentFigure]:
-    """Copy the figures of the kinds of scaling that were measured; remove others."""
-    kinds, figures = {curve.kind for curves in derivative_curves(findings.curves) for curve in curves}, []
-    for name, caption in _FIGURES.items():
-        for ending in {*_PAGE_FORMATS, *_PRINT_FORMATS}:
-            (target / f"{name}.{ending}").unlink(missing_ok=True)
-        files = {ending: report / f"{name}.{ending}" for ending in {*_PAGE_FORMATS, *_PRINT_FORMATS}}
-        shown, printed = (
-            next((files[e].name for e in endings if files[e].exists()), None)
-            for endings in (_PAGE_FORMATS, _PRINT_FORMATS)
-        )
-        if name.removeprefix("scaling-") in kinds and shown and printed:
-            for file in {shown, printed}:
-                shutil.copyfile(report / file, target / file)
-            figures.append(DocumentFigure(caption, shown, printed))
-    return figures
+def _write_figures(target: Path, findings: Findings) -> list[DocumentFigure]:
+    """Write the figures of the kinds of scaling that were measured; remove others."""
+    kinds = {curve.kind for curves in derivative_curves(findings.curves) for curve in curves}
+    several = findings.has_mixed_environments
+    drawn = [
+        figure
+        for kind in ("strong", "weak")
+        if kind in kinds
+        if (figure := devices.draw_scaling(kind, findings.curves, findings.scaling_fits, several))
+    ]
+    files.remove_stale(target)
+    files.write_figures(drawn, findings, target, ("png", "pdf"))
+    return [DocumentFigure(_FIGURES[f.name], f"{f.name}.png", f"{f.name}.pdf") for f in drawn]
 
 
 def _document_blocks(

@@ -111,3 +111,58 @@ addEventListener("beforeprint", () => {
 addEventListener("afterprint", () => {
   for (const one of folded) one.open = false;
 });
+
+// Figures: each panel is a view of Vega, drawn without eval; a pressed entry of a legend isolates its line in all of them.
+const views = [], tip = document.getElementById("tip");
+
+function showTip(handler, event, item, value) {
+  tip.hidden = value === undefined || value === null || value === "";
+  if (tip.hidden) return;
+  tip.textContent = value;
+  const right = event.clientX + 16 + tip.offsetWidth > innerWidth;
+  tip.style.left = `${Math.max(4, right ? event.clientX - tip.offsetWidth - 12 : event.clientX + 14)}px`;
+  tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
+}
+
+function chartWidth(panel) {
+  const outside = panel.closest("main").clientWidth - 32, columns = panel.parentElement.children.length > 1 && outside > 700 ? 2 : 1;
+  return Math.max(Math.floor((outside - 24 * (columns - 1)) / columns), Number(panel.dataset.least));
+}
+
+async function drawFigures() {
+  const { config, figures } = JSON.parse(document.getElementById("specs").textContent);
+  const all = [...document.querySelectorAll("figure[data-figure]")];
+  const opened = (figure) => Number(!figure.closest("details:not([open])"));
+  for (const figure of all.sort((a, b) => opened(b) - opened(a))) {
+    const panels = figure.querySelectorAll(".panel");
+    for (const [index, spec] of figures[figure.dataset.figure].entries()) {
+      const panel = panels[index], chart = panel.querySelector(".chart");
+      const options = { ast: true, actions: false, renderer: "svg", config, tooltip: showTip, defaultStyle: false };
+      const { view } = await vegaEmbed(chart, { ...spec, width: chartWidth(panel) }, options);
+      chart.style.minHeight = "";
+      views.push({ view, panel });
+      await new Promise((done) => setTimeout(done));
+    }
+  }
+  document.documentElement.dataset.drawn = views.length;
+}
+
+function isolate(line) {
+  for (const button of document.querySelectorAll(".legend button")) {
+    button.setAttribute("aria-pressed", String(line !== "" && button.dataset.line === line));
+  }
+  for (const { view } of views) view.signal("isolated", line).runAsync();
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest(".legend button");
+  if (button) isolate(button.getAttribute("aria-pressed") === "true" ? "" : button.dataset.line);
+});
+let resized;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => {
+    for (const { view, panel } of views) view.width(chartWidth(panel)).runAsync();
+  }, 200);
+});
+if (document.getElementById("specs")) drawFigures();

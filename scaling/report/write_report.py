@@ -12,6 +12,7 @@ from scaling.core.store import replace_file
 from scaling.report import figures, outcomes, page, planned, tables
 from scaling.report.document import escape_markdown
 from scaling.report.export import UNENCODABLE, write_csv_table
+from scaling.report.figures import files
 from scaling.report.labels import clean_text
 from scaling.report.rows import record_table
 
@@ -21,25 +22,13 @@ _UNMEASURED = ("status", "reason", "case", "text")
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
     """Write the report of a results folder into its folder `report`; return the path of the page."""
     findings = findings or read(folder)
-    drawings, page_tables = figures.draw_figures(findings), tables.page_tables(findings)
+    made, page_tables = figures.make_figures(findings), tables.page_tables(findings)
     target = folder / "report"
     target.mkdir(exist_ok=True)
-    names = {
-        *figures.NAMES,
-        *(path.stem for start in figures.FOR_HARDWARE for path in target.glob(f"{start}*")),
-    }
-    for stale in names - {drawing.name for drawing in drawings}:
-        for ending in figures.ENDINGS:
-            (target / f"{stale}.{ending}").unlink(missing_ok=True)
-    for drawing in drawings:
-        replace_file(target / f"{drawing.name}.svg", drawing.svg.encode())
-        replace_file(target / f"{drawing.name}.png", drawing.png)
-        replace_file(target / f"{drawing.name}.pdf", drawing.pdf)
+    files.remove_stale(target)
     replace_file(target / "table.md", clean_text(_to_markdown(findings, page_tables)).encode())
     replace_file(target / "table.csv", _to_csv(findings).encode(errors=UNENCODABLE))
-    replace_file(
-        target / "index.html", clean_text(page.render_page(findings, drawings, page_tables)).encode()
-    )
+    replace_file(target / "index.html", clean_text(page.render_page(findings, made, page_tables)).encode())
     return target / "index.html"
 
 

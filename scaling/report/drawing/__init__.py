@@ -1,1 +1,0 @@
-"""Figures, one a module."""

@@ -1,0 +1,136 @@
+"""Files: figures as Vega-Lite specifications, for a page and as SVG, PNG and PDF, without a browser."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from scaling.analysis.findings import Findings
+from scaling.core.files import replace_file
+from scaling.report.figures import FOR_HARDWARE, NAMES
+from scaling.report.figures.marks import Figure, Panel, Spec
+from scaling.report.figures.theme import CONFIG, GROUND, to_css_variables
+from scaling.report.labels import clean_text
+
+_WIDTH, _TITLE_LETTERS, _LEGEND_LETTERS = 400, 62, 130
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_ISOLATED = {"name": "isolated", "value": ""}
+_ZOOM = {
+    "name": "zoom",
+    "bind": "scales",
+    "select": {
+        "type": "interval",
+        "zoom": "wheel![event.shiftKey]",
+        "translate": "[mousedown, window:mouseup] > window:mousemove!",
+    },
+}
+ENCODERS: dict[str, Callable[[str], bytes]] = {
+    "svg": str.encode,
+    "png": lambda svg: vl_convert.svg_to_png(svg, scale=2.0),
+    "pdf": vl_convert.svg_to_pdf,
+}
+
+
+def page_specs(figures: Iterable[Figure]) -> str:
+    """Return the specifications of all panels as JSON for a script element, in the colours of the page."""
+    config = CONFIG | {"legend": {"disable": True}}
+    panels = {figure.name: [_page_spec(panel) for panel in figure.panels] for figure in figures}
+    text = json.dumps({"config": config, "figures": panels}, ensure_ascii=False, separators=(",", ":"))
+    escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return to_css_variables(escaped.replace("\u2028", " ").replace("\u2029", " "))
+
+
+def _page_spec(panel: Panel) -> Spec:
+    spec = _panel_spec(panel) | {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
+    if panel.zoom:
+        spec["layer"][0] = spec["layer"][0] | {"params": [_ZOOM]}
+    return spec
+
+
+def _panel_spec(panel: Panel, prefix: str = "") -> Spec:
+    """Return the layers of a panel, with their rows as data sets: each once, where several layers have the same."""
+    names: dict[int, str] = {}
+    datasets, layers = {}, []
+    for layer in panel.layers:
+        rows = layer["data"]["values"]
+        name = names.setdefault(id(rows), f"{prefix}{len(names)}")
+        datasets[name] = rows
+        layers.append(layer | {"data": {"name": name}})
+    return _clean({"height": panel.height, "datasets": datasets, "layer": layers})
+
+
+def _clean(value: Any) -> Any:
+    """Return a specification whose texts have no control characters."""
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return clean_text(value) if isinstance(value, str) else value
+
+
+def file_spec(figure: Figure, provenance: str) -> Spec:
+    """Return the specification of a whole figure with its title, provenance and one legend."""
+    titles = [
+        [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
+        for panel in figure.panels
+    ]
+    panels: list[Spec] = [
+        {"title": {"text": lines}, "width": _WIDTH} | _panel_spec(panel, f"{number}-")
+        for number, (lines, panel) in enumerate(zip(titles, figure.panels, strict=True))
+    ]
+    datasets: Spec = {name: rows for panel in panels for name, rows in dict(panel.pop("datasets")).items()}
+    longest = max((len(style.name) for style in figure.legend), default=1)
+    columns = max(1, min(4, _LEGEND_LETTERS // longest))
+    wide = any(panel.least_width > 1.5 * _WIDTH for panel in figure.panels)
+    legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
+    return _clean({
+        "$schema": _SCHEMA,
+        "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
+        "title": {"text": figure.title, "subtitle": provenance, "fontSize": 15, "offset": 12},
+        "datasets": datasets,
+        "concat": panels,
+        "columns": 1 if wide else min(2, len(panels)),
+        "params": [_ISOLATED],
+        "resolve": {"scale": {"color": "shared", "shape": "shared", "strokeDash": "shared"}},
+        "spacing": 28,
+    })  # fmt: skip
+
+
+def describe_provenance(findings: Findings) -> str:
+    """Return the study, machine, date and commit of the records in words."""
+    records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
+    machines = sorted({str(record.environment.get("device_kind") or "unknown machine") for record in records})
+    commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
+    dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
+    parts = (findings.name, _few(machines), when, f"commit {_few(commits)}")
+    return " · ".join(parts)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def write_figures(
+    figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
+) -> list[Path]:
+    """Write figures into a folder in these formats; return the files."""
+    written, provenance = [], describe_provenance(findings)
+    for figure in figures:
+        svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
+        for name in formats:
+            path = folder / f"{figure.name}.{name}"
+            replace_file(path, ENCODERS[name](svg))
+            written.append(path)
+    return written
+
+
+def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
+    """Remove the figures of an earlier version or of other records from a folder."""
+    stems = (*NAMES, *(f"{start}*" for start in FOR_HARDWARE))
+    for path in {path for ending in formats for stem in stems for path in folder.glob(f"{stem}.{ending}")}:
+        if path not in keep:
+            path.unlink()

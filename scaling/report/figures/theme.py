@@ -1,0 +1,110 @@
+"""Theme: one colour, shape and dash for each method in all figures, for light pages, dark pages and print."""
+
+import re
+from typing import Any, NamedTuple
+
+from scaling.analysis.methods import Method, method_of
+from scaling.core.case import Case
+
+INK, MUTED, GRID, GROUND, ON_COLOUR = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff", "#fffffe"
+
+# Colours for the colour-blind (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
+BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008a64", "#b5568f"
+OCHRE, OLIVE, GREY, SKY = "#a87400", "#847a00", "#6e6e6e", "#2f7fa8"
+_MODE_COLOURS = {
+    "jacfwd": BLUE, "jacrev": VERMILION, "linearize": GREEN, "finite_difference": PURPLE, "vmap_grad": OCHRE,
+    "grad_of_sum": OLIVE, "analytic": INK, "analytic_vmap": INK, "value": GREY, "fwd_over_rev": BLUE,
+    "rev_over_fwd": VERMILION, "rev_over_rev": GREEN, "fwd_over_fwd": OCHRE, "mixed": PURPLE,
+}  # fmt: skip
+_ENGINE_COLOURS = {
+    "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
+    "julia": "#8e3391",
+}  # fmt: skip
+_DARK = {
+    INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
+    BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
+    OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
+    "#77772a": "#c6c65a", "#332288": "#9c8cf0", "#661100": "#e08268", "#8e3391": "#dd8be0",
+}  # fmt: skip
+SHAPES = {  # as SVG paths in the square from -1 to 1
+    "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", "square": "M-.9,-.9H.9V.9H-.9Z",
+    "up": "M0,-1L1,.8H-1Z", "down": "M0,1L-1,-.8H1Z", "left": "M-1,0L.8,-1V1Z", "right": "M1,0L-.8,-1V1Z",
+    "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z", "plus": "M-1,0H1M0,-1V1", "cross": "M-.8,-.8L.8,.8M.8,-.8L-.8,.8",
+    "star": "M0,-1.1L.35,-.35L1.1,0L.35,.35L0,1.1L-.35,.35L-1.1,0L-.35,-.35Z",
+}  # fmt: skip
+_MODE_SHAPES = {
+    "jacfwd": "circle", "jacrev": "square", "linearize": "up", "finite_difference": "diamond",
+    "vmap_grad": "down", "analytic": "plus", "analytic_vmap": "cross", "fwd_over_rev": "circle",
+    "rev_over_fwd": "square", "rev_over_rev": "up", "fwd_over_fwd": "diamond", "mixed": "star",
+}  # fmt: skip
+_COLOURED_SHAPES = {"jacfwd": "left", "jacrev": "right", "mixed": "star", "analytic": "plus"}
+_LAYOUT_SHAPES = {
+    ("shard_map", "points"): "circle", ("shard_map", "seeds"): "square", ("shard_map", "both"): "down",
+    ("shard_map", "data"): "plus", ("pmap", "points"): "up", ("pmap", "seeds"): "diamond",
+    ("pmap", "both"): "left", ("pmap", "data"): "right",
+}  # fmt: skip
+_DASHES = {"vmap": (1, 0), "whole": (6, 3)}
+CONFIG: dict[str, Any] = {
+    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'DejaVu Sans', sans-serif",
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": MUTED, "tickColor": MUTED, "gridColor": GRID, "labelColor": INK, "titleColor": INK,
+        "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12, "labelOverlap": "greedy",
+    },
+    "title": {"color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 12, "subtitleFontSize": 11},
+    "legend": {"labelColor": INK, "labelLimit": 0, "title": None, "orient": "bottom", "labelFontSize": 12},
+    "point": {"filled": False, "size": 55, "strokeWidth": 1.6},
+    "text": {"color": INK, "fontSize": 11},
+}  # fmt: skip
+
+
+class LineStyle(NamedTuple):
+    """An entry of a legend: its name and how it is drawn. A patch has no shape and no dash."""
+
+    name: str
+    colour: str
+    shape: str | None = None
+    dash: tuple[int, ...] | None = None
+
+
+def method_colour(method: Method) -> str:
+    """Return the colour of the mode; a peer has one colour for all modes."""
+    if method.engine == "jax":
+        return _MODE_COLOURS.get(method.mode, SKY)
+    return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
+
+
+def method_dash(method: Method) -> tuple[int, ...]:
+    """Return the dash of the batch, formulation, seeds and jit of a method."""
+    if method.formulation or method.seeds != "identity" or (method.engine != "jax" and method.jit):
+        return (7, 2, 2, 2)
+    return (2, 3) if method.engine == "jax" and not method.jit else _DASHES[method.batch]
+
+
+def method_style(method: Method) -> LineStyle:
+    """Return the style of a method, with the shape of its mode."""
+    shapes, default = (_MODE_SHAPES, "cross") if method.seeds == "identity" else (_COLOURED_SHAPES, "diamond")
+    shape = shapes.get(method.mode, default)
+    return LineStyle(method.name, method_colour(method), shape, method_dash(method))
+
+
+def layout_style(name: str, case: Case) -> LineStyle:
+    """Return the style of a method in one layout, with the shape of the layout."""
+    method = method_of(case)
+    shape = "cross" if case.overlap else _LAYOUT_SHAPES.get((case.api, case.split), "star")
+    return LineStyle(name, method_colour(method), shape, method_dash(method))
+
+
+def to_css_variables(text: str) -> str:
+    """Return text with every colour replaced by a variable of the style sheet."""
+    return re.sub("|".join(_DARK), lambda found: f"var({_variable(found[0])})", text)
+
+
+def style_sheet(dark: bool) -> str:
+    """Return the variables of the style sheet, for a light or a dark page."""
+    return " ".join(f"{_variable(light)}: {shade if dark else light};" for light, shade in _DARK.items())
+
+
+def _variable(light: str) -> str:
+    return f"--x{light[1:]}"
