@@ -82,7 +82,7 @@ def render_page(
     return _load_template().render(
         **context, contents=_table_of_contents(context, by_anchor.values(), figures), long=_LONG_TABLE,
         light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
-        themed=theme.to_css_variables, shapes=theme.SHAPES, provenance=files.describe_provenance(findings),
+        themed=theme.to_css_variable, shapes=theme.SHAPES, provenance=files.describe_provenance(findings),
         specs=Markup(files.page_specs(all_figures)), vega=Markup(_load_vega()),
     )  # fmt: skip
 

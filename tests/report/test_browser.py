@@ -48,8 +48,89 @@ def test_no_page_is_wider_than_its_window(browser, index, width, dark):
     assert browser.ask("document.documentElement.scrollWidth") == width
     ground = browser.ask("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(22, 24, 28)" if dark else "rgb(255, 255, 255)")
-    ink = browser.ask("getComputedStyle(document.querySelector('.panels text')).fill")
+    assert drawn(browser) > 40 and browser.complaints == []
+    assert (
+        browser.ask(
+            "[...document.querySelectorAll('.chart svg')].every(each => each.clientWidth <= innerWidth)"
+        )
+        or width < 700
+    )
+    ink = browser.ask("getComputedStyle(document.querySelector('.chart svg text')).fill")
     assert ink == ("rgb(230, 232, 235)" if dark else "rgb(28, 30, 33)")
+
+
+def drawn(page):
+    """The number of panels, when all of them are drawn."""
+    wait = """new Promise(done => { const look = () => document.documentElement.dataset.drawn
+      ? done(Number(document.documentElement.dataset.drawn)) : setTimeout(look, 50); look(); })"""
+    return page.ask(wait)
+
+
+def middle(page, selector):
+    """The middle of an element that is scrolled to."""
+    page.ask(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
+    box = f"(() => {{ const box = document.querySelector('{selector}').getBoundingClientRect(); "
+    return page.ask(box + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
+
+
+POINT = "#devices .chart .mark-symbol path"
+
+
+def test_a_mark_says_the_numbers_of_its_record_where_the_pointer_is(page):
+    drawn(page)
+    x, y = middle(page, POINT)
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    said = page.ask("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
+    name, devices, time, samples = said.split("\n")
+    assert (
+        name.endswith("points split")
+        and devices == "1 device"
+        and "ms (" in time
+        and samples.endswith("samples")
+    )
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert page.ask("document.getElementById('tip').hidden") is True
+
+
+def pale(page, figure):
+    """How many marks of a figure are dimmed, and how many are not."""
+    every = f"[...document.querySelectorAll('#{figure} .chart .mark-symbol path')].map(each => each.getAttribute('opacity'))"
+    opacities = page.ask(every)
+    dimmed = sum(each is not None and float(each) < 0.5 for each in opacities)
+    return dimmed, len(opacities) - dimmed
+
+
+def test_a_press_in_a_legend_isolates_a_mode_in_all_figures_and_another_ends_it(page):
+    drawn(page)
+    assert pale(page, "devices")[0] == pale(page, "size")[0] == 0
+    button = "[...document.querySelectorAll('#devices .legend button')].find(each => each.dataset.line.startsWith('jacrev'))"
+    page.ask(f"{button}.focus()")
+    page.press("Enter")
+    page.ask("new Promise(done => setTimeout(done, 300))")
+    for figure in ("devices", "size", "compile"):
+        dimmed, kept = pale(page, figure)
+        assert dimmed > kept > 0, figure
+    assert page.ask(f"{button}.getAttribute('aria-pressed')") == "true"
+    page.press("Enter")
+    page.ask("new Promise(done => setTimeout(done, 300))")
+    assert pale(page, "devices")[0] == pale(page, "size")[0] == 0
+
+
+def test_the_wheel_with_shift_zooms_and_without_it_scrolls(page):
+    drawn(page)
+    ticks = "[...document.querySelectorAll('#devices .chart')][0].querySelector('.mark-symbol path').getAttribute('transform')"
+    x, y = middle(page, POINT)
+    before = page.ask(ticks)
+    page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200)
+    page.ask("new Promise(done => setTimeout(done, 200))")
+    assert page.ask(ticks) == before
+    x, y = middle(page, POINT)
+    page.call(
+        "Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200, modifiers=8
+    )
+    page.ask("new Promise(done => setTimeout(done, 200))")
+    assert page.ask(ticks) != before
+    assert page.complaints == []
 
 
 def column(page, index):
@@ -103,7 +184,8 @@ def test_a_filter_leaves_the_rows_with_all_of_its_words(page):
 
 
 def test_text_from_records_makes_no_element(page):
-    assert page.ask("document.querySelectorAll('script').length") == 1
+    drawn(page)
+    assert page.ask("document.querySelectorAll('script').length") == 3
     assert page.ask("document.querySelectorAll('img, iframe, u').length") == 0
     assert made_up.NASTY.split("\n")[0] in page.ask("document.querySelector('#unmeasured').textContent")
 
@@ -117,6 +199,7 @@ def test_a_link_into_what_is_folded_unfolds_it(page):
 
 
 def test_on_paper_everything_is_unfolded_and_nothing_scrolls(page, tmp_path):
+    panels = drawn(page)
     page.call("Emulation.setEmulatedMedia", media="print")
     page.ask("dispatchEvent(new Event('beforeprint'))")
     assert page.ask("document.querySelectorAll('details:not([open])').length") == 0
@@ -125,5 +208,6 @@ def test_on_paper_everything_is_unfolded_and_nothing_scrolls(page, tmp_path):
     assert page.ask("getComputedStyle(document.querySelector('nav')).display") == "none"
     page.ask("dispatchEvent(new Event('afterprint'))")
     assert page.ask("document.querySelectorAll('details:not([open])').length") > 0
+    assert page.ask("document.querySelectorAll('.chart svg').length") == panels
     page.paper(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

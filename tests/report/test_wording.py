@@ -10,6 +10,7 @@ import pytest
 from scaling.analysis import findings
 from scaling.core import formatting
 from scaling.report import export, figures, proposal, write_report
+from scaling.report.figures import files
 from scaling.report.labels import clean_text
 from tests.support import made_up
 
@@ -44,7 +45,7 @@ def test_every_sign_that_steers_is_a_space_and_half_a_character_a_mark():
 def test_no_file_of_a_report_a_proposal_or_an_export_to_be_read_holds_such_signs(folder):
     write_report.write_report(folder)
     proposal.write_proposal(folder, findings.read(folder))
-    export.write_exports(folder, ["extrap"])
+    export.write_exports(folder, ["extrap", "svg"])
     written = [path for path in folder.rglob("*") if path.suffix in ENDINGS]
     assert {path.suffix for path in written} == set(ENDINGS)
     assert not [path.name for path in written if CONTROL.search(path.read_bytes().decode())]
@@ -72,8 +73,9 @@ def test_a_name_in_signs_that_the_font_has_not_is_drawn_without_complaint(tmp_pa
     made = [make_record(workload="日本", devices=d, seconds=[1.0 / d] * 9) for d in (1, 2)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (drawing, *_) = figures.draw_figures(findings.read(made_up.write(tmp_path / "made", made)))
-    assert "日本" in drawing.svg
+        (drawing, *_) = figures.make_figures(findings.read(made_up.write(tmp_path / "made", made)))
+    assert "日本" in drawing.panels[0].title[0]
+    files.write_figures([drawing], findings.read(tmp_path), tmp_path, ["png"])
 
 
 @pytest.mark.parametrize("value, low, high, told", [

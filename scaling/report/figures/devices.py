@@ -83,7 +83,7 @@ def draw_times(curves: Sequence[Curve], show_environment: bool) -> Figure | None
     return marks.compose("devices", heading, caption, panels, styles, most=len(panels))
 
 
-_CAPTION = "Bars are 95 % intervals; a value whose interval says nothing is not drawn, only its interval."
+_CAPTION = "Bars are 95 % intervals; of a ratio that is not determined the interval alone is shown."
 
 
 def _draw_seconds(group: Sequence[Curve], styles: Sequence[LineStyle]) -> tuple[Spec, ...]:

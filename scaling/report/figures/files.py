@@ -1,6 +1,7 @@
 """Files: figures as Vega-Lite specifications, for a page and as SVG, PNG and PDF, without a browser."""
 
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ import vl_convert
 
 from scaling.analysis.findings import Findings
 from scaling.core.files import replace_file
-from scaling.report.figures import FOR_HARDWARE, NAMES
+from scaling.report.figures import FOR_HARDWARE, NAMES, make_figures
 from scaling.report.figures.marks import Figure, Panel, Spec
-from scaling.report.figures.theme import CONFIG, GROUND, to_css_variables
+from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.labels import clean_text
 
 _WIDTH, _TITLE_LETTERS, _LEGEND_LETTERS = 400, 62, 130
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
 _ISOLATED = {"name": "isolated", "value": ""}
 _ZOOM = {
     "name": "zoom",
@@ -36,18 +38,17 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 
 def page_specs(figures: Iterable[Figure]) -> str:
     """Return the specifications of all panels as JSON for a script element, in the colours of the page."""
-    config = CONFIG | {"legend": {"disable": True}}
+    config = _map_texts(CONFIG | {"legend": {"disable": True}}, to_css_variable)
     panels = {figure.name: [_page_spec(panel) for panel in figure.panels] for figure in figures}
     text = json.dumps({"config": config, "figures": panels}, ensure_ascii=False, separators=(",", ":"))
-    escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return to_css_variables(escaped.replace("\u2028", " ").replace("\u2029", " "))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _page_spec(panel: Panel) -> Spec:
     spec = _panel_spec(panel) | {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
     if panel.zoom:
         spec["layer"][0] = spec["layer"][0] | {"params": [_ZOOM]}
-    return spec
+    return _map_texts(spec, to_css_variable)
 
 
 def _panel_spec(panel: Panel, prefix: str = "") -> Spec:
@@ -59,16 +60,16 @@ def _panel_spec(panel: Panel, prefix: str = "") -> Spec:
         name = names.setdefault(id(rows), f"{prefix}{len(names)}")
         datasets[name] = rows
         layers.append(layer | {"data": {"name": name}})
-    return _clean({"height": panel.height, "datasets": datasets, "layer": layers})
+    return _map_texts({"height": panel.height, "datasets": datasets, "layer": layers}, clean_text)
 
 
-def _clean(value: Any) -> Any:
-    """Return a specification whose texts have no control characters."""
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a specification with every text in it changed."""
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    return clean_text(value) if isinstance(value, str) else value
+        return {key: _map_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_texts(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
@@ -86,7 +87,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
     columns = max(1, min(4, _LEGEND_LETTERS // longest))
     wide = any(panel.least_width > 1.5 * _WIDTH for panel in figure.panels)
     legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
-    return _clean({
+    return _map_texts({
         "$schema": _SCHEMA,
         "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
         "title": {"text": figure.title, "subtitle": provenance, "fontSize": 15, "offset": 12},
@@ -96,7 +97,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
         "params": [_ISOLATED],
         "resolve": {"scale": {"color": "shared", "shape": "shared", "strokeDash": "shared"}},
         "spacing": 28,
-    })  # fmt: skip
+    }, clean_text)  # fmt: skip
 
 
 def describe_provenance(findings: Findings) -> str:
@@ -120,12 +121,25 @@ def write_figures(
     """Write figures into a folder in these formats; return the files."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
-        svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
+        svg = _renumber(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
         for name in formats:
             path = folder / f"{figure.name}.{name}"
             replace_file(path, ENCODERS[name](svg))
             written.append(path)
     return written
+
+
+def _renumber(svg: str) -> str:
+    """Return an SVG whose clip paths are numbered from 0; Vega counts on from one figure to the next."""
+    names: dict[str, int] = {}
+    return _CLIP.sub(lambda found: f"{found[1]}clip{names.setdefault(found[2], len(names))}", svg)
+
+
+def draw_report_figures(folder: Path, findings: Findings) -> None:
+    """Write every figure of a results folder as PNG into its report, for programs that take pictures."""
+    target = folder / "report"
+    target.mkdir(exist_ok=True)
+    remove_stale(target, ["png"], write_figures(make_figures(findings), findings, target, ["png"]))
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:

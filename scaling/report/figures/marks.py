@@ -13,7 +13,7 @@ from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 Row = dict[str, Any]  # a row of a tidy table: one mark
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MOST_PANELS = 6
-_LABEL_HEIGHT, _LETTER = 0.075, 0.017  # height of a label and width of a letter, as fractions of a panel
+_LABEL_HEIGHT, _LETTER = 0.055, 0.0145  # height of a label and width of a letter, as fractions of a panel
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
@@ -196,29 +196,30 @@ def draw_guide(
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
-    """Return the field `label` of each row as text."""
+    """Return the field `label` of each row as text, in the `colour` of the rows where they have one."""
     options = {"color": MUTED, "align": "right", "dx": -6, "dy": -7, "clip": False} | mark
-    return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"})
+    own = {"field": "colour", "type": "nominal", "scale": None} if rows and "colour" in rows[0] else None
+    return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"}, color=own)
 
 
-def draw_labels(rows: Iterable[Row], x: Axis, y: Axis, align: str = "left") -> list[Spec]:
+def draw_labels(rows: Iterable[Row], x: Axis, y: Axis, ends: bool = False) -> list[Spec]:
     """Return the labels of rows, without those that would cover an earlier one.
 
-    The axes are logarithmic. The labels of rows at the right end are written to the left of their mark
-    where `align` is "left", else all labels to the right.
+    The axes are logarithmic. ends: whether the rows are the right ends of lines, to be written beside them;
+    else a label is above its mark, and to the left of it in the right part of the panel.
     """
     taken: list[tuple[float, float, float]] = []  # left, right, height
     kept: dict[str, list[Row]] = {"left": [], "right": []}
     for row in rows:
         at, height = x.fraction(row[x.field]), y.fraction(row[y.field])
-        width, side = _LETTER * len(row["label"]), "right" if align == "left" and at > 0.7 else "left"
+        width, side = _LETTER * len(row["label"]), "right" if at > 0.7 and not ends else "left"
         left = at - width if side == "right" else at
         if all(left > b or left + width < a or abs(height - h) > _LABEL_HEIGHT for a, b, h in taken):
             taken.append((left, left + width, height))
             kept[side].append(row)
-    options = {"fontSize": 10, "dy": -8, "color": MUTED}
+    options = {"fontSize": 10, "dy": 3 if ends else -8}
     return [
-        draw_text(some, x, y, align=side, dx=-4 if side == "right" else 5, **options)
+        draw_text(some, x, y, align=side, dx=-4 if side == "right" else 8 if ends else 5, **options)
         for side, some in kept.items()
         if some
     ]

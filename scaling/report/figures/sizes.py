@@ -36,7 +36,7 @@ def draw_sizes(
         x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
         y = marks.log_axis("seconds", "time", marks.finite(rows, "seconds", "low", "high"), "s")
         known = {method: by_line.get((id(sweep), method)) for method in sweep.lines}
-        labels = marks.draw_labels(_exponent_rows(sweep, known), x, y, align="right")
+        labels = marks.draw_labels(_exponent_rows(sweep, known), x, y, ends=True)
         held = describe_panel(sweep.case, sweep.held, sweep.honest)
         title = marks.panel_title(sweep.case, held, sweep.environment if show_environment else "")
         panels.append(Panel(title, (*marks.draw_series(rows, x, y, styles), *labels)))
@@ -77,7 +77,8 @@ def _exponent_rows(sweep: SizeSweep, exponents: Mapping[Method, SizeExponent | N
         if growth is not None and is_exponent_determined(*growth.exponent[1:]):
             size, timing = sweep.lines[method][-1]
             label = f"{growth.exponent.value:.2f}".replace("-0.00", "0.00")
-            rows.append({"size": float(size), "seconds": timing.median, "label": label})
+            end = {"size": float(size), "seconds": timing.median, "label": label}
+            rows.append(end | {"colour": method_colour(method)})
     return sorted(rows, key=lambda row: row["seconds"])
 
 

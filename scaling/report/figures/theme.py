@@ -1,6 +1,5 @@
 """Theme: one colour, shape and dash for each method in all figures, for light pages, dark pages and print."""
 
-import re
 from typing import Any, NamedTuple
 
 from scaling.analysis.methods import Method, method_of
@@ -96,9 +95,9 @@ def layout_style(name: str, case: Case) -> LineStyle:
     return LineStyle(name, method_colour(method), shape, method_dash(method))
 
 
-def to_css_variables(text: str) -> str:
-    """Return text with every colour replaced by a variable of the style sheet."""
-    return re.sub("|".join(_DARK), lambda found: f"var({_variable(found[0])})", text)
+def to_css_variable(colour: str) -> str:
+    """Return the variable of the style sheet for one of our colours; any other text as it is."""
+    return f"var({_variable(colour)})" if colour in _DARK else colour
 
 
 def style_sheet(dark: bool) -> str:
