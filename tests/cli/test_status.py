@@ -349,7 +349,7 @@ def test_status_loads_nothing_heavy(study, make_record):
     loaded = {line.split(".")[0] for line in done.stderr.splitlines()}
     assert "rich" in loaded and not loaded & {
         "jax",
-        "matplotlib",
+        "vl_convert",
         "scipy",
         "wandb",
         "hydra",

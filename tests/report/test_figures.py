@@ -6,8 +6,10 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 
+import jsonschema
 import numpy as np
 import pytest
+from altair.vegalite.v6.schema.core import load_schema
 
 from scaling.analysis import curves, findings, footprint, meshes, pareto, roofline
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
@@ -106,7 +108,14 @@ def test_a_panel_takes_its_colours_from_the_page_and_a_file_has_its_own(drawn):
     assert len(used) >= 8 and used <= variables and not COLOUR.findall(page)
     for drawing in drawn.values():
         spec = json.dumps(files.file_spec(drawing, ""))
-        assert "var(" not in spec and theme.GROUND == files.file_spec(drawing, "")["config"]["background"]
+        assert "var(" not in spec and files.file_spec(drawing, "")["config"]["background"] == theme.GROUND
+
+
+def test_a_figure_is_a_specification_without_a_misspelt_word(drawn, found):
+    schema = jsonschema.Draft7Validator(load_schema())
+    for drawing in drawn.values():
+        spec = files.file_spec(drawing, "") | {"datasets": {}}
+        assert schema.is_valid(spec), drawing.name
 
 
 def test_a_file_names_study_machine_date_and_commit(drawn, found, tmp_path):

@@ -102,7 +102,8 @@ def labels(panel):
 
 def bars(drawing):
     """How many intervals of measurements are drawn."""
-    return sum(len(l["data"]["values"]) for p in drawing.panels for l in p.layers if "transform" in l)
+    layers = [layer for panel in drawing.panels for layer in panel.layers if "transform" in layer]
+    return sum(len(layer["data"]["values"]) for layer in layers)
 
 
 def cells(table, **where):

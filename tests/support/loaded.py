@@ -20,7 +20,7 @@ from pathlib import Path
 _LARGEST = 2**17  # bytes of a message: the words and the environment of a command
 _MODULES = (
     "hydra", "scaling.cli.main", "scaling.analysis.compare", "scaling.analysis.lint", "scaling.report.export",
-    "scaling.report.write_report", "matplotlib.backends.backend_pdf", "fontTools.subset",
+    "scaling.report.write_report", "vl_convert",
 )  # fmt: skip
 
 

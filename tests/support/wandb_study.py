@@ -45,9 +45,9 @@ def results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("s
         record("linearize", 2, status="failed", reason="wrong_answer", text="off by **0.3** <b>", seconds=[])
     )
     (folder / "report").mkdir()
-    from matplotlib.figure import Figure
+    from PIL import Image
 
-    Figure(figsize=(1, 0.7)).savefig(folder / "report" / "speedup.png")
+    Image.new("RGB", (10, 7), "white").save(folder / "report" / "speedup.png")
     return folder
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import vl_convert
 
-from scaling.analysis.findings import Findings
+from scaling.analysis.findings import Findings, read
 from scaling.core.files import replace_file
 from scaling.report.figures import FOR_HARDWARE, NAMES, make_figures
 from scaling.report.figures.marks import Figure, Panel, Spec
@@ -112,6 +112,8 @@ def describe_provenance(findings: Findings) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
+    if not names:
+        return "unknown"
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
@@ -135,11 +137,12 @@ def _renumber(svg: str) -> str:
     return _CLIP.sub(lambda found: f"{found[1]}clip{names.setdefault(found[2], len(names))}", svg)
 
 
-def draw_report_figures(folder: Path, findings: Findings) -> None:
-    """Write every figure of a results folder as PNG into its report, for programs that take pictures."""
+def draw_report_pictures(folder: Path) -> None:
+    """Write every figure as PNG into the report of a folder, where a new report has left none."""
     target = folder / "report"
-    target.mkdir(exist_ok=True)
-    remove_stale(target, ["png"], write_figures(make_figures(findings), findings, target, ["png"]))
+    if target.is_dir() and not any(target.glob("*.png")):
+        findings = read(folder)
+        write_figures(make_figures(findings), findings, target, ["png"])
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:

@@ -120,7 +120,16 @@ def count_axis(field: str, title: str, counts: Iterable[float], kind: str = "log
 
 def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
     """Return an axis with a band for each name, in this order."""
-    return Axis(field, {"title": title, "type": "nominal", "sort": list(names), "scale": {"type": "band"}})
+    return Axis(
+        field,
+        {
+            "title": title,
+            "type": "nominal",
+            "sort": list(names),
+            "scale": {"type": "band"},
+            "axis": {"labelAngle": 0},
+        },
+    )
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
@@ -156,8 +165,9 @@ def draw_filled_points(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], colour: str | None = None
 ) -> Spec:
     """Return points filled with a colour, or with that of their line."""
-    of_line = line_channel(styles, (style.colour for style in styles))
-    return draw_points(rows, x, y, styles, fill={"value": colour} if colour else of_line)
+    colours = {style.name: colour or style.colour for style in styles}
+    filled = [row | {"colour": colours[row["line"]]} for row in rows]
+    return draw_points(filled, x, y, styles, fill={"field": "colour", "type": "nominal", "scale": None})
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
@@ -205,7 +215,7 @@ def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
 def draw_labels(rows: Iterable[Row], x: Axis, y: Axis, ends: bool = False) -> list[Spec]:
     """Return the labels of rows, without those that would cover an earlier one.
 
-    The axes are logarithmic. ends: whether the rows are the right ends of lines, to be written beside them;
+    The axes are logarithmic. ends: whether the rows are the right ends of lines, written to the right of them;
     else a label is above its mark, and to the left of it in the right part of the panel.
     """
     taken: list[tuple[float, float, float]] = []  # left, right, height
