@@ -317,7 +317,7 @@ def test_an_experiment_that_is_gone_is_gone_from_the_folder_and_a_file_of_ones_o
 BAD = {
     "an unknown format": (
         ["--format", "csv,parket"],
-        "unknown format 'parket': choose from csv, parquet, extrap; did you mean 'parquet'?",
+        "unknown format 'parket': choose from csv, parquet, extrap, svg, png, pdf; did you mean 'parquet'?",
     ),
     "a file in place of a folder": (
         ["--output", "file"],
