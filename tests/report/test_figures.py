@@ -5,10 +5,12 @@ import json
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
+import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
 from scaling.analysis import curves, findings, footprint, meshes, pareto, roofline
@@ -124,6 +126,20 @@ def test_a_file_names_study_machine_date_and_commit(drawn, found, tmp_path):
     ET.fromstring(written)
     for word in (found.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):
         assert word in written
+
+
+def test_modes_in_one_layout_differ_in_shape_and_layouts_of_one_mode_too(drawn):
+    for several in ({"mode": ("jacfwd", "jacrev")}, {"api": ("shard_map", "pmap")}):
+        ((field, values),) = several.items()
+        records = [record(d, 8.0 / d, **{field: value}) for d in (1, 2) for value in values]
+        strong = devices.draw_scaling("strong", curves.scaling_curves(records), (), False)
+        assert len({style.shape for style in strong.legend}) == 2, field
+
+
+def test_the_library_of_the_page_is_that_of_the_files():
+    head = (Path(files.__file__).parents[1] / "vega.min.js").read_text()[:200]
+    assert f"Vega {vl_convert.get_vega_version()}," in head, "make it anew: see CONTRIBUTING.md"
+    assert f"Vega-Embed {vl_convert.get_vega_embed_version()}," in head
 
 
 def test_a_mode_has_one_colour_in_all_figures(drawn):

@@ -25,7 +25,7 @@ from scaling.core.formatting import count_of, format_duration, format_ratio
 from scaling.report import choice
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
-from scaling.report.figures.theme import GRID, LineStyle, layout_style
+from scaling.report.figures.theme import GRID, LineStyle, layout_style, method_style
 
 MOST_LINES = 8  # in one panel
 _MOST_MESH_LINES = 6
@@ -54,8 +54,11 @@ def curve_name(case_or_curve: Any) -> str:
 
 
 def curve_styles(curves: Iterable[Any]) -> list[LineStyle]:
-    """Return the style of each curve, sorted by name."""
-    return marks.unique_styles(layout_style(curve_name(curve), curve.case) for curve in curves)
+    """Return the style of each curve, sorted by name. Shapes are those of layouts, or of modes in one layout."""
+    cases = [curve.case for curve in curves]
+    if len({describe_call(case) for case in cases}) > 1:
+        return marks.unique_styles(layout_style(curve_name(case), case) for case in cases)
+    return marks.unique_styles(method_style(method_of(c))._replace(name=curve_name(c)) for c in cases)
 
 
 def draw_times(curves: Sequence[Curve], show_environment: bool) -> Figure | None:

@@ -117,6 +117,14 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
+def javascript_library() -> str:
+    """Return vega.min.js, the library that draws the figures in a page, from the installed vl-convert."""
+    versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
+    head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return head.format(*versions) + bundle.replace("\t", "\\t")
+
+
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:

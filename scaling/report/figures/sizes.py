@@ -138,7 +138,7 @@ def _draw_map(
     dash = {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]}
     ends = {"x": x.channel("left"), "x2": {"field": "right"}, "y": y.channel(), "strokeDash": dash}
     lines = marks.draw_layer(flips, "rule", {"color": INK, "strokeWidth": 2.5}, **ends)
-    return rectangles, text, lines
+    return rectangles, lines, text
 
 
 def _cell_row(cell: FastestMethod, column: int, row: int, names: Mapping[Method, str]) -> Row:
