@@ -1,6 +1,7 @@
 """The verb `publish`: sends the curves of a results folder to Weights & Biases."""
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.console import Console
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
+from scaling.report.figures import files
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 
@@ -21,6 +23,8 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
     """Publish a folder and print the result; returns whether all of it is where it should be."""
+    with contextlib.suppress(OSError):  # tracking never costs a study
+        files.draw_report_pictures(folder)
     published = publish(folder, settings)
     print_lines(console, published.lines)
     return published.well

@@ -62,7 +62,7 @@ VERBS = {
     ),
     "report": Verb(
         "report", "curves, tables and figures as HTML", "results/smoke",
-        "Write report/index.html, its figures (SVG, PNG, PDF), table.md and table.csv into a folder.",
+        "Write report/index.html with interactive figures, table.md and table.csv into a folder.",
         (
             _FOLDER,
             _argument(
@@ -90,13 +90,13 @@ VERBS = {
         (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
     ),
     "export": Verb(
-        "export", "the same as CSV, Parquet or for Extra-P", "results/smoke",
-        "Write records, curves, samples and laws of a results folder for other programs to read.",
+        "export", "the same as CSV, Parquet, SVG, PNG or PDF", "results/smoke",
+        "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
             _FOLDER,
             _argument(
                 "--format", action="append", default=[],
-                help="csv, parquet, extrap, or several with commas (default: csv)",
+                help="csv, parquet, extrap, svg, png, pdf, or several with commas (default: csv)",
             ),
             _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
         ),
