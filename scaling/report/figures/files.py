@@ -10,7 +10,7 @@ from typing import Any
 import vl_convert
 
 from scaling.analysis.findings import Findings, read
-from scaling.core.files import replace_file
+from scaling.core.store import replace_file
 from scaling.report.figures import FOR_HARDWARE, NAMES, make_figures
 from scaling.report.figures.marks import Figure, Panel, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
