@@ -17,7 +17,7 @@ SKIPPED = {
     "not_defined": "the combination has no meaning",
     "not_offered": "the workload, or the other system, does not offer it",
     "not_installed": "the other system is not on this machine",
-    "indivisible": "the axis does not share out over the devices",
+    "indivisible": "the axis does not divide evenly over the devices",
     "no_digits": "a finite difference, or a sum in few bits, with no correct digit",
     "too_large": "the compiled program needs more memory than there is",
     "dominated": "a smaller neighbour ran out of memory",

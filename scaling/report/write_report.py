@@ -1,4 +1,4 @@
-"""The report: a results folder as a page (page.py), its figures (figures.py) and its tables (tables.py),
+"""The report: a results folder as a page (page.py), its figures (figures) and its tables (tables.py),
 written as files.
 """
 

@@ -32,7 +32,7 @@ jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
 HERE = {"digest": "test", "platform": "cpu"}
-PROBLEMS = {  # of sizes that share out over next to nothing
+PROBLEMS = {  # of sizes that few device counts divide evenly
     "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
     "rbf in three dimensions": {
         "workload": "rbf",
@@ -119,7 +119,7 @@ def test_a_gradient_over_data_is_the_same_on_explicit_and_automatic_axes(axis_ty
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_every_mesh_of_eight_gives_the_reference_though_nothing_shares_out(problem, mesh):
+def test_every_mesh_of_eight_gives_the_reference_though_nothing_divides_evenly(problem, mesh):
     fields = PROBLEMS[problem] | {"split": "both", "mesh": mesh, "devices": 8}
     if problem in AT_ONCE and mesh != "1x8":
         case = completion.complete(Case(**fields))

@@ -188,7 +188,7 @@ BAD = {
         ["plan", "study=plan", "hardware=v5p", "devices=1000001"],
         "up to 1000000 devices",
     ),
-    "a plan that no machine shares out": (
+    "a plan that no machine divides evenly": (
         ["plan", "study=plan", "hardware=v5p", "devices=999999"],
         "do not divide over devices=999999",
     ),
@@ -257,7 +257,7 @@ def here(tmp_path, monkeypatch, capsys):
 
 
 COMPILED = (
-    "a plan that no machine shares out",
+    "a plan that no machine divides evenly",
 )  # refused where each case is looked at, which wants the compiler to be there
 
 

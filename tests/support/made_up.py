@@ -180,7 +180,7 @@ def settings(draw, devices=1, replicate=0, mode="jacfwd"):
 
 
 def meshes(draw, devices, replicate=0, mode="jacfwd"):
-    """Every mesh of so many devices; those that cut both are the best, and what does not share out is padded."""
+    """Every mesh of so many devices; those that cut both are the best, and what does not divide evenly is padded."""
     for rows in (count for count in range(1, devices + 1) if devices % count == 0):
         columns = devices // rows
         case = case_of("linear", mode, 2, devices, split="both", mesh=f"{rows}x{columns}")
