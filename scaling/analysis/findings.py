@@ -84,8 +84,8 @@ def read(
 ) -> Findings:
     """Return what a results folder says, of every environment in it or of these settings only.
 
-    unrecorded: records of cases that jobs have lost and that are not in the folder yet. loaded: the records of the
-    folder, where they have been loaded before.
+    unrecorded: records of cases that jobs have lost and that are not in the folder yet. loaded: the records
+    of the folder, where they have been loaded before.
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}

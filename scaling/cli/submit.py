@@ -24,9 +24,11 @@ from scaling.workers.examined import Examined
 def submit_and_wait(
     job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed node ended.
+    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed
+    node ended.
 
     Returns the schedule, the records, and whether tasks are still in the queue.
+
     """
     away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
     for again in range(job.cluster.attempts or 1):

@@ -49,7 +49,8 @@ def pack(
     """Return the jobs of a schedule as tasks, none longer than the budget unless one group of cases is.
 
     budget: seconds. planned: the records of `scaling plan` for these cases. nested: whether all tasks have
-    one shape that holds all others, and run whole curves in all replicates; otherwise each has that of its cases.
+    one shape that holds all others, and run whole curves in all replicates; otherwise each has that of its
+    cases.
     """
     known = foreseen_seconds(planned, plan.machine, settings)
     predict = make_predictor(records, settings, known)

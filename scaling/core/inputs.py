@@ -1,7 +1,8 @@
 """Random inputs: any slice of rows is made from (seed, name, row) alone.
 
 A row holds the same numbers whatever the number of devices, processes or slices. Rows are drawn in blocks,
-each block from a Philox generator of its own. Does not know where an input is placed, or who computes with it.
+each block from a Philox generator of its own. Does not know where an input is placed, or who computes with
+it.
 """
 
 import functools

@@ -167,9 +167,11 @@ class _TracedCase:
 
 @dataclasses.dataclass(frozen=True)
 class _RefusedProgram:
-    """A program that a compiler refused for its memory: its bytes on a device, as `memory.program_bytes` reads them.
+    """A program that a compiler refused for its memory: its bytes on a device, as `memory.program_bytes`
+    reads them.
 
     The bytes of inputs and results are known all the same, and show whether a smaller block would help.
+
     """
 
     message: str

@@ -1,7 +1,7 @@
 """Whether the report of a results folder was written from what the folder holds now.
 
-The report is a function of the records, study.json, the plans and this package. Their digest is kept next to the report. Does not
-import what draws the report.
+The report is a function of the records, study.json, the plans and this package. Their digest is kept next to
+the report. Does not import what draws the report.
 """
 
 import contextlib

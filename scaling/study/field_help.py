@@ -1,4 +1,5 @@
-"""Help on fields: what each key of conf/config.yaml means, which values it takes, and its default, as text of 80 columns.
+"""Help on fields: what each key of conf/config.yaml means, which values it takes, and its default, as text of
+80 columns.
 
 The meanings are the comments of that file, the values and defaults those that a case is checked against. Does
 not know Hydra.

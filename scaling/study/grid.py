@@ -57,10 +57,12 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return every cell of a study, each once, in its order. Precedence: shared fields < a grid's < the overrides.
+    """Return every cell of a study, each once, in its order. Precedence: shared fields < a grid's < the
+    overrides.
 
     A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added by
     options/machine_peaks.py. most: a study of more cells is refused before they are made.
+
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     grids = list(_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))

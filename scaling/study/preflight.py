@@ -1,4 +1,5 @@
-"""Preflight: the questions about a study that need JAX or a user's module, answered on the CPU before anything starts.
+"""Preflight: the questions about a study that need JAX or a user's module, answered on the CPU before
+anything starts.
 
 The questions are answered in processes (examine.py): one for each user's module, and one for all that is
 built in, so that a module that dies, hangs or is interrupted costs its own cases and no others. Answers about
@@ -124,10 +125,12 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Have a process answer questions, those of one problem in a row, and a fresh one the rest where it dies or hangs.
+        """Have a process answer questions, those of one problem in a row, and a fresh one the rest where it
+        dies or hangs.
 
         A failure is that of all cases of the same problem. After several in a row, or one at import, all
         others fail too.
+
         """
         problems = {number: without_layout(self.cells[number].case) for number in numbers}
         first = {

@@ -1,4 +1,5 @@
-"""The variant that a study is compared with: this program, another revision, JAX or interpreter, or other flags.
+"""The variant that a study is compared with: this program, another revision, JAX or interpreter, or other
+flags.
 
 Knows git, pip and environment variables; not what is measured. `versus=KIND:WHAT` names it.
 """

@@ -1,4 +1,5 @@
-"""Child processes that exchange JSON lines: start one, send to it, receive its events, say how it ended, and end it.
+"""Child processes that exchange JSON lines: start one, send to it, receive its events, say how it ended, and
+end it.
 
 Every process that this package talks to is a `ChildProcess`: workers, compilers, the examination of cases,
 W&B and Julia. Knows streams, signals and exit statuses; not what a process is asked to do. Does not import
@@ -45,12 +46,14 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A process, in a session of its own, that reads JSON lines and writes JSON objects, its events, on lines of their own.
+    """A process, in a session of its own, that reads JSON lines and writes JSON objects, its events, on lines
+    of their own.
 
     stdin_text: all of its standard input; None makes a pipe for `send`. reaped: whether it runs under the
     reaper, which ends with the status of the command, after all descendants of the command have been ended.
     log: a file for its standard error. deliver: is called with each event instead of `receive`. tagged:
     whether objects without a field "event" are ignored.
+
     """
 
     def __init__(

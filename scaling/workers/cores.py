@@ -39,11 +39,13 @@ def claimed(
     count: int, owner: str, waiting: Callable[[list[int]], None] = lambda _: None, node: str = "",
     patience: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Claim `count` cores for this owner, or all where there are fewer; `waiting` is called once, with the holders' pids.
+    """Claim `count` cores for this owner, or all where there are fewer; `waiting` is called once, with the
+    holders' pids.
 
     First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node
     are given the same cores; those of the same owner on another node, which is this host too, others, and
     where there are none the same.
+
     """
     mine, end, reported = allowed(), time.monotonic() + patience, False
     with contextlib.ExitStack() as claims:

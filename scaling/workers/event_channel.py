@@ -1,4 +1,5 @@
-"""The channel of a worker to its launcher, as the worker has it: orders on standard input, events on standard output.
+"""The channel of a worker to its launcher, as the worker has it: orders on standard input, events on standard
+output.
 
 A workload may print, patch `json` and `print`, and fork: none of this reaches the channel.
 """

@@ -12,8 +12,9 @@ from scaling.core.case import Case
 class Examined:
     """A completed case, with the reason why it cannot run, if there is one.
 
-    case: completed; as the study states it where it could not be examined. unfit: why it cannot run by its nature. failure: why
-    it could not be examined. Both are (reason, text). engine: what a peer runs on, as (name, version).
+    case: completed; as the study states it where it could not be examined. unfit: why it cannot run by its
+    nature. failure: why it could not be examined. Both are (reason, text). engine: what a peer runs on, as
+    (name, version).
     """
 
     case: Case

@@ -1,4 +1,5 @@
-"""The part of a worker that needs JAX: it starts the devices, agrees with the processes that share them, and runs cases.
+"""The part of a worker that needs JAX: it starts the devices, agrees with the processes that share them, and
+runs cases.
 
 Imported by worker.py after the process has bound itself to cores, because JAX starts threads.
 """

@@ -1,4 +1,5 @@
-"""What a user's module may not change in a process that measures: JAX's settings, and functions that other code calls.
+"""What a user's module may not change in a process that measures: JAX's settings, and functions that other
+code calls.
 
 A module that sets `jax_enable_x64` would change what is measured, and one that replaces `time.perf_counter`
 or `numpy.abs` how it is measured and checked. Other changes, such as of the working directory, of signal
@@ -29,9 +30,11 @@ _MOST = 3  # changes in a text
 
 
 def watch() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that says what was changed since: as words that follow the name of a module, and what to do about it.
+    """Return a function that says what was changed since: as words that follow the name of a module, and what
+    to do about it.
 
     It returns None for no change.
+
     """
     before = _read()
 

@@ -69,11 +69,13 @@ def run_schedule(
     baseline: tuple[Variant, Path] | None = None, site: Site | None = None,
     between: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
-    """Record what need not run, then run every job to its end, one after another: two at once would disturb each other.
+    """Record what need not run, then run every job to its end, one after another: two at once would disturb
+    each other.
 
     baseline: another variant and its folder; every case is then measured with both, in interleaved turns.
     between: is called when a group of cases has ended and the next has not begun, so that nothing is being
     measured.
+
     """
     site = site or Site()
     variants = [(Variant(python=site.python), folder), *([baseline] if baseline else [])]

@@ -1,4 +1,5 @@
-"""Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote shell.
+"""Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote
+shell.
 
 Knows the options of srun and of a shell; not what is started with them.
 """

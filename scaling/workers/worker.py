@@ -87,9 +87,11 @@ def _die_with_launcher(orders: int) -> None:
 
 @contextlib.contextmanager
 def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator[list[int] | None]:
-    """Bind this process to its cores before JAX starts its threads, and yield them; None where it is not bound.
+    """Bind this process to its cores before JAX starts its threads, and yield them; None where it is not
+    bound.
 
     The launcher claims the cores of its own host; in a step, a process claims its own.
+
     """
     if job["platform"] != "cpu" or not job["bind"]:
         yield None

@@ -123,10 +123,12 @@ def open_worker_group(
     transport: "Transport | None" = None, log: Path | None = None,
     waiting: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
-    """Start the workers of a job, and end them when the context is left. Raises `WorkerDied` when they do not start.
+    """Start the workers of a job, and end them when the context is left. Raises `WorkerDied` when they do not
+    start.
 
     transport: how they are started on other nodes; None: on this host. log: a file for their standard error.
     waiting: called with the processes that hold the cores which a worker waits for.
+
     """
     worker = [variant.python, "-m", variant.module]
     variables = _worker_variables(variant, platform, transport)

@@ -4,9 +4,9 @@ Each entry is owned by its column or by its row, off whose slice it is read. Col
 colour, and two of them differ where a row has an entry of each and one of these is owned by its column: then
 nothing is added to what is read. Likewise for rows. Where columns own all entries that is the colouring of
 columns alone; where rows own some it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient
-computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see
-also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. To find
-the fewest colours is NP-hard: these are found greedily.
+computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998;
+see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005.
+To find the fewest colours is NP-hard: these are found greedily.
 
 Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or
 how a pattern is found.

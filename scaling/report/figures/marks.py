@@ -215,8 +215,8 @@ def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
 def draw_labels(rows: Iterable[Row], x: Axis, y: Axis, ends: bool = False) -> list[Spec]:
     """Return the labels of rows, without those that would cover an earlier one.
 
-    The axes are logarithmic. ends: whether the rows are the right ends of lines, written to the right of them;
-    else a label is above its mark, and to the left of it in the right part of the panel.
+    The axes are logarithmic. ends: whether the rows are the right ends of lines, written to the right of
+    them; else a label is above its mark, and to the left of it in the right part of the panel.
     """
     taken: list[tuple[float, float, float]] = []  # left, right, height
     kept: dict[str, list[Row]] = {"left": [], "right": []}
