@@ -1,3 +1,6 @@
-"""A distributed scaling study of automatic differentiation: what does a Jacobian cost, and what does one more device buy?"""
+"""Distributed scaling study of automatic differentiation.
+
+Measures what a Jacobian costs, and what one more device gains.
+"""
 
 __version__ = "0.1.0"

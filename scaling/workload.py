@@ -1,4 +1,7 @@
-"""What the module of a workload imports: `Workload`, its inputs and its reference. See docs/adding_a_workload.md."""
+"""Names that a workload module imports: `Workload`, its inputs and its reference.
+
+See docs/adding_a_workload.md.
+"""
 
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.workload import Reference, Workload

@@ -102,7 +102,8 @@ def describe_fastest(findings: Findings) -> list[str]:
     if not findings.fastest:
         kinds = dict.fromkeys(_engine_name(timing.case) for timing in findings.timings)
         sentences.append(
-            f"No mode of JAX was measured, so that none is called the fastest; what was measured: {', '.join(kinds)}."
+            "No mode of JAX was measured, so that none is called the fastest; what was measured: "
+            f"{', '.join(kinds)}."
         )
     for rows, (row, *others) in largest_problems(findings):
         largest = problem_size(row.first.case) == max(problem_size(each.first.case) for each in rows)
@@ -113,7 +114,8 @@ def describe_fastest(findings: Findings) -> list[str]:
             + _count_wins(rows)
         )
         sentences.append(
-            f"{family_name(row.first.case)}: {text}.{describe_environment(findings, row.first.environment, row.first.honest)}"
+            f"{family_name(row.first.case)}: "
+            f"{text}.{describe_environment(findings, row.first.environment, row.first.honest)}"
         )
     return sentences
 
@@ -133,10 +135,16 @@ def _engine_name(case: Case) -> str:
 
 def _describe_verdict(row: FastestMethod, size: str) -> str:
     case, mode = row.first.case, name_with_blocks(row.first)
-    at = f"on {count_of(case.devices, 'device')} {size} ({size_name(case)}): {format_time(row.first)}, {describe_call(case)}"
+    at = (
+        f"on {count_of(case.devices, 'device')} {size} ({size_name(case)}): "
+        f"{format_time(row.first)}, {describe_call(case)}"
+    )
     if row.empty:
         floor = format_duration(certainty.dispatch_floor(row.first))
-        return f"no mode is called the fastest; {mode} takes least, {at}, not distinguishable from an empty call ({floor})"
+        return (
+            f"no mode is called the fastest; {mode} takes least, {at}, "
+            f"not distinguishable from an empty call ({floor})"
+        )
     if row.second is None:
         return f"{list_measured(row)}, {at}"
     verdict = (
@@ -279,7 +287,10 @@ def _describe_peers(findings: Findings) -> list[str]:
         (least, least_at), (most, most_at) = factors[0], factors[-1]
         middle = statistics.median(factor for factor, _ in factors)
         over = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
-        text = f"{engine} takes {format_ratio(middle)} as long as JAX, each with its fastest method, in the median of {over}"
+        text = (
+            f"{engine} takes {format_ratio(middle)} as long as JAX, each with its fastest method, "
+            f"in the median of {over}"
+        )
         if len(rows) > 1:
             text += (
                 f": from {format_ratio(least)} ({_problem_of(rows[least_at])}) to {format_ratio(most)} "
@@ -346,7 +357,10 @@ def _describe_scaling(findings: Findings) -> list[str]:
             *([_describe_spread(rivals)] if len(rivals) > 1 else []),
         ]
         if parts:
-            text = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}: {'; '.join(parts)}."
+            text = (
+                f"{best.kind.capitalize()} scaling of {family_name(best.case)} on "
+                f"{count_of(most, 'device')}: {'; '.join(parts)}."
+            )
             sentences.append(text + describe_environment(findings, best.environment))
     return sentences
 
@@ -395,7 +409,10 @@ def describe_plan(forecast: Forecast) -> str:
     tools |= {"JAX": versions["jax"]} if "jax" in versions else {}
     tools.pop("jax", None)
     by = f" with {', '.join(f'{name} {version}' for name, version in tools.items())}" if tools else ""
-    return f"{became} on {span} of {around.get('device_kind')}, compiled{by}; times are predicted and not measured."
+    return (
+        f"{became} on {span} of {around.get('device_kind')}, compiled{by}; "
+        "times are predicted and not measured."
+    )
 
 
 def describe_score(scores: PlanScores) -> list[str]:
@@ -456,7 +473,8 @@ def _describe_problems(findings: Findings) -> list[str]:
     sentences += [*count_unmeasured(findings), *findings.weak_refusals]
     if count := len([t for t in findings.timings if not t.honest]):
         sentences.append(
-            f"{count_of(count, 'case')} ran oversubscribed, without a core for each device: marked, and never drawn as scaling."
+            f"{count_of(count, 'case')} ran oversubscribed, without a core for each device: "
+            "marked, and never drawn as scaling."
         )
     if findings.has_mixed_environments:
         sentences.append(

@@ -78,7 +78,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
             f"are {', '.join(variants)}"
         )
     raise Refusal(
-        f"there is no variant of {first}: give two folders, or measure a variant with `scaling run versus=...`"
+        f"there is no variant of {first}: give two folders, "
+        "or measure a variant with `scaling run versus=...`"
     )
 
 
@@ -93,7 +94,8 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     (old, old_notes), (new, new_notes) = _read("A", a), _read("B", b)
     if not old.keys() & new.keys():
         raise Refusal(
-            f"no case is in both {a} ({len(old)} of its own) and {b} ({len(new)}); run the same study for both"
+            f"no case is in both {a} ({len(old)} of its own) and {b} ({len(new)}); "
+            "run the same study for both"
         )
     rows = [row for key in old | new if (row := _compare_case(old.get(key, []), new.get(key, [])))]
     differences = _environment_differences(
@@ -210,14 +212,18 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     counts = Counter(row.verdict for row in comparison.rows)
     if counts[UNDECIDED]:
         lines.append(
-            "Undecided: one process on a side cannot tell a difference from that process's luck; replicates=3 or more can."
+            "Undecided: one process on a side cannot tell a difference from that process's luck; "
+            "replicates=3 or more can."
         )
     words = [
         f"{counts[verdict]} {verdict}"
         for verdict in VERDICTS
         if counts[verdict] or verdict in (SLOWER, FASTER, SAME)
     ]
-    held = f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}, up to {100 * comparison.margin:g} % is no difference"
+    held = (
+        f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}, "
+        f"up to {100 * comparison.margin:g} % is no difference"
+    )
     return [*lines, *comparison.notes, f"{', '.join(words)} (of {len(comparison.rows)}; {held})"]
 
 
@@ -227,7 +233,8 @@ def _describe_turns(unpaired: int, measured: int) -> list[str]:
         return ["Every case was measured in turns with the other side."] if measured else []
     which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
     return [
-        f"{which} measured in turns with the other side: what the machine did between the two counts as a difference.",
+        f"{which} measured in turns with the other side: "
+        "what the machine did between the two counts as a difference.",
         "`scaling run versus=...` measures both in turns.",
     ]
 

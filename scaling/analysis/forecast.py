@@ -261,7 +261,10 @@ def _describe_fastest(curves: Sequence[PredictedCurve], most: PredictedCurve) ->
     ties = [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]
     text = f"{_describe_point(*first)}, the fastest planned method"
     if ties:
-        text += f", not distinguished from {_describe_point(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
+        text += (
+            ", not distinguished from "
+            f"{_describe_point(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
+        )
     if first[1].devices < most.points[-1].devices:
         text += f"; {_describe_point(most, most.points[-1])}, the fastest on as many devices"
     return text
@@ -269,7 +272,10 @@ def _describe_fastest(curves: Sequence[PredictedCurve], most: PredictedCurve) ->
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
     """Describe a method with its time and its devices."""
-    return f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on {count_of(point.devices, 'device')}"
+    return (
+        f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on "
+        f"{count_of(point.devices, 'device')}"
+    )
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
@@ -287,7 +293,8 @@ def format_efficiency(point: PredictedPoint) -> str:
     """Return an efficiency with its interval."""
     interval = (
         (
-            f", {format_percentage(point.efficiency_interval[0])} to {format_percentage(point.efficiency_interval[1])}"
+            f", {format_percentage(point.efficiency_interval[0])} to "
+            f"{format_percentage(point.efficiency_interval[1])}"
         )
         if point.efficiency_interval
         else ""

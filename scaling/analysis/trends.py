@@ -64,7 +64,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
     first, name = crossovers[0], of.swept.partition(" = ")[0].partition(" (")[0]
     devices = ", ".join(str(crossover.devices) for crossover in crossovers)
     where = sorted(crossover.at for crossover in crossovers)
-    text = f"{first.before.name} is fastest up to {name} = {first.below:,}, {first.after.name} from {first.above:,}"
+    text = (
+        f"{first.before.name} is fastest up to {name} = {first.below:,}, "
+        f"{first.after.name} from {first.above:,}"
+    )
     text += f" on {devices} {'device' if devices == '1' else 'devices'}"
     between = (
         format_number(where[0])
@@ -98,7 +101,8 @@ def describe_growth(findings: Findings) -> list[str]:
         on = count_of(sweep.case.devices, "device")
         where = describe_environment(findings, sweep.environment, sweep.honest)
         sentences.append(
-            f"Time of {family_name(sweep.case)} grows with {sweep.swept} on {on} {_describe_exponents(shown)}.{where}"
+            f"Time of {family_name(sweep.case)} grows with {sweep.swept} on {on} "
+            f"{_describe_exponents(shown)}.{where}"
         )
     return sentences
 
@@ -156,7 +160,10 @@ def describe_memory(findings: Findings) -> list[str]:
     for group in _group_by_family(findings.pareto_fronts, lambda one: (one.environment, one.case)):
         front = max(group, key=lambda one: (problem_size(one.case), -one.fastest.timing.median))
         first = front.fastest
-        text = f"{first.name} is fastest, {_format_time(first.timing)} in {format_bytes(first.memory)} of a device"
+        text = (
+            f"{first.name} is fastest, {_format_time(first.timing)} in "
+            f"{format_bytes(first.memory)} of a device"
+        )
         others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
         text += "".join(
             f"; {_describe_cost(front, one)}"
@@ -251,7 +258,10 @@ def describe_colorings(findings: Findings) -> list[str]:
         text += f", found in {format_duration(before)}" if before else ""
         if of.dense and of.ratio:
             pays = f"pays after {count_of(of.break_even, 'evaluation')}" if of.break_even else "never pays"
-            text += f"; {format_seconds(f'{method_of(of.dense.case).name} with all seeds', *of.ratio)}, so that it {pays}"
+            text += (
+                f"; {format_seconds(f'{method_of(of.dense.case).name} with all seeds', *of.ratio)}, "
+                f"so that it {pays}"
+            )
         where = describe_environment(findings, of.timing.environment, of.timing.honest)
         sentences.append(f"{_describe_program('Sparsity', of.timing)}: {text}.{where}")
     return sentences
@@ -263,7 +273,10 @@ def _describe_program(head: str, timing: Timing, cut: bool = True) -> str:
     """
     case = timing.case
     call = describe_call(case) if cut else case.api
-    what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}, {count_of(case.devices, 'device')}"
+    what = (
+        f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}, "
+        f"{count_of(case.devices, 'device')}"
+    )
     return f"{head} of {family_name(case)}: {what}"
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live line where there is a terminal, plain lines where there is none."""
+"""Progress of a study: a live line on a terminal, plain lines elsewhere."""
 
 import contextlib
 import time
@@ -19,7 +19,10 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show how many cases are examined, as a live line, or as plain lines now and then. Yields a function of (done, total)."""
+    """Yield a function of (done, total) that shows how many cases are examined.
+
+    The count is a live line on a terminal, and a plain line now and then elsewhere.
+    """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
         console=console, transient=True, disable=not console.is_terminal,
@@ -42,7 +45,10 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a listener for events of the launcher, and the counts by status that it keeps. names: key -> label of a case."""
+    """Yield a listener for launcher events and its counts by status.
+
+    names: key -> label of a case.
+    """
     counts, began = Counter[str](), time.monotonic()
     bar = Progress(
         SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[state]}"),

@@ -72,10 +72,12 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
     for wrong, text in (
-        (not isinstance(study, dict), f"study={name} is no mapping of fields and grids; name one study, such as study=smoke"),
+        (not isinstance(study, dict),
+         f"study={name} is no mapping of fields and grids; name one study, such as study=smoke"),
         (config.get("hardware") is not None,
          "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"),
-        (deadline is not None, f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
+        (deadline is not None,
+         f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
         (wait is False and not cluster.submits,
          f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
         (versus is not None and cluster.name != NONE,
@@ -198,7 +200,10 @@ def _submissions(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Print and return what is missing now, and the records; what earlier submissions lost is recorded first."""
+    """Print and return the missing cases, and return the records.
+
+    Cases lost by earlier submissions are recorded first.
+    """
     submit = _submissions(job)
     queued = submit.settle_submissions(job, console) if submit else ()
     loaded = [store.load(each) for each in folders]
@@ -243,7 +248,7 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_plan(
     job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
-    """Print every case that would run, by process, and every one that would not, with the reason; change nothing."""
+    """Print the cases to run, by process, and the cases to skip, with reasons; change nothing."""
     submit = _submissions(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _missing(job, answers, [store.load(each) for each in folders], queued)
@@ -263,7 +268,8 @@ def _print_plan(
         console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
     console.print(
-        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; nothing was started"
+        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; "
+        "nothing was started"
     )
     if submit and job.cluster.name == SLURM:
         submit.print_scripts(made, job, console)

@@ -11,7 +11,10 @@ from typing import Any, TextIO
 
 
 def prepare() -> None:
-    """Make the standard streams safe to use: closed ones lead nowhere, and so does a pipe whose reader is gone."""
+    """Make the standard streams safe to use.
+
+    A closed stream, or a pipe without a reader, discards what is written.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -23,14 +26,20 @@ def prepare() -> None:
 
 
 def stop_with_reader() -> None:
-    """Let the command end with `BrokenPipeError` when nobody reads its output any more: for one that would never end."""
+    """End the command with `BrokenPipeError` when its output has no reader.
+
+    For commands that would otherwise not end.
+    """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Output):
         raw.patient = False
 
 
 class _Output(io.FileIO):
-    """A descriptor to write to, which leads nowhere once it cannot be written to: its reader is gone, or the disk is full."""
+    """Return a descriptor to write to.
+
+    It discards output once writing fails, because the reader is gone or the disk is full.
+    """
 
     patient = True
 
@@ -47,7 +56,7 @@ class _Output(io.FileIO):
 
 
 def _writer(number: int, stream: TextIO | None) -> io.TextIOWrapper:
-    """Return a stream for text on a descriptor. A character that the encoding lacks becomes a question mark."""
+    """Return a text stream on a descriptor; characters that it cannot encode become "?"."""
     raw = _Output(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(

@@ -51,7 +51,7 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record the cases that earlier submissions lost; return those that are still in the queue, as (key, replicate)."""
+    """Record the cases lost by earlier submissions; return the queued ones as (key, replicate)."""
     tasks = _look_up(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
@@ -97,8 +97,9 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
     lines = [
-        f"submitted {count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')} as job "
-        f"{jobs}, each about {format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do"
+        f"submitted {count_of(len(tasks), 'task')} of "
+        f"{count_of(len({task.shape for task in tasks}), 'shape')} as job {jobs}, each about "
+        f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do"
     ]
     if seconds := pack.foreseen_seconds(loaded.plans, made.machine, job.settings):
         planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]

@@ -69,7 +69,10 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Tas
 
 
 def _fold(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
-    """Return the lines of tasks of one state: one if they wait or are done, else one for each of the first."""
+    """Return the lines of the tasks in one state.
+
+    Waiting and finished tasks share one line; otherwise each of the first tasks has its own.
+    """
     if every:
         count = len(group)
     else:

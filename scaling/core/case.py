@@ -170,7 +170,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What its record is of: a `case`, the most that the machine can do (`ceiling`), or the least (`floor`)."""
+        """What the record measures: a `case`, the machine's maximum (`ceiling`) or minimum (`floor`)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property

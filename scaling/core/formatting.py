@@ -42,7 +42,10 @@ _WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 a
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a ratio is narrow enough to report; a ratio without an interval is reported."""
+    """Return whether the interval of a ratio is narrow enough to report.
+
+    A ratio without an interval is reported.
+    """
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high

@@ -26,7 +26,10 @@ _SMALLEST = 2.0**-24  # keeps the open interval open after rounding to float32 a
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input: the shape of a row, and `make(generator, rows)`, which returns float64 (len(rows), *shape)."""
+    """An input: the shape of a row, and a function that draws rows.
+
+    `make(generator, rows)` returns float64 (len(rows), *shape).
+    """
 
     shape: tuple[int, ...]
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]

@@ -58,7 +58,8 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(
-            f"a pattern is the rows and the columns of its entries, not arrays of {rows.shape} and {cols.shape}"
+            "a pattern is the rows and the columns of its entries, "
+            f"not arrays of {rows.shape} and {cols.shape}"
         )
     if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
         raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")

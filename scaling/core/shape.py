@@ -119,7 +119,10 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 def _linear_maps(
     case: Case, workload: Workload, shape: DerivativeShape, by: Mapping[str, int], numbers: int
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded mode. by: the size of each input. numbers: of the function's result."""
+    """Return the linear maps of a seeded mode.
+
+    by: the size of each input. numbers: the number of values of the function's result.
+    """
     names, mode = workload.names, case.ad_mode
     forward, reverse = mode.parts or (mode.name, mode.name)
     if (coloring := shape.coloring) is not None:
@@ -206,7 +209,10 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], named: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a function's result; refuse one that fails, or returns no real numbers."""
+    """Return the shape and dtype of a function's result.
+
+    Refuse a function that fails or does not return real numbers.
+    """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(named))
     except Refusal:
@@ -222,7 +228,10 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], named: Named) -> j
         first = (str(error).strip().splitlines() or [""])[0]
         place = user_frames.place(error)
         where = f" ({place})" if place else ""
-        traced = "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, but no values)"
+        traced = (
+            "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, "
+            "but no values)"
+        )
         words = f"{traced}: {type(error).__name__}: {first}{where}"
         raise Refusal(f"workload {case.workload!r} {words}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):

@@ -10,10 +10,10 @@ Jacobian J:
 - Adding up entries (`added` of them) rounds again, in proportion to the sum of their magnitudes.
 
     reduction                   influence                     magnitude
-    outputs, inputs, vector     sum |J| |x|, the largest      sum |J| |x|, the largest     x = 1 except in J x
+    outputs, inputs, vector     sum |J| |x|, the largest      sum |J| |x|, the largest   x = 1 except in J x
     points, over these as well  sum |J|, the largest          sum |J|, the largest
-    norm                        2 s sum |J| + e k s^2         sum J^2                      k entries
-    J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|             k outputs, c = sum |J|
+    norm                        2 s sum |J| + e k s^2         sum J^2                    k entries
+    J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|           k outputs, c = sum |J|
 
 The table is asked for N = max(terms, added), so that `size` is the larger of influence sqrt(terms / N) and
 magnitude sqrt(added / N). In a sum each entry is rounded in proportion to itself, but to no less than what is

@@ -241,7 +241,10 @@ def _top_level(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, made: Workload) -> str:
-    """Return the inputs to differentiate by, as the user names them: of the case, the workload, or the first."""
+    """Return the inputs to differentiate by, as the user names them.
+
+    They come from the case, else from the workload, else the first input is used.
+    """
     wrt = case.wrt or made.wrt or _top_level(made.inputs)[0]
     leaves = _require_leaves(case, wrt, made.inputs)
     shared = _top_level(leaf for leaf in made.shared if not made.shared[leaf].integer)

@@ -21,7 +21,10 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many points and seeds a device takes at a time, None for all, and where inputs and result are kept."""
+    """The points and seeds that a device takes at a time, and where arrays are kept.
+
+    None stands for all points or seeds. The arrays are the inputs and the result.
+    """
 
     block: int | None = None
     chunk: int | None = None

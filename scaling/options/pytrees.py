@@ -124,8 +124,8 @@ def _not_a_draw(workload: str, name: str, value: Any) -> Refusal:
     elif callable(value):
         hint = "call it with the shape of the input"
     return Refusal(
-        f"input {name!r} of {workload!r} is {describe(value)}: write a Draw, such as normal(3), uniform(2, 3) or "
-        f"poisson(1.5), or a pytree of Draws; {hint}"
+        f"input {name!r} of {workload!r} is {describe(value)}: "
+        f"write a Draw, such as normal(3), uniform(2, 3) or poisson(1.5), or a pytree of Draws; {hint}"
     )
 
 

@@ -4,7 +4,7 @@ the programs.
 `python -m scaling.plan.compile_worker` reads a job from standard input, a line of JSON, and then orders,
 one a line:
 
-    {"do": "trace", "key": ..., "case": ...}  build and trace; sends "traced" with a digest of the program, or "end"
+    {"do": "trace", "key": ..., "case": ...}  build and trace; sends "traced" with a program digest, or "end"
     {"do": "compile", "key": ...}             compile the traced case; sends "end" with fields of its record
 
 Places and allocates nothing. compile_pool.py sets its environment, so that compilers for other machines

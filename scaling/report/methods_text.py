@@ -80,7 +80,8 @@ def _describe_cases(ok: Sequence[Record]) -> list[str]:
     cases = count_of(len({record.key for record in ok}), "case")
     return [
         (
-            f"{cases} of {workloads}, measured on {_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}."
+            f"{cases} of {workloads}, measured on {_format_range([r.case.devices for r in ok], 'device')}, "
+            f"in {', '.join(kinds)}."
         ),
         f"Methods: {named}.",
         *([f"{len(settings)} memory settings were measured."] if len(settings) > 1 else []),
@@ -100,7 +101,8 @@ def _describe_devices(ok: Sequence[Record]) -> list[str]:
         )
     if shared := sum(not record.honest for record in ok):
         sentences.append(
-            f"{count_of(shared, 'record')} without a core for each device are in no figure and no table of scaling here."
+            f"{count_of(shared, 'record')} without a core for each device are in no figure and no table of "
+            "scaling here."
         )
     return sentences
 

@@ -160,7 +160,10 @@ def _communication_cells(record: Record) -> tuple[str, str, str]:
     """Return the collectives, whether the prediction is by program or formula, and remarks."""
     kinds: dict[str, float] = {}
     for message in record.messages or ():
-        what = f"{message.get('kind')} of {format_bytes(message.get('bytes', 0))} among {message.get('group', 0):,}"
+        what = (
+            f"{message.get('kind')} of {format_bytes(message.get('bytes', 0))} among "
+            f"{message.get('group', 0):,}"
+        )
         kinds[what] = kinds.get(what, 0) + message.get("times", 1)
     sent = "; ".join(
         what if times == 1 else f"{what}, {format_number(times)} times" for what, times in kinds.items()

@@ -160,7 +160,8 @@ def _describe_curve(findings: Findings, curve: Curve, fitted: Iterable[ScalingFi
 def _describe_law(law: ScalingFit) -> str:
     parts = " and ".join(
         (
-            f"a {name} part {'of ' if is_share_determined(estimate.low, estimate.high) else ''}{format_share(*estimate)}"
+            f"a {name} part "
+            f"{'of ' if is_share_determined(estimate.low, estimate.high) else ''}{format_share(*estimate)}"
         )
         for name, estimate in law.parts.items()
     )
@@ -217,7 +218,8 @@ def _list_limitations(findings: Findings) -> list[str]:
     """Return what a reader must know before trusting the rest."""
     sentences = [
         (
-            "Points that grow with the devices, but not at constant work for each, so that they stand in no table here: "
+            "Points that grow with the devices, but not at constant work for each, "
+            "so that they stand in no table here: "
         )
         + refusal.removeprefix(_NOT_WEAK)
         for refusal in findings.weak_refusals

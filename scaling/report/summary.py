@@ -71,13 +71,19 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     what = f"{family_name(case)} ({size_name(case)}){where}"
     time = f"{answer.format_time(row.first)} on {count_of(case.devices, 'device')}"
     if row.empty:
-        return f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: none is the fastest."
+        return (
+            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: "
+            "none is the fastest."
+        )
     if row.second is None:
         return f"{what}: {answer.list_measured(row)}, {time}."
     second = format_seconds(method_of(row.second.case).name, row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.doubts else ""
     if not row.distinguished:
-        return f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguished from the next; {second}."
+        return (
+            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguished from the "
+            f"next; {second}."
+        )
     return f"{what}: {answer.name_with_blocks(row.first)} is fastest, {time}; {second}{doubts}."
 
 

@@ -338,7 +338,8 @@ def _growth_rows(findings: Findings) -> list[tuple[str, ...]]:
     return [
         (
             (
-                f"{family_name(growth.sweep.case)}, {describe_panel(growth.sweep.case, growth.sweep.held, growth.sweep.honest)}"
+                f"{family_name(growth.sweep.case)}, "
+                f"{describe_panel(growth.sweep.case, growth.sweep.held, growth.sweep.honest)}"
             )
             + describe_environment(findings, growth.sweep.environment),
             growth.sweep.swept,

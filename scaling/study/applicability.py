@@ -11,7 +11,10 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return why a case cannot run, as (reason, text), or None if it can. The first rule that holds counts."""
+    """Return why a case cannot run, as (reason, text), or None.
+
+    The first rule that holds applies.
+    """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),
         *_coloring_rules(case, workload), *_mixed_rules(case, workload), *_offer_rules(case, workload, sizes),
@@ -59,9 +62,18 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     mode, reduction, on_host = case.ad_mode, workload.reduction, case.storage == "host"
     sums = reduction.sums_points
     per_point = [name for name in workload.names if name in workload.points]
-    shared = f"a sum over points is differentiated by what these share, and each has its own {' and '.join(per_point)}"
-    uneven = f"{mode.name} adds up whole points, and {case.points} do not divide evenly over {case.axes[0]} devices"
-    on_devices = "a sum over points is one Jacobian, which stays on the devices; block takes some of the points at a time"
+    shared = (
+        "a sum over points is differentiated by what these share, "
+        f"and each has its own {' and '.join(per_point)}"
+    )
+    uneven = (
+        f"{mode.name} adds up whole points, and {case.points} do not divide evenly over "
+        f"{case.axes[0]} devices"
+    )
+    on_devices = (
+        "a sum over points is one Jacobian, which stays on the devices; "
+        "block takes some of the points at a time"
+    )
     whole = case.batch == "whole" and not mode.is_value and not sums
     one_number = (
         f"batch=whole of {case.workload} is one number, of which reduce={reduction.name} has no meaning"
@@ -70,7 +82,8 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
         (_UNDEFINED, sums and not mode.is_value and bool(per_point), shared),
         (_UNDEFINED, sums and mode.by_workload and case.points % case.axes[0] != 0, uneven),
         (_UNDEFINED, sums and on_host, on_devices),
-        (_UNDEFINED, whole and reduction.products, f"reduce={reduction.name} is taken point by point; batch=vmap is that"),
+        (_UNDEFINED, whole and reduction.products,
+         f"reduce={reduction.name} is taken point by point; batch=vmap is that"),
         (_UNDEFINED, whole and sizes.summed and not reduction.linear_in_inputs, one_number),
         (_UNDEFINED, whole and on_host, "storage=host takes some points at a time; batch=vmap is that"),
     ]  # fmt: skip
@@ -86,7 +99,8 @@ def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
     )
     return [
         (_UNDEFINED, colored and workload.reduce is not None, f"{reduced}; reduce=whole is that"),
-        (_UNDEFINED, colored and case.batch == "whole", "seeds=colored is taken point by point; batch=vmap is that"),
+        (_UNDEFINED, colored and case.batch == "whole",
+         "seeds=colored is taken point by point; batch=vmap is that"),
         (_UNDEFINED, colored and bool(one_seed), f"{one_seed} takes one seed, which is not coloured"),
         (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None, no_pattern),
     ]  # fmt: skip
@@ -97,8 +111,8 @@ def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
     mixed, reduction = bool(case.ad_mode.parts), workload.reduction
     by_input = mixed and case.seeds != "colored"
     halves = (
-        f"reduce={reduction.name} multiplies columns by all inputs, of which each half of mode={case.mode} has some; "
-        "jacfwd and jacrev have all"
+        f"reduce={reduction.name} multiplies columns by all inputs, "
+        f"of which each half of mode={case.mode} has some; jacfwd and jacrev have all"
     )
     one_input = f"mode=mixed takes some inputs forward and others in reverse, and {case.wrt} is one"
     return [
@@ -136,10 +150,14 @@ def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"
     return [
-        (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1, f"{case.mode} has no seeds to cut; split=points cuts it"),
+        (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1,
+         f"{case.mode} has no seeds to cut; split=points cuts it"),
         (_UNDEFINED, case.api == "jit" and case.devices > 1, "api=jit is the plain program on one device"),
         (_UNDEFINED, eager and case.api != "jit", "jit=false runs with api=jit only"),
-        (_UNDEFINED, eager and case.chunk == AUTO, "chunk=auto is found by compiling, which jit=false does not do"),
-        (_UNDEFINED, eager and case.storage == "host", "storage=host runs compiled programs, which jit=false does not do"),
-        ("indivisible", split_seeds and bool(uneven), f"{seeds}; split=both with mesh=1x{case.devices} fills them up"),
+        (_UNDEFINED, eager and case.chunk == AUTO,
+         "chunk=auto is found by compiling, which jit=false does not do"),
+        (_UNDEFINED, eager and case.storage == "host",
+         "storage=host runs compiled programs, which jit=false does not do"),
+        ("indivisible", split_seeds and bool(uneven),
+         f"{seeds}; split=both with mesh=1x{case.devices} fills them up"),
     ]  # fmt: skip

@@ -83,7 +83,10 @@ def _settle(case: Case) -> Case:
 
 
 def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the mode and target of a case. The function itself has one mode, and that mode no other target."""
+    """Return the mode and target of a case.
+
+    The function itself has one mode, and that mode has no other target.
+    """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))

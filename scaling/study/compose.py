@@ -98,7 +98,7 @@ def _keys(file: Path) -> list[str]:
 
 
 def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Refuse a composed configuration with unknown keys, without known ones, or with several choices of one group."""
+    """Refuse a composed configuration with unknown or missing keys, or several choices per group."""
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -114,14 +114,18 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
 
 
 def _check_cluster(config: Any, conf: Path) -> None:
-    """Refuse a key that a cluster of ours has no use for; one that no cluster has is refused with the values."""
+    """Refuse a key that has no effect with the chosen cluster.
+
+    A key that no cluster has is refused together with the values.
+    """
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
     used = _keys(conf / "cluster" / f"{config['name']}.yaml")
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
             raise Refusal(
-                f"cluster.{name} has no effect with cluster={config['name']}: leave it out, or use {', '.join(used)}"
+                f"cluster.{name} has no effect with cluster={config['name']}: "
+                f"leave it out, or use {', '.join(used)}"
             )
         if name not in used:
             raise unknown_name(f"key of cluster={config['name']}", name, used)
@@ -193,7 +197,8 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
          "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"),
         ("onfig group override" in text,
          f"{selected!r} names no file: study, cluster and tracking each want one name, such as study=smoke"),
-        (endless != "", f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
+        (endless != "",
+         f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
         (True, f"cannot compose the configuration: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))

@@ -32,7 +32,10 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def check(where: Any) -> str | None:
-    """Return the text of a condition; None and true keep everything. Anything but a text, true or false is a `Refusal`."""
+    """Return the text of a condition; None and true keep everything.
+
+    Raise `Refusal` for anything but a text, true or false.
+    """
     if where is None or isinstance(where, bool):
         return None if where is None else str(where)
     if not isinstance(where, str):
@@ -43,7 +46,10 @@ def check(where: Any) -> str | None:
 
 
 def holds(where: str, names: Mapping[str, Any]) -> bool:
-    """Return whether a condition holds for these values of its names; a condition that has no value is a `Refusal`."""
+    """Return whether a condition holds for these values of its names.
+
+    Raise `Refusal` if the condition cannot be evaluated.
+    """
     tree = _parse(where)
     try:
         return bool(_value(tree, names))
@@ -67,7 +73,8 @@ def _parse(where: str) -> ast.expr:
     for node in ast.walk(tree):
         if not isinstance(node, _FORMS):
             raise Refusal(
-                f"where={where!r}: {type(node).__name__} is not allowed; compare fields, join with and, or, not"
+                f"where={where!r}: {type(node).__name__} is not allowed; "
+                "compare fields, join with and, or, not"
             )
     return tree.body
 

@@ -4,7 +4,7 @@ It imports JAX and the user's modules that its job names, and writes an event on
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
-    {"event": "answer", ...}                 to the next question: the fields of a completed case, or a refusal
+    {"event": "answer", ...}                 to the next question: fields of a completed case, or a refusal
     {"event": "failure", "reason", "text", "fix"}   instead of the next one; no more is asked of this process
 
 The questions are cells of a study. A module may do anything in here; see preflight.py for what becomes of it.
@@ -67,7 +67,10 @@ def _import(case: Case) -> dict[str, Any]:
 
 
 def answer(cell: GridCell) -> dict[str, Any]:
-    """Complete a case, and say why it cannot run by its nature, if it cannot. A case that would not divide is a `Refusal`."""
+    """Complete a case, and return why it cannot run, if it cannot.
+
+    Raise `Refusal` if the case does not divide evenly.
+    """
     completed = complete(cell.case, _make)
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make)  # some targets have one point, however scaled
@@ -108,7 +111,10 @@ def multiplies(case: Case, built: workload.Workload) -> bool:
 
 
 def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether any operation of a jaxpr may multiply matrices: all that is not known to be something else."""
+    """Return whether a jaxpr may multiply matrices.
+
+    Operations that are not known to do something else count as such.
+    """
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
         if name not in ELEMENTWISE and (not inner or name.startswith("custom")):

@@ -51,7 +51,7 @@ def describe(conf: Path) -> str:
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Return the default and the comment of each key of a file of YAML; those of a mapping have its name before their own."""
+    """Return the default and comment of each key of a YAML file; nested keys have a prefix."""
     found: dict[str, tuple[str, str]] = {}
     group = name = ""
     for line in text.splitlines():

@@ -69,7 +69,8 @@ def expand_study(
     count = sum(math.prod(map(len, _axes(fields).values())) for fields, _ in grids)
     if most is not None and count > most:
         raise Refusal(
-            f"the study has {count:,} cases before where, more than max_cases={most}: sweep less, or max_cases={count}"
+            f"the study has {count:,} cases before where, more than max_cases={most}: "
+            f"sweep less, or max_cases={count}"
         )
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
@@ -122,7 +123,8 @@ def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
         return grid
     if aliases := [mode for mode in _listed(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
         raise Refusal(
-            f"mode={aliases[0]} names its batching already: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
+            f"mode={aliases[0]} names its batching already: "
+            f"write mode={ALIASES[aliases[0]][0]}, or leave out batch"
         )
     modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _listed(grid.get("mode"))]
     return grid | {"mode": modes} if "mode" in grid else grid
@@ -171,7 +173,8 @@ def _cell(fields: _Fields) -> GridCell:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
         raise Refusal(
-            "devices=all is for `scaling plan`, which knows in what counts hardware comes; here write devices=[1,2]"
+            "devices=all is for `scaling plan`, which knows in what counts hardware comes; "
+            "here write devices=[1,2]"
         )
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], fields["batch"] = ALIASES[fields["mode"]]

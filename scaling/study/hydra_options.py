@@ -26,7 +26,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
-    """Refuse words of `scaling run` and `scaling plan` that Hydra would not understand; fields: the keys that take a value."""
+    """Refuse words of `scaling run` and `scaling plan` that Hydra would not parse.
+
+    fields: the keys that take a value.
+    """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     parser.add_argument("--config-dir", "-cd", metavar="DIR")
@@ -58,7 +61,10 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
 
 
 def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
-    """Return the refusal of an unknown option; one that is named like a field is an override without its dashes."""
+    """Return the refusal of an unknown option.
+
+    For an option named like a field, it suggests the override without dashes.
+    """
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
     if near and word.startswith("--"):

@@ -42,7 +42,7 @@ Note = Callable[[int, int], None]
 
 
 class _Unanswered(Exception):
-    """A process did not answer a question: the reason of a record, a text, and whether it would answer none."""
+    """A process did not answer: the reason of a record, a text, and whether it would answer none."""
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
         super().__init__(text)
@@ -85,7 +85,10 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[Examined]:
-    """Return the examined case of each cell, each completed case once; bad input raises the first `Refusal` of them."""
+    """Return the examined case of each cell, each completed case once.
+
+    Bad input raises the first `Refusal`.
+    """
     refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
     if refusals:
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
@@ -107,7 +110,10 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case without the fields that say where and in which pieces it runs, on which a function does not depend."""
+    """Return the case without the fields that a function does not depend on.
+
+    These fields describe where the case runs and how it is divided.
+    """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
@@ -152,7 +158,10 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Fail the cases of the problem that came first, or, after `deaths` in a row or at import, all that remain."""
+        """Fail the cases of the first problem, or all that remain.
+
+        All fail after `deaths` failures in a row, or after a failure at import.
+        """
         first = self.cells[remaining[0]].case
         alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
         text = f"{' and '.join(modules) or first.workload}: {why}"
@@ -186,7 +195,10 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next(self, process: ChildProcess, seconds: float, when: str, importing: bool) -> Event:
-        """Return the next event of a process; raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`."""
+        """Return the next event of a process.
+
+        Raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
@@ -202,7 +214,10 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a digest of all that the answers about these cells follow from; None where they may depend on more."""
+    """Return a digest of everything that determines the answers about these cells.
+
+    Return None if the answers may depend on more.
+    """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
@@ -220,7 +235,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Keep the answers of a study all of whose cases were examined; a full disk loses the answers, not the run."""
+    """Store the answers of a fully examined study; a full disk does not stop the run."""
     # Whether a case is too large depends on the machine.
     lasting = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and lasting:

@@ -73,7 +73,10 @@ def _commit(revision: str, folder: Path) -> Variant:
 
 
 def _jax(version: str) -> Path:
-    """Return the interpreter of an environment with this JAX, which is installed once and kept in the user's cache."""
+    """Return the interpreter of an environment with this JAX.
+
+    The environment is installed once, in the user's cache.
+    """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(
             f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"

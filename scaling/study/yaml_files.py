@@ -24,7 +24,8 @@ def check(path: Path) -> None:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise Refusal(
-            f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; split it with `parts`"
+            f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; "
+            "split it with `parts`"
         )
     try:
         _check_events(path, content.decode("utf-8-sig"))
@@ -41,7 +42,10 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
     place = _shown(file) if file else "a configuration file"
     place += f", line {mark.line + 1}" if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-    return f"{place}: {problem}; tags and tabs for indentation are not allowed, and text with special characters needs quotes"
+    return (
+        f"{place}: {problem}; tags and tabs for indentation are not allowed, "
+        "and text with special characters needs quotes"
+    )
 
 
 def _check_events(path: Path, text: str) -> None:
@@ -61,7 +65,8 @@ def _check_events(path: Path, text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in parents):
                 raise Refusal(
-                    f"{line}: the alias *{event.anchor} is within the value that it names, which contains itself"
+                    f"{line}: the alias *{event.anchor} is within the value that it names, "
+                    "which contains itself"
                 )
             count += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.NodeEvent):

@@ -20,7 +20,9 @@ _MAX_LINES = 100  # of a panel
 _TITLE = 128  # characters that W&B allows
 _MEANING = {
     "strong": "Strong scaling: the same work on more devices.",
-    "weak": "Weak scaling: as many points for each device; the counted work per device is constant within 1 %.",
+    "weak": (
+        "Weak scaling: as many points for each device; the counted work per device is constant within 1 %."
+    ),
 }
 _STUDY_SECTION = "Every record, the fastest modes, and the figures"
 _COLUMNS = (

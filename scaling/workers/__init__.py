@@ -1,1 +1,1 @@
-"""The processes that run cases: in which order cases run, how a worker is started, and what happens when it dies."""
+"""Processes that run cases: the order of cases, how workers start, and how their failures are handled."""

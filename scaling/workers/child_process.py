@@ -99,7 +99,10 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None after `seconds`. The last one is {"event": "exit", "status": ...}."""
+        """Return the next event, or None after `seconds`.
+
+        The last event is {"event": "exit", "status": ...}.
+        """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
@@ -150,7 +153,7 @@ class ChildProcess:
                 stream.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
-        """Deliver each JSON object, then the exit status. Other lines, such as one torn by a death, are ignored."""
+        """Deliver each JSON object, then the exit status; ignore other lines, such as partial ones."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):
@@ -159,7 +162,7 @@ class ChildProcess:
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
-        """Keep the last lines of standard error; write all of them, without secrets, to the log, if there is one."""
+        """Keep the last lines of standard error; write all to the log, if any, without secrets."""
         assert self._process.stderr is not None
         room = _LOG_CHARACTERS if log else 0
         with open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file:
@@ -181,6 +184,9 @@ def signal_name(number: int) -> str:
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """Return the last line that says why a process ended, without paths and secrets; "" where there is none."""
+    """Return the last line that explains why a process ended, or "".
+
+    Paths and secrets are removed from the line.
+    """
     relevant = [line for line in lines if line.strip() and not _NOISE.match(line)]
     return environment.last_line("\n".join(relevant), "")[:_SHOWN_CHARACTERS]

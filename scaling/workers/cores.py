@@ -20,7 +20,10 @@ _NAME = "ad-scaling/core/"  # of the sockets that are claims; the kernel frees t
 
 
 def allowed() -> list[int]:
-    """Return the cores that this process may use, one of each physical core first, within the quota of a container."""
+    """Return the cores that this process may use, within the quota of a container.
+
+    One core of each physical core comes first.
+    """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # the last one set is the lowest
@@ -67,13 +70,19 @@ def claimed(
 
 
 def describe_wait(by: Sequence[int], node: str = "") -> str:
-    """Return in words that cores are waited for. by: the processes that hold them, as far as they can be seen from here."""
+    """Return the message that cores are awaited.
+
+    by: the processes that hold them, as far as they are visible from here.
+    """
     who = f"process {', '.join(map(str, by))}" if by else "a process that cannot be seen from here"
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({who})"
 
 
 def _is_next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether it is the turn of this owner; one that holds cores already does not wait, which would be a deadlock."""
+    """Return whether it is the turn of this owner.
+
+    An owner that already holds cores does not wait, which avoids a deadlock.
+    """
     return _taken("queue", queue) or not all(_free(f"{core}/{owner}") for core in mine)
 
 
@@ -91,7 +100,10 @@ def _holders(cores: list[int]) -> list[int]:
 def _take(
     mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Return `count` cores, or all: those of the same owner and node, or free ones; None if these are too few."""
+    """Return `count` cores, or all if there are fewer; None if too few are available.
+
+    Available cores are free, or belong to the same owner and node.
+    """
     count = min(count, len(mine))
     same_node = [core for core in mine if not _free(f"{core}/{owner}/{node}")]
     if len(same_node) >= count:

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """Orders to read line by line, a function that sends an event, and one that ends a forked copy of this process."""
+    """Orders to read by line, a function that sends an event, and one that ends a forked process."""
 
     orders: TextIO
     say: Callable[..., None]
@@ -26,7 +26,10 @@ class Channel:
 
 
 def open_channel() -> Channel:
-    """Keep standard input and output for the channel, and give the process others: nothing to read, and stderr to write to."""
+    """Reserve standard input and output for the channel.
+
+    The process reads from an empty input instead, and writes to stderr.
+    """
     orders, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -53,7 +56,10 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when its parent is gone: an orphan would disturb the next run's timings."""
+    """Ask Linux to kill this process when its parent ends.
+
+    An orphan would disturb the timings of the next run.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it went before we asked
         os._exit(0)

@@ -25,5 +25,8 @@ class Examined:
 
     @property
     def environment_key(self) -> tuple:
-        """Return the part of the environment that depends on the case: equal for cases that share an environment."""
+        """Return the part of the environment that depends on the case, as a key.
+
+        Cases with equal keys share an environment.
+        """
         return self.workload_digest, self.engine

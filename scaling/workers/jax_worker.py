@@ -78,7 +78,7 @@ def _no_backend(platform: str, error: str) -> str:
 
 
 def agree(job: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Refuse processes that are not those requested; return fields of the environment: hosts, cores and the job."""
+    """Refuse processes other than those requested; return the hosts, cores and job as fields."""
     mine = [device for device in group.devices if device.process_index == group.rank]
     kind = mine[0].device_kind if mine else None
     here = {
@@ -100,8 +100,8 @@ def agree(job: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
     claims = [(one["host"], core) for one in each for core in one["cores"] or ()]
     if len(set(claims)) < len(claims) and not job["oversubscribe"]:  # nodes that are one host in truth
         raise Refusal(
-            f"{len(claims)} cores were asked for and {', '.join(nodes)} have {len(set(claims))} between them; "
-            "oversubscribe=true checks more without drawing them as scaling"
+            f"{len(claims)} cores were asked for and {', '.join(nodes)} have {len(set(claims))} between "
+            "them; oversubscribe=true checks more without drawing them as scaling"
         )
     cores = sorted(core for _, core in set(claims)) or None
     return {"hosts": nodes, "cores": cores, "shape": shape} | job["beside"]
@@ -178,7 +178,7 @@ class CaseLoop:
             run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
 
     def _blank(self, case: Case, order: dict[str, Any]) -> Record:
-        """Return the record of a case that has not begun, with the digest of the workload as this revision has it."""
+        """Return the record of a case that has not begun, with the current digest of the workload."""
         job, group, digest = self.job, self.group, None
         with contextlib.suppress(Refusal):
             digest = workload.digest(case.workload)

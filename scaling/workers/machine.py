@@ -40,7 +40,10 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the fewest nodes that devices divide evenly over, with one process for each node, or as requested."""
+        """Return the shape of the processes for these devices.
+
+        By default, there is one process for each node, on the fewest nodes that divide the devices evenly.
+        """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
             nodes += 1

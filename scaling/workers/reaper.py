@@ -68,7 +68,10 @@ def _stop(_signal: int, _frame: Any) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill all children until there are none: the children of a process that dies become children of this one."""
+    """Kill all children until none remain.
+
+    The children of a process that ends become children of this process.
+    """
     while True:
         for child in _children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -82,7 +85,10 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """Return the children of this process; a kernel that has no list of them is asked for the parent of every process."""
+    """Return the children of this process.
+
+    If the kernel does not list them, the parent of every process is read.
+    """
     own = os.getpid()
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]

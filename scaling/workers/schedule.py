@@ -60,7 +60,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a run will do: items by process, the skips to record, and the numbers of cases that will not run."""
+    """Plan of a run: items by process, skips to record, and numbers of cases that do not run."""
 
     jobs: tuple[tuple[ScheduledCase, ...], ...]
     skips: tuple[ScheduledCase, ...]
@@ -141,7 +141,10 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment of cases with this `Examined.environment_key`, as far as it is known before they run."""
+    """Return the environment of cases with this `Examined.environment_key`.
+
+    It contains what is known before the cases run.
+    """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
     described = environment.describe(
@@ -193,7 +196,10 @@ def history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the settings of the records of these planned environments; records of one setting may be compared."""
+    """Return the settings of the records of these planned environments.
+
+    Records with equal settings are comparable.
+    """
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 

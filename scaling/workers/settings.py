@@ -85,7 +85,8 @@ def _replicates(config: Mapping[str, Any]) -> Any:
     asked = config["replicates"]
     if config["nested"] and isinstance(asked, int) and asked < _NESTED:
         raise Refusal(
-            f"nested=true takes at least {_NESTED} blocks of each device count: replicates={asked} are too few"
+            f"nested=true takes at least {_NESTED} blocks of each device count: "
+            f"replicates={asked} are too few"
         )
     default = _VERSUS if config["versus"] is not None else _NESTED if config["nested"] else 1
     return default if asked is None else asked

@@ -116,7 +116,10 @@ class _Run:
     exhausted: list[WorkItem] = field(default_factory=list)  # that ran out of memory
 
     def supervise(self, job: Sequence[ScheduledCase]) -> None:
-        """Run a job in workers, and in fresh ones after each that dies, until every item has a record of every variant."""
+        """Run a job in workers until each item has a record of each variant.
+
+        A worker that dies is replaced.
+        """
         waiting = self._group_comparable(job)
         failed: set[int] = set()  # variants whose workers did not start, once
         while waiting:
@@ -135,7 +138,10 @@ class _Run:
                     self._measure_groups(waiting, workers)
 
     def _group_comparable(self, job: Sequence[ScheduledCase]) -> Groups:
-        """Group the items of a job by problem, at most `_MOST_INTERLEAVED` in a group, each with all variants."""
+        """Group the items of a job by problem, each with all variants.
+
+        A group has at most `_MOST_INTERLEAVED` items.
+        """
         variants, step = range(len(self.results)), _MOST_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -144,7 +150,7 @@ class _Run:
         ]
 
     def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
-        """Measure group after group, taking them from `waiting`, until there is none or a worker must be replaced."""
+        """Measure groups from `waiting` until none is left or a worker must be replaced."""
         usable = True
         while waiting and usable:
             group = _InterleavedCases(self, workers, waiting.pop(0))
@@ -164,7 +170,10 @@ class _Run:
     def _claim_cores(
         self, job: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Claim the cores of a job on this host, for all variants; on other nodes, each worker claims its own."""
+        """Claim the cores of a job on this host for all variants.
+
+        On other nodes, each worker claims its own cores.
+        """
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.site.transport:
             return contextlib.nullcontext()
         return cores.claimed(job[0].case.devices, self.owner, self._report_wait)
@@ -239,7 +248,7 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def measure(self) -> bool:
-        """Bring every item to its end, unless a worker must be replaced; return whether the workers can go on."""
+        """Finish every item unless a worker must be replaced; return whether the workers can go on."""
         try:
             self._take_turns()
         except WorkerDied as death:
@@ -248,7 +257,10 @@ class _InterleavedCases:
         return True
 
     def remaining(self) -> Groups:
-        """Return groups of the items that have not ended; each postponed case is a group of its own, the last ones."""
+        """Return groups of the unfinished items.
+
+        Each postponed case is a separate group, at the end.
+        """
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
         for work in self.items:
             if work not in self.ended:
@@ -256,7 +268,10 @@ class _InterleavedCases:
         return [group for group in groups.values() if group]
 
     def _take_turns(self) -> None:
-        """Prepare all items, then give each a turn, in a fresh random order each round, until all have samples enough."""
+        """Prepare all items, then take turns until all have enough samples.
+
+        Each round has a new random order.
+        """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         ready, enough = list(self.items), dict[WorkItem, bool]()
@@ -274,14 +289,20 @@ class _InterleavedCases:
                     self._ask(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the items to take a turn. One that did not fit is withdrawn in all variants: a pair stays together."""
+        """Return the items to take a turn.
+
+        An item that did not fit is withdrawn in all variants, to keep pairs complete.
+        """
         for work in self.items:
             if work.item in self.postponed and work in self.prepared:
                 self._ask(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case that a worker died in, if it has no record, or postpone it, if it had to share memory."""
+        """Record the case in which a worker died, unless it has a record.
+
+        A case that shared memory with others is postponed instead.
+        """
         work, order = self.last_order
         if work in self.ended:
             return

@@ -15,7 +15,7 @@ from scaling.core.case import Refusal
 from scaling.core.environment import last_line
 from scaling.workers.machine import ProcessShape
 
-_JOB_VARIABLES = (  # with which Slurm passes the request of a job to srun; a step of another shape must not have them
+_JOB_VARIABLES = (  # pass a job's request from Slurm to srun; a step of another shape must not have them
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
     "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
     "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
@@ -31,7 +31,10 @@ _CAUSES = {  # words of srun and slurmstepd -> the reason of a record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return why Slurm ended a step, as (reason of a record, line), from lines of srun and slurmstepd; None where it did not."""
+    """Return why Slurm ended a step, as (reason of a record, line), or None.
+
+    The line is taken from the output of srun and slurmstepd.
+    """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     silent = any("stopped sending heartbeats" in line for line in lines)  # of JAX's coordination service
     text = "a process of the case stopped sending heartbeats: its node failed, or lost its network"
@@ -50,7 +53,7 @@ class Transport:
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables that those commands start with: those here without the request of the job."""
+        """Return the environment variables of these commands, without the request of the job."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:
@@ -85,7 +88,10 @@ class SrunSteps(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return the one srun that starts all workers of a shape; its standard input is passed to each of them."""
+        """Return the srun command that starts all workers of a shape.
+
+        Its standard input is passed to each worker.
+        """
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
         words = [
@@ -118,12 +124,16 @@ class SshShells(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a shell command for each worker, those of one host one after another, with the variables that JAX reads."""
+        """Return a shell command for each worker, with the variables that JAX reads.
+
+        Commands for the same host are adjacent.
+        """
         kept = sorted(name for name in variables if name.startswith(_FORWARDED))
         words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in kept), *worker]
         each = shape.processes // shape.nodes
         return [
-            [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words).replace('{}', host)}"]
+            [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && "
+             f"exec {shlex.join(words).replace('{}', host)}"]
             for host in self.hosts[: shape.nodes] for _ in range(each)
         ]  # fmt: skip
 
@@ -133,7 +143,8 @@ def allocated_nodes() -> tuple[str, ...]:
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:
         raise Refusal(
-            "cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); cluster=slurm asks for one"
+            "cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); "
+            "cluster=slurm asks for one"
         )
     command = ["scontrol", "show", "hostnames", node_list]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

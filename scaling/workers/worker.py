@@ -4,7 +4,7 @@
 a line of JSON, binds itself to cores before JAX starts, and then executes orders, one on each line:
 
     {"do": "prepare", "case": ..., ...}   build, compile, run once and check; sends "ready", "end" or "later"
-    {"do": "turn", "key": ...}            take samples for a while; sends "turn", with whether these were enough, or "end"
+    {"do": "turn", "key": ...}            take samples; sends "turn" with whether they suffice, or "end"
     {"do": "finish", "key": ...}          write the record; sends "end"
     {"do": "forget", "key": ...}          discard the case as if it had not begun; sends "forgotten"
 
@@ -48,7 +48,7 @@ def main() -> int:
     memory.raise_oom_score()
     if job.get("lock") is not None:
         os.set_inheritable(job["lock"], False)
-    # Ctrl-C is for the launcher, which then ends this process. Slurm sends SIGUSR2 as a warning before a time limit.
+    # On Ctrl-C, the launcher ends this process. Slurm sends SIGUSR2 as a warning before a time limit.
     for number in (signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def _die_with_launcher(orders: int) -> None:
-    """End this process soon after its launcher, which is on another node, has closed the pipe of its orders."""
+    """End this process soon after its launcher, on another node, closes the pipe of orders."""
     closed = select.poll()
     closed.register(orders, 0)  # a closed pipe is reported in any case
     closed.poll()
@@ -116,7 +116,10 @@ def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator
 
 
 def _address(nodes: int) -> str:
-    """Return the address at which the processes of a case connect: a free port on the host of the first of them."""
+    """Return the address at which the processes of a case connect.
+
+    It is a free port on the host of the first process.
+    """
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename

@@ -34,7 +34,10 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no or
 
 @dataclass(frozen=True)
 class Variant:
-    """The program that runs the workers: this one, or another revision, interpreter or set of flags to compare it with."""
+    """The program that runs the workers.
+
+    It is this program, or a revision, interpreter or set of flags to compare it with.
+    """
 
     name: str = "this"
     python: str = sys.executable
@@ -52,7 +55,10 @@ class WorkerDied(Exception):
 
 
 class AllocationLost(Exception):
-    """No worker can be started on other nodes: the allocation ended or differs from the request, or no shell reaches them."""
+    """No worker can be started on other nodes.
+
+    The allocation ended or differs from the request, or no shell reaches the nodes.
+    """
 
 
 class RecordNotWritten(OSError):
@@ -170,7 +176,10 @@ def _await_start(group: WorkerGroup, waiting: Callable[[list[int]], None]) -> No
 
 
 def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
-    """Return the environment variables of a worker, without XLA_FLAGS: it sets those that its own jaxlib needs."""
+    """Return the environment variables of a worker, without XLA_FLAGS.
+
+    The worker sets the flags that its jaxlib needs.
+    """
     kept = transport.environment(os.environ) if transport else dict(os.environ)
     return (
         kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
@@ -178,7 +187,10 @@ def _worker_variables(variant: Variant, platform: str, transport: "Transport | N
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a worker, without what Slurm or a remote shell adds about its end; those where it wrote none."""
+    """Return the lines of a worker without those that Slurm or a remote shell adds at its end.
+
+    If the worker wrote none, return the added lines.
+    """
     written = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(written):
         return written

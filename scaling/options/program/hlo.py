@@ -29,7 +29,7 @@ class HloLine(NamedTuple):
     """An instruction of HLO, in the terms of XLA."""
 
     name: str
-    bytes: int  # of its result in the device's memory; of an asynchronous start, without the operands that it carries along
+    bytes: int  # of the result in device memory; an asynchronous start excludes the operands it carries
     anywhere: int  # the same of its numbers alone, wherever they lie
     dims: tuple[int, ...]  # of its result, or of the first of several
     dtype: str

@@ -64,7 +64,7 @@ _RULES: dict[
     "dot_general": lambda p, x, y: (
         2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0])
     ),
-    "conv_general_dilated": lambda p, x, y: (  # with its padding, without the zeros between the numbers of a dilated input
+    "conv_general_dilated": lambda p, x, y: (  # with padding, without the zeros inserted into a dilated input
         2
         * y[0].size
         * x[1].size

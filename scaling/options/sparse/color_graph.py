@@ -60,7 +60,10 @@ class TwoSidedColors:
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Colour the columns; of the transposed matrix, the rows. owned: the entries that columns own, or None."""
+    """Colour the columns, or the rows if the matrix is transposed.
+
+    owned: the entries that columns own, or None.
+    """
     mine = np.ones(len(matrix.rows), bool) if owned is None else owned
     wanted = np.unique(matrix.cols[mine])
     least = _fullest(matrix.rows[mine])
@@ -120,7 +123,7 @@ def _attempts(
 
 
 def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the columns that are wanted, the fullest first, and the entries column by column and row by row."""
+    """Return the wanted columns, fullest first, and the entries by column and by row."""
     by_column = np.argsort(matrix.cols, kind="stable")
     owned_first = 2 * matrix.rows.astype(np.int64) + ~owned
     by_row = np.argsort(owned_first, kind="stable")

@@ -102,7 +102,8 @@ def _detect(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
     number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
     if not number.size:
         raise Refusal(
-            "the function does not depend on the inputs to differentiate by: seeds=colored has nothing to colour"
+            "the function does not depend on the inputs to differentiate by: "
+            "seeds=colored has nothing to colour"
         )
     rows, cols = np.divmod(number, inputs)
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)

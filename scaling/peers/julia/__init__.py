@@ -80,7 +80,8 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
          "the thread's step of 1e-6 is one for float64"),
         (case.chunk is not None, f"{case.engine} chooses its own chunks of seeds"),
         (not case.jit and not has_tape,
-         "jit=false records a tape at each call, which ReverseDiff does; everything else in Julia is compiled"),
+         "jit=false records a tape at each call, which ReverseDiff does; "
+         "everything else in Julia is compiled"),
         (case.batch == "whole" and case.devices > 1, "a batch taken at once runs on one thread"),
         (case.formulation in FORMULATIONS["poisson"] and case.batch != "whole",
          f"formulation={case.formulation} is a way to add up terms; batch=whole adds them up"),

@@ -54,9 +54,10 @@ def draw_losses(
         title = marks.panel_title(curve.case, words, curve.environment if show_environment else "")
         panels.append(Panel(title, _draw_bars(rows[id(curve)], styles), zoom=False))
     caption = (
-        "Of the device-seconds of the method that is fastest on the most devices: what does the work of the program "
-        "on one device, and where the rest goes. Dispatch is the cost of an empty call; communication and imbalance "
-        "are drawn where they are known, else they are within the rest. Super-linear points pass the top."
+        "Of the device-seconds of the method that is fastest on the most devices: what does the work of the "
+        "program on one device, and where the rest goes. Dispatch is the cost of an empty call; "
+        "communication and imbalance are drawn where they are known, else they are within the rest. "
+        "Super-linear points pass the top."
     )
     if count_refused:
         refused = count_of(count_refused, "point")
@@ -113,9 +114,9 @@ def draw_rooflines(rooflines: Sequence[Roofline], show_environment: bool) -> Fig
     styles = marks.unique_styles(method_style(method) for each in shown for method in each.points)
     panels = [_draw_roofline(each, styles, show_environment) for each in shown]
     caption = (
-        "Operations per second of one device, by the operations for each byte that must be read or written whatever "
-        "the program. Under the slope memory limits, under the level arithmetic; both were measured on the same "
-        "machine. What stays in a cache can pass the slope."
+        "Operations per second of one device, by the operations for each byte that must be read or written "
+        "whatever the program. Under the slope memory limits, under the level arithmetic; both were measured "
+        "on the same machine. What stays in a cache can pass the slope."
     )
     if len(rooflines) > len(shown):
         caption += f" {len(shown)} of {len(rooflines)} are drawn."
@@ -165,9 +166,9 @@ def draw_compiling(timings: Iterable[Timing], show_environment: bool) -> Figure 
     styles = marks.unique_styles(method_style(base_method(t.case)) for group in shown for t, _ in group)
     panels = [_draw_calls(group, styles, show_environment) for group in shown]
     caption = (
-        "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. On a "
-        "slanted line that many later calls take as long as the first one took: below it most of the time of such a "
-        "run is computing, above it is compiling."
+        "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. "
+        "On a slanted line that many later calls take as long as the first one took: below it most of the "
+        "time of such a run is computing, above it is compiling."
     )
     if len(groups) > len(shown):
         caption += f" {len(shown)} of {len(groups)} are drawn."

@@ -54,7 +54,10 @@ def curve_name(case_or_curve: Any) -> str:
 
 
 def curve_styles(curves: Iterable[Any]) -> list[LineStyle]:
-    """Return the style of each curve, sorted by name. Shapes are those of layouts, or of modes in one layout."""
+    """Return the style of each curve, sorted by name.
+
+    Marks distinguish layouts, or modes if there is one layout.
+    """
     cases = [curve.case for curve in curves]
     if len({describe_call(case) for case in cases}) > 1:
         return marks.unique_styles(layout_style(curve_name(case), case) for case in cases)
@@ -222,7 +225,10 @@ def _family(curve: Curve) -> tuple:
 
 
 def _count_single_points(kind: str, curves: Sequence[Curve], drawable: Sequence[Curve]) -> int:
-    """Return how many curves of a kind have one point that is on no other curve. jit is a baseline, no curve."""
+    """Return the number of curves of a kind with a single point that no other curve has.
+
+    jit is a baseline, not a curve.
+    """
     drawn = {id(curve) for curve in drawable}
     rest = [c for c in curves if c.kind == kind and id(c) not in drawn and c.case.api != "jit"]
     others = {
@@ -248,8 +254,8 @@ def draw_meshes(meshes: Sequence[MeshComparison], show_environment: bool) -> Fig
     )
     panels = [_draw_mesh(group, styles, show_environment) for group in groups[: marks.MOST_PANELS]]
     caption = (
-        "Time by mesh: devices over points x devices over seeds; bars are 95 % intervals. A filled mark is the "
-        "fastest mesh on its number of devices, where it is distinguished from the next."
+        "Time by mesh: devices over points x devices over seeds; bars are 95 % intervals. "
+        "A filled mark is the fastest mesh on its number of devices, where it is distinguished from the next."
     )
     if len(groups) > len(panels):
         caption += f" {len(panels)} of {len(groups)} are drawn; the table has all."

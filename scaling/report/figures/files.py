@@ -52,7 +52,7 @@ def _page_spec(panel: Panel) -> Spec:
 
 
 def _panel_spec(panel: Panel, prefix: str = "") -> Spec:
-    """Return the layers of a panel, with their rows as data sets: each once, where several layers have the same."""
+    """Return the layers of a panel with their rows as data sets, each data set once."""
     names: dict[int, str] = {}
     datasets, layers = {}, []
     for layer in panel.layers:

@@ -85,7 +85,10 @@ def unique_styles(styles: Iterable[LineStyle]) -> list[LineStyle]:
 def log_axis(
     field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
 ) -> Axis:
-    """Return a logarithmic axis that holds the values: in engineering units, or as plain numbers without a unit."""
+    """Return a logarithmic axis for the values.
+
+    Labels are in engineering units, or plain numbers if there is no unit.
+    """
     positive = [value for value in values if value and value > 0]
     domain = min(positive) / margin, max(positive) * margin
     narrow = domain[1] < 200 * domain[0]
@@ -133,7 +136,7 @@ def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a layer with a mark for each row, or one line through them; channels that are None are left out."""
+    """Return a layer with a mark for each row, or with one line; channels of None are omitted."""
     encoding = {name: channel for name, channel in channels.items() if channel is not None}
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
 

@@ -30,10 +30,11 @@ def draw_memory(timings: Iterable[Timing], show_environment: bool) -> Figure | N
     styles = marks.unique_styles(map(method_style, methods))
     panels = [_draw_points(points, styles, show_environment) for points in groups]
     caption = (
-        "Memory of one device: the peak of the program where the compiler or the device reports it, else inputs, "
-        "results and temporaries. Each mark is a mode, under one memory setting and on one number of devices; the "
-        "more devices, the larger the mark. Of each workload the problem with the most modes is drawn; of several "
-        "the one on the most numbers of devices, then the largest. Dotted: nothing is both faster and smaller."
+        "Memory of one device: the peak of the program where the compiler or the device reports it, else "
+        "inputs, results and temporaries. Each mark is a mode, under one memory setting and on one number of "
+        "devices; the more devices, the larger the mark. Of each workload the problem with the most modes is "
+        "drawn; of several the one on the most numbers of devices, then the largest. Dotted: nothing is both "
+        "faster and smaller."
     )
     return marks.compose("memory", "Time against memory", caption, panels, styles)
 
@@ -104,10 +105,10 @@ def draw_fronts(fronts: Sequence[ParetoFront], show_environment: bool) -> Figure
     styles = marks.unique_styles(_KINDS[kind] for kind in kinds)
     panels = [_draw_front(front, styles, show_environment) for front in varied]
     caption = (
-        "One program on the same devices, under several memory settings: how many seeds and points it takes at a "
-        "time, what is kept and where. Bytes of a device: inputs, result and temporaries, as reported by the "
-        "compiler; bars are 95 % intervals. On the front: no other setting is both faster, by the medians, and "
-        "smaller. Names are written where there is room; the table has all."
+        "One program on the same devices, under several memory settings: how many seeds and points it takes "
+        "at a time, what is kept and where. Bytes of a device: inputs, result and temporaries, as reported "
+        "by the compiler; bars are 95 % intervals. On the front: no other setting is both faster, by the "
+        "medians, and smaller. Names are written where there is room; the table has all."
     )
     return marks.compose("front", "Memory settings: time against memory", caption, panels, styles)
 

@@ -152,16 +152,19 @@ def _describe(groups: Sequence[Sequence[PredictedCurve]], measured: Sequence[Cur
     """Return what is drawn, and what is not."""
     shown = groups[:MOST_PANELS]
     caption = [
-        "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval; both axes are "
-        "logarithmic. The largest problem of each workload that was planned on several numbers of devices is drawn."
+        "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval; both "
+        "axes are logarithmic. The largest problem of each workload that was planned on several numbers of "
+        "devices is drawn."
     ]
     if any(point.by_formula for group in shown for curve in group for point in curve.points):
         caption.append(
-            "Filled marks are programs compiled for that many devices; hollow ones, dotted, are by formula alone."
+            "Filled marks are programs compiled for that many devices; "
+            "hollow ones, dotted, are by formula alone."
         )
     if measured:
         caption.append(
-            "Heavy solid lines with large hollow marks were measured on such devices; bars are 95 % intervals."
+            "Heavy solid lines with large hollow marks were measured on such devices; "
+            "bars are 95 % intervals."
         )
     if (environments := len({curve.environment for curve in measured})) > 1:
         caption.append(f"They are from {environments} environments, a line each.")
@@ -193,9 +196,9 @@ def draw_scores(scores: PlanScores, stem: str) -> Figure:
         marks.draw_points(rows, x, y, styles),
     )
     caption = (
-        "A mark for each case that was both planned and measured on the same kind of device. On the line what was "
-        "predicted is what was measured, above it took less than predicted; between the outer lines the two are "
-        "within a factor of two."
+        "A mark for each case that was both planned and measured on the same kind of device. On the line "
+        "what was predicted is what was measured, above it took less than predicted; between the outer lines "
+        "the two are within a factor of two."
     )
     if len(rest) > 1:
         caption += f" All workloads after the first {len(ahead)} have one sign."

@@ -99,9 +99,9 @@ def draw_crossover(maps: Sequence[FastestModeMap], show_environment: bool) -> Fi
         height = max(120, 42 * len(each.sizes))
         panels.append(Panel(title, _draw_map(each, names, styles), False, width, height))
     caption = (
-        "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: not "
-        "distinguished from the next. A thick line is where the fastest mode changes, between sizes at which both "
-        "modes were measured and are distinguished; dashed where that is not sure."
+        "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
+        "not distinguished from the next. A thick line is where the fastest mode changes, between sizes at "
+        "which both modes were measured and are distinguished; dashed where that is not sure."
     )
     if len(filled) > len(shown):
         caption += f" {len(shown)} of {len(filled)} maps are drawn; the table of the fastest modes has all."
