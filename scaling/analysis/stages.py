@@ -4,9 +4,9 @@ import math
 import statistics
 
 from scaling.analysis.curves import Timing
+from scaling.core.record import COMPILING_STAGES
 
 _SPARSITY = ("detect_seconds", "color_seconds")  # finding the nonzeros of a sparse derivative, and its seeds
-_COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds")
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
@@ -25,12 +25,12 @@ def sparsity_seconds(timing: Timing) -> float | None:
 
 def compiling_seconds(timing: Timing) -> float | None:
     """Return the seconds of tracing, lowering and compiling."""
-    return stage_seconds(timing, *_COMPILING)
+    return stage_seconds(timing, *COMPILING_STAGES)
 
 
 def first_call_seconds(timing: Timing) -> float | None:
     """Return the seconds from the plain function to the first result, the median of the replicates."""
-    names = (*_SPARSITY, *_COMPILING, "first_seconds")
+    names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.core.case import Case
-from scaling.core.record import Record
+from scaling.core.record import STAGES, Record
 from scaling.plan import cost
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
@@ -18,9 +18,6 @@ from scaling.workers.settings import RunSettings
 
 _START_SECONDS = 5.0  # for the workers of a job to start
 _UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, where no record says it
-_STAGES = (
-    "trace_seconds", "lower_seconds", "compile_seconds", "first_seconds", "check_seconds", "sampling_seconds",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ def make_predictor(
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
     """Return the seconds that a case would take again, with the samples requested now; None if unknown."""
-    stages = [getattr(record, name) for name in _STAGES]
+    stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None
     sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)

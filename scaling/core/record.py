@@ -36,6 +36,8 @@ FAILED = {
     "cancelled": "its job was cancelled",
 }
 REASONS = {**SKIPPED, **FAILED}
+COMPILING_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
+STAGES = (*COMPILING_STAGES, "first_seconds", "check_seconds", "sampling_seconds")  # of a case, in order
 _MOST_INTEGER = 2**63 - 1  # what a 64-bit integer of other programs holds
 _MOST = 1e30  # of any other number
 

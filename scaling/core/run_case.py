@@ -38,13 +38,12 @@ from scaling.core import (
 from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, CompileSettings, MissingMemory
 from scaling.core.pattern import Coloring
-from scaling.core.record import Record
+from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import DerivativeShape
 from scaling.core.timing import Samples, Sampling
 from scaling.core.workload import Workload
 
 _SHARED_TEXT = 300  # characters of an error that processes send each other
-_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
 
 
 class CaseEnded(Exception):
@@ -308,7 +307,7 @@ def _compile_program(
     )
     if one.blocks is not None:
         note(blocks=one.blocks, passes=shape.count_passes(one.case, built, sizes))
-    note(**{name: getattr(one.stages, name) for name in _STAGES}, **one.needs)
+    note(**{name: getattr(one.stages, name) for name in COMPILING_STAGES}, **one.needs)
     note(compulsory_bytes=one.compulsory_bytes)
     work, unexpected = extensions.load("program_stats").measure_work(one, group.devices)
     note(**vars(work))
@@ -414,7 +413,7 @@ def _compile_again(attempt: Attempt, group: ProcessGroup) -> tuple[CheckedProgra
     jax.clear_caches()
     again = Attempt(attempt.record)
     ready = _compile_and_check(attempt.record.case, group, again.note, attempt.record.blocks)
-    return ready, {name: getattr(again.record, name) for name in (*_STAGES, "first_seconds")}
+    return ready, {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
 
 
 def _fields_of_samples(parts: Sequence[Samples]) -> dict[str, Any]:

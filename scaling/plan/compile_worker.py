@@ -32,6 +32,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from scaling.core import compile_case, environment, layout, memory, run_case, shape, timing, workload
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
+from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, program_stats
 from scaling.plan import topology
 from scaling.workers import event_channel
@@ -140,8 +141,9 @@ class _TracedCase:
             return found | _describe_failure(error)
         cost = hlo_cost.read(one.stages.compiled.as_text())
         found |= vars(program_stats.program_work(one, self.devices, cost)) | {**one.needs}
-        stages = ("trace_seconds", "lower_seconds", "compile_seconds")
-        found |= {name: getattr(one.stages, name) for name in stages} | _optimised_work(cost, one.steps)
+        found |= {name: getattr(one.stages, name) for name in COMPILING_STAGES} | _optimised_work(
+            cost, one.steps
+        )
         found |= {
             "passes": shape.count_passes(one.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes), "blocks": one.blocks,

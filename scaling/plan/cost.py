@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from scaling.core.record import Record
+from scaling.core.record import COMPILING_STAGES, Record
 from scaling.workers.settings import RunSettings
 
 _BUILD = 2.0  # seconds to build and check a case, with its part of JAX's own start
-_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
 
 
 def seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
@@ -19,7 +18,7 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
     if record.predicted is None:
         return None
     sampling, call = settings.sampling, record.predicted[end]
-    stages = sum(getattr(record, name) or 0.0 for name in _STAGES)
+    stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
     sampled = max(sampling.warm_up, call) + max(sampling.seconds, sampling.least * call)
     return _BUILD + call + (stages + sampled) * sampling.compilations
 

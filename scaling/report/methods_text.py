@@ -9,17 +9,9 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.methods import method_of
 from scaling.core.formatting import count_of, format_number, format_percentage
-from scaling.core.record import Record
+from scaling.core.record import STAGES, Record
 from scaling.report.rows import environment_columns
 
-_STAGES = (
-    "trace_seconds",
-    "lower_seconds",
-    "compile_seconds",
-    "first_seconds",
-    "check_seconds",
-    "sampling_seconds",
-)
 _STOP_REASONS = {
     "width": "when the 95 % interval of the median was as narrow as asked for",
     "most": "at the largest number of samples allowed",
@@ -221,8 +213,8 @@ def _count_devices(record: Record) -> int:
 
 def _wall_seconds(record: Record) -> float:
     """Return the wall-clock seconds from tracing to the last sample, as far as recorded."""
-    further = [stages.get(name) for stages in record.compilations for name in _STAGES]
-    stages = [getattr(record, name) for name in _STAGES]
+    further = [stages.get(name) for stages in record.compilations for name in STAGES]
+    stages = [getattr(record, name) for name in STAGES]
     if record.sampling_seconds is None:
         stages.append(sum(record.seconds) * (record.calls_per_sample or 1))
     return sum(value for value in (*stages, *further) if isinstance(value, int | float))

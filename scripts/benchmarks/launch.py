@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scaling.core.record import Record
+from scaling.core.record import STAGES, Record
 from scaling.core.store import load
 
 TIMES = 10
@@ -143,15 +143,7 @@ def _theirs(folder: Path, cases: int) -> tuple[float, float]:
 
 def _overhead(records: list[Record], wall: float) -> float:
     """Seconds a case that were neither building, compiling, checking nor sampling."""
-    stages = (
-        "trace_seconds",
-        "lower_seconds",
-        "compile_seconds",
-        "first_seconds",
-        "check_seconds",
-        "sampling_seconds",
-    )
-    return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in stages)) / len(
+    return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in STAGES)) / len(
         records
     )
 

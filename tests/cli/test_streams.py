@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.commands import COMMAND, SLOWEST, command_environment
-from tests.support.verbs import VERBS, words_of
+from tests.support.verbs import RUN, VERBS, words_of
 
 pytestmark = pytest.mark.thin(40, "process")
 
@@ -63,17 +63,7 @@ def test_bad_input_has_its_exit_status_whatever_the_streams(plumbing, tmp_path):
 
 @pytest.mark.process
 def test_a_run_whose_reader_leaves_runs_to_its_end(tmp_path):
-    words = [
-        "run",
-        "study=linear",
-        "sizes.p=4",
-        "sizes.o=2",
-        "points=2",
-        "devices=1",
-        "mode=jacfwd",
-        "dtype=float32",
-        "results=here",
-    ]
+    words = [*RUN, "results=here"]
     words += ["sampling.seconds=0.01", "sampling.least=3", "sampling.most=3", "api=jit"]
     done = shell(words, "| head -n 1", tmp_path)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr

@@ -9,7 +9,7 @@ import pytest
 from scaling.cluster import pack, submission
 from scaling.cluster.settings import Cluster
 from scaling.core.case import Case, Refusal, problem
-from scaling.core.record import Record
+from scaling.core.record import STAGES, Record
 from scaling.core.timing import Sampling
 from scaling.workers import schedule
 from scaling.workers.examined import Examined
@@ -107,16 +107,8 @@ def test_nested_tasks_hold_whole_curves_in_every_block(made):
 
 
 def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
-    stages = (
-        "trace_seconds",
-        "lower_seconds",
-        "compile_seconds",
-        "first_seconds",
-        "check_seconds",
-        "sampling_seconds",
-    )
     records = [
-        make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(stages, n / 6)) for n in (6, 12, 60)
+        make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(STAGES, n / 6)) for n in (6, 12, 60)
     ]
     predict = pack.make_predictor(records, RunSettings(Sampling(seconds=3.0)), {})
     assert predict(records[1].case) == pytest.approx(12)
@@ -231,15 +223,7 @@ def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_
 
 
 def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_record):
-    stages = (
-        "trace_seconds",
-        "lower_seconds",
-        "compile_seconds",
-        "first_seconds",
-        "check_seconds",
-        "sampling_seconds",
-    )
-    record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(stages, 14.0))
+    record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(STAGES, 14.0))
     assert pack.make_predictor([record], RunSettings(Sampling(least=7)), {})(record.case) == pytest.approx(84)
     assert pack.make_predictor([record], RunSettings(Sampling(least=100)), {})(record.case) == pytest.approx(
         70 + 200

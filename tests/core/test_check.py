@@ -516,18 +516,16 @@ def whole_of_chain(case):
     return jacobian(case, chain())[0]
 
 
+def case_of_chain(mode, dtype="float64"):
+    """Return the case of the chain's Jacobian from coloured seeds."""
+    return Case(
+        "poisson", target="gradient", points=7, wrt="x", mode=mode, seeds="colored", dtype=dtype, api="jit"
+    )
+
+
 def of_chain(made, where, change=lambda J: J, dtype="float64"):
     """The verdict on the entries of the chain's Jacobian at these places."""
-    case = Case(
-        "poisson",
-        target="gradient",
-        points=7,
-        wrt="x",
-        mode="jacrev",
-        seeds="colored",
-        dtype=dtype,
-        api="jit",
-    )
+    case = case_of_chain(mode="jacrev", dtype=dtype)
     with jax.enable_x64(dtype == "float64"):
         J = change(np.array(whole_of_chain(case)))
         rows, cols = np.nonzero(where)
@@ -577,16 +575,7 @@ def test_entries_of_a_pattern_are_checked_and_what_it_lacks_counts_as_zero(refer
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
     made, rows_cols = chain(*REFERENCES[reference]), np.nonzero(pattern_of_chain())
-    case = Case(
-        "poisson",
-        target="gradient",
-        points=7,
-        wrt="x",
-        seeds="colored",
-        dtype="float64",
-        api="jit",
-        mode="finite_difference",
-    )
+    case = case_of_chain(mode="finite_difference")
     x, step = inputs.exact_inputs(case, made, 0, 7)["x"], 1e-6
     f = lambda x: chain().nonzeros({"x": x}).value  # noqa: E731
     J = np.stack([(f(x + step * row) - f(x)) / step for row in np.eye(CHAIN[1])], axis=2)
@@ -607,16 +596,7 @@ def test_entries_by_a_finite_step_are_allowed_its_error_and_no_more(reference):
 
 def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
     made = chain()
-    case = Case(
-        "poisson",
-        target="gradient",
-        points=7,
-        wrt="x",
-        mode="analytic",
-        seeds="colored",
-        dtype="float64",
-        api="jit",
-    )
+    case = case_of_chain(mode="analytic")
     with jax.enable_x64(True):
         sizes, got = (
             derivative_shape(case, made),

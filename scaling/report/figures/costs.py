@@ -62,8 +62,7 @@ def draw_losses(
     if count_refused:
         refused = count_of(count_refused, "point")
         caption += f" {refused} left out, where an empty call took as long as the case or longer."
-    if len(fastest) > len(panels):
-        caption += f" {len(panels)} of {len(fastest)} are drawn; the table has all."
+    caption += marks.describe_omission(panels, fastest, "are drawn; the table has all")
     return marks.compose("losses", "Where the efficiency goes", caption, panels, styles)
 
 
@@ -118,8 +117,7 @@ def draw_rooflines(rooflines: Sequence[Roofline], show_environment: bool) -> Fig
         "whatever the program. Under the slope memory limits, under the level arithmetic; both were measured "
         "on the same machine. What stays in a cache can pass the slope."
     )
-    if len(rooflines) > len(shown):
-        caption += f" {len(shown)} of {len(rooflines)} are drawn."
+    caption += marks.describe_omission(shown, rooflines)
     return marks.compose("roofline", "Roofline: how near to what the machine can do", caption, panels, styles)
 
 
@@ -170,8 +168,7 @@ def draw_compiling(timings: Iterable[Timing], show_environment: bool) -> Figure 
         "On a slanted line that many later calls take as long as the first one took: below it most of the "
         "time of such a run is computing, above it is compiling."
     )
-    if len(groups) > len(shown):
-        caption += f" {len(shown)} of {len(groups)} are drawn."
+    caption += marks.describe_omission(shown, groups)
     return marks.compose("compile", "Compiling against running", caption, panels, styles)
 
 

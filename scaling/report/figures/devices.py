@@ -257,8 +257,7 @@ def draw_meshes(meshes: Sequence[MeshComparison], show_environment: bool) -> Fig
         "Time by mesh: devices over points x devices over seeds; bars are 95 % intervals. "
         "A filled mark is the fastest mesh on its number of devices, where it is distinguished from the next."
     )
-    if len(groups) > len(panels):
-        caption += f" {len(panels)} of {len(groups)} are drawn; the table has all."
+    caption += marks.describe_omission(panels, groups, "are drawn; the table has all")
     return marks.compose("mesh", "Meshes: points by seeds", caption, panels, styles)
 
 

@@ -1,7 +1,7 @@
 """Marks: axes, lines with intervals and labels that the figures share, and the figure as a value."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,9 +66,13 @@ def compose(
 ) -> Figure:
     """Return a figure of the first panels, with a note in the caption where others are left out."""
     shown = panels[:most]
-    if len(shown) < len(panels):
-        caption += f" {len(shown)} of {len(panels)} panels are drawn; the tables have all."
+    caption += describe_omission(shown, panels, "panels are drawn; the tables have all")
     return Figure(name, title, caption, tuple(shown), tuple(legend))
+
+
+def describe_omission(shown: Sized, found: Sized, drawn: str = "are drawn") -> str:
+    """Return the sentence of a caption that counts what is drawn; empty where that is everything."""
+    return f" {len(shown)} of {len(found)} {drawn}." if len(shown) < len(found) else ""
 
 
 def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:

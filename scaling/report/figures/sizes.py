@@ -44,11 +44,8 @@ def draw_sizes(
     if exponents:
         caption += " The number at the end of a line is the exponent at which time grows with the size,"
         caption += " where it is determined."
-    if len(sweeps) > len(shown):
-        caption += (
-            f" {len(shown)} of {len(sweeps)} panels are drawn, those with the most modes and sizes of each"
-        )
-        caption += " workload; the tables have all."
+    omitted = "panels are drawn, those with the most modes and sizes of each workload; the tables have all"
+    caption += marks.describe_omission(shown, sweeps, omitted)
     return marks.compose("size", "Time against size", caption, panels, styles)
 
 
@@ -103,8 +100,8 @@ def draw_crossover(maps: Sequence[FastestModeMap], show_environment: bool) -> Fi
         "not distinguished from the next. A thick line is where the fastest mode changes, between sizes at "
         "which both modes were measured and are distinguished; dashed where that is not sure."
     )
-    if len(filled) > len(shown):
-        caption += f" {len(shown)} of {len(filled)} maps are drawn; the table of the fastest modes has all."
+    omitted = "maps are drawn; the table of the fastest modes has all"
+    caption += marks.describe_omission(shown, filled, omitted)
     heading = "Crossover: which mode for which size and how many devices"
     return marks.compose("crossover", heading, caption, panels, styles)
 
