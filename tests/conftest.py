@@ -1,5 +1,7 @@
 """What the tests share: the command in a process of its own, made-up records, and a user's workload."""
 
+import gc
+import os
 import signal
 import subprocess
 import textwrap
@@ -12,6 +14,8 @@ from scaling.core.record import Record
 from tests.support import loaded, tiers
 from tests.support.commands import COMMAND, QUICK, SLOWEST, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
+
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # in this process: compiling costs more than computing
 
 
 @pytest.fixture(scope="session")
@@ -154,6 +158,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(tier)
         if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
             item.add_marker("default")
+
+
+def pytest_collection_finish():
+    """Exempt what has been imported from garbage collection; every failed case collects the garbage of its process."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):
