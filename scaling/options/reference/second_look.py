@@ -170,7 +170,8 @@ def _noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros((1,) * want.ndim), np.zeros((1,) * want.ndim)
     natural = _natural_size(retry, value)
     noise = nudged.max(axis=0) - nudged.min(axis=0)
-    noise = np.maximum(noise, size * np.median(relative_error(noise, size)))
+    # An entry without a size of its own has no relative noise that would be typical of others.
+    noise = np.maximum(noise, size * min(1.0, float(np.median(relative_error(noise, size)))))
     off = np.abs(here - want)
     off = np.where(off <= _rounding_of_value(retry.spec) * natural, 2 * off, 0.0)
     return np.maximum(noise, off.max(axis=-1, keepdims=True)), natural
