@@ -14,8 +14,8 @@ from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
 from scaling.analysis.grouping import group_by
-from scaling.analysis.pareto import automatic_blocks
-from scaling.analysis.ratios import PairedRatio
+from scaling.analysis.ratios import Ratio
+from scaling.analysis.variants import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE
@@ -40,7 +40,7 @@ class ComparedCase:
     verdict: str
     a: tuple[Record, ...] = ()  # one record per process
     b: tuple[Record, ...] = ()
-    ratio: PairedRatio | None = None  # B over A
+    ratio: Ratio | None = None  # B over A
     p: float | None = None  # corrected for the number of cases (Benjamini and Hochberg)
     text: str = ""
 
@@ -141,7 +141,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
         verdict,
         a,
         b,
-        ratios.student_ratio(b, a) if verdict == UNDECIDED else None,
+        ratios.estimate_ratio(b, a) if verdict == UNDECIDED else None,
         text="; ".join(why),
     )
 
@@ -161,7 +161,7 @@ def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[Compared
     return judged
 
 
-def _verdict(ratio: PairedRatio, p: float | None) -> str:
+def _verdict(ratio: Ratio, p: float | None) -> str:
     if p is None or p > FALSE_DISCOVERIES:
         return UNDECIDED if p is None else SAME
     return SLOWER if ratio.value > 1 else FASTER

@@ -20,6 +20,7 @@ from scaling.core.record import Record
 from scaling.core.store import latest
 
 KINDS = ("strong", "weak")
+_UNKNOWN = (None, None, None)  # in place of an estimate
 _WORK_TOLERANCE = 0.01  # by how much the work per device may differ within a weak curve (law 8)
 
 
@@ -60,8 +61,7 @@ class Timing:
     @property
     def nodes(self) -> int | None:
         """Return the number of nodes, None where a record does not know them."""
-        hosts = self.records[0].environment.get("hosts")
-        return len(hosts) if isinstance(hosts, list) and hosts else None
+        return nodes_of(self.records[0])
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,13 @@ class SizeSweep:
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing), sorted by size
 
 
+def nodes_of(record: Record) -> int | None:
+    """Return the number of nodes of a case, None where its record does not know them."""
+    shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
+    nodes = shape.get("nodes") if isinstance(shape, dict) else None
+    return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
+
+
 # By which timings are sorted.
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
@@ -276,7 +283,7 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
     """Return a sentence for each series that grows with its devices but is not weak scaling, with numbers."""
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
-        f"Not weak scaling: {_curve_name('weak', series[0].case)}: {reason}."
+        f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
         for series in _series_of_kind(timings, "weak")
         if (reason := _describe_unequal_work(series))
     ]
@@ -335,10 +342,11 @@ def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -
     case = dataclasses.replace(series[0].case, mesh=None)
     weak = kind == "weak"
     points = [_point(t, series[0], weak, plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(_curve_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
+    return Curve(curve_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
 
 
-def _curve_name(kind: str, case: Case) -> str:
+def curve_name(kind: str, case: Case) -> str:
+    """Return the name of a curve: its case without what varies."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -348,17 +356,17 @@ def _curve_name(kind: str, case: Case) -> str:
 def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> CurvePoint:
     more = timing.case.devices / base.case.devices
     work = more if weak else 1.0  # how many times the work of the baseline was done
-    speedup = _scaled(_speedup_over(base, timing), work)
-    against_jit = _speedup_over(plain, timing) if plain else (None, None, None)
+    low, high = timing.interval or (None, None)
+    speedup, against_jit = _speedup_over(base, timing), _speedup_over(plain, timing) if plain else _UNKNOWN
     return CurvePoint(
-        timing.case.devices, timing.case.points, timing.median, *(timing.interval or (None, None)),
-        len(timing.seconds), base.case.devices, *speedup, *_scaled(speedup, 1 / more), *against_jit,
+        timing.case.devices, timing.case.points, timing.median, low, high, len(timing.seconds), base.case.devices,
+        *_scaled(speedup, work), *_scaled(speedup, work / more), *against_jit,
     )  # fmt: skip
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    value, *ends = estimate
-    return Estimate(value * factor, *(None if end is None else end * factor for end in ends))
+    low, high = (None if end is None else end * factor for end in estimate[1:])
+    return Estimate(estimate.value * factor, low, high)
 
 
 def _speedup_over(base: Timing, timing: Timing) -> Estimate:
@@ -401,12 +409,12 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod
     other_modes = [t for t in rivals if base_method(t.case) != base_method(first.case)]
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
-    ratio = time_ratio(second, first) if second else (None, None, None)
+    ratio, low, high = time_ratio(second, first) if second else _UNKNOWN
     # A sparse derivative written by hand may be dense or its nonzeros: never compare one with the other.
     written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
     excluded = tuple(t for t in group if not _competes(t.case))
-    return FastestMethod(first, second, *ratio, first.median / hand if hand else None, excluded)
+    return FastestMethod(first, second, ratio, low, high, first.median / hand if hand else None, excluded)
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:

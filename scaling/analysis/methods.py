@@ -60,7 +60,7 @@ class Method(NamedTuple):
     @property
     def without_memory_setting(self) -> "Method":
         """Return the same method without its memory setting."""
-        return self._replace(**dict.fromkeys(MEMORY_FIELDS))
+        return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
 def _join(*words: str | int | None) -> str:
@@ -73,7 +73,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 def without_memory_setting(case: Case) -> Case:
     """Return the case without its memory setting."""
-    return replace(case, **dict.fromkeys(MEMORY_FIELDS))
+    return replace(case, chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
 def method_of(case: Case) -> Method:

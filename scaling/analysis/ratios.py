@@ -121,12 +121,12 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the ratio of the times of two cases, from one record per process each."""
-    below = {(r.block, r.replicate): r for r in bottom if r.block}
-    pairs = [(r, below[r.block, r.replicate]) for r in top if (r.block, r.replicate) in below]
+    below = {(r.block, r.replicate): r for r in bottom}
+    pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
-        logs = {a.replicate: math.log(process_median(a) / process_median(b)) for a, b in pairs}
-        jobs = {a.replicate: (_allocation(a), _allocation(b)) for a, b in pairs}
-        levels = [_level_of_members(_average_by_allocation(logs, jobs))]
+        logs = [math.log(process_median(a) / process_median(b)) for a, b in pairs]
+        jobs = [(_allocation(a), _allocation(b)) for a, b in pairs]
+        levels = [_level_of_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
     else:
         levels = [_highest_level(top), _highest_level(bottom)]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
@@ -150,8 +150,9 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 def _highest_level(records: Sequence[Record]) -> _Level:
     """Return the level of allocations, processes, compilations or samples: the first that has several."""
-    logs = {record.replicate: math.log(process_median(record)) for record in records}
-    members = _average_by_allocation(logs, {record.replicate: _allocation(record) for record in records})
+    logs = [math.log(process_median(record)) for record in records]
+    jobs = [_allocation(record) for record in records]
+    members = _average_by_allocation([record.replicate for record in records], logs, jobs)
     if len(members) > 1:
         return _level_of_members(members)
     compilations = list(map(statistics.median, samples_by_compilation(records[0])))
@@ -186,13 +187,13 @@ def _allocation(record: Record) -> str:
 
 
 def _average_by_allocation(
-    logs: Mapping[Hashable, float], allocations: Mapping[Hashable, Hashable]
+    processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
     """Return the mean of each allocation, or the logarithms themselves where there is one allocation."""
-    groups = group_by(logs, lambda process: allocations[process])
-    if len(groups) == 1:
-        return logs
-    return {name: statistics.fmean(logs[process] for process in group) for name, group in groups.items()}
+    if len(set(allocations)) == 1:
+        return dict(zip(processes, logs, strict=True))
+    groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
+    return {name: statistics.fmean(log for _, log in group) for name, group in groups.items()}
 
 
 def _with_interval(ratio: Ratio) -> Ratio:

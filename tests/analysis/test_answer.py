@@ -13,7 +13,7 @@ def said(tmp_path, make_record):
     def say(*rows, spread=0.001, scaling=("strong",), **fields):
         records = [
             make_record(mode=mode, devices=devices, points=points, api="shard_map",
-                        seconds=[ms * 1e-3 * (1 + spread * i) for i in range(-6, 7)], **fields)
+                        seconds=[ms * 1e-3 * (1 + spread * (5 * i % 13 - 6)) for i in range(13)], **fields)
             for mode, devices, points, ms in rows
         ]  # fmt: skip
         return answer.answer_sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
@@ -44,8 +44,7 @@ def test_more_devices_that_do_not_pay_are_said_so(said):
 def test_what_cannot_be_told_apart_is_no_clear_winner(said):
     told = said(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
     assert (
-        "is ahead of the next, but the two are not distinguished," in told[0]
-        and "Clear winners" not in told[0]
+        "is tied with the next, not distinguished," in told[0] and "is fastest" not in told[0]
     )
 
 
@@ -193,8 +192,8 @@ def test_what_is_distinguished_but_not_sure_says_why(said):
 
 
 def test_a_ratio_whose_interval_says_nothing_is_not_determined(said):
-    (told, *_) = said(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 1.7), spread=0.16)
-    assert "the ratio to the next, jacrev (vmap), is not determined (" in told and "1.70x" not in told
+    (told, *_) = said(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 1.2), spread=0.166)
+    assert "the ratio to the next, jacrev (vmap), is not determined (" in told and "1.20x" not in told
 
 
 def test_the_blocks_of_chunk_auto_are_said_as_the_record_has_them_with_the_memory_of_all_at_once(said):
@@ -212,5 +211,3 @@ def test_the_blocks_of_chunk_auto_are_said_as_the_record_has_them_with_the_memor
 def test_a_speedup_that_does_not_begin_at_one_device_names_its_baseline(said):
     told = said(("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4), ("jacrev", 2, 64, 40), ("jacrev", 4, 64, 30))
     assert "That is 1.88x (" in told[0] and "as fast as the same program on 2 devices" in told[0]
-    (spread,) = [line for line in told if line.startswith("Strong scaling")]
-    assert "the median speed-up of 2 curves relative to 2 devices is" in spread
