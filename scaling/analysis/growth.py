@@ -63,7 +63,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
 
 
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """Return the coefficients around the mean size, but the constant, and half of their intervals."""
+    """Return the coefficients about the mean size, but the constant, and half of their intervals."""
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
     coefficients, *_ = np.linalg.lstsq(powers, times)
     residuals, freedom = times - powers @ coefficients, len(times) - degree - 1

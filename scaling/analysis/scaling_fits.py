@@ -191,7 +191,7 @@ def _best_parts(form: _LinearForm, target: Any) -> Any:
 def _profile_intervals(form: _LinearForm, target: Any, best: Any, most: float) -> tuple[Any, Any]:
     """Return how small and how large each part may be for the sum of squares to stay under `most`.
 
-    Searches a grid around the best parts that closes in on the region. Works on cube roots: parts of a
+    Searches a grid that holds the best parts and closes in on the region. Works on cube roots: parts of a
     ten-millionth matter on thousands of devices.
     """
     low, high, centre = np.zeros(len(best)), np.ones(len(best)), np.cbrt(best)

@@ -49,7 +49,7 @@ from scaling.core.formatting import (
 )
 
 T = TypeVar("T")
-Place = tuple[str, bool, Case]  # environment, honest, case
+Origin = tuple[str, bool, Case]  # environment, honest, case
 LARGE_ERROR = 0.1  # of the times: a law with a larger error describes little
 _SMALL_FACTOR = 1.1  # the factor in time that saving memory may cost
 _MOST_METHODS = 4  # named for a family
@@ -63,7 +63,7 @@ def format_time(timing: Timing) -> str:
 def _largest_of_families(
     findings: Findings,
     items: Iterable[T],
-    place: Callable[[T], Place],
+    origin_of: Callable[[T], Origin],
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
@@ -73,14 +73,14 @@ def _largest_of_families(
     """
 
     def family(item: T) -> tuple:
-        environment, honest, case = place(item)
+        environment, honest, case = origin_of(item)
         return environment, honest, *family_key(case)
 
     sentences = []
     for group in group_by(items, family).values():
-        largest = max(problem_size(place(item)[2]) for item in group)
-        chosen = min((item for item in group if problem_size(place(item)[2]) == largest), key=cost)
-        environment, honest, _ = place(chosen)
+        largest = max(problem_size(origin_of(item)[2]) for item in group)
+        chosen = min((item for item in group if problem_size(origin_of(item)[2]) == largest), key=cost)
+        environment, honest, _ = origin_of(chosen)
         where = describe_environment(findings, environment, honest)
         sentences.append(f"{describe(chosen, group)}.{where}")
     return sentences

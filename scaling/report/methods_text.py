@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.methods import method_of
+from scaling.analysis.table import environment_columns
 from scaling.core.formatting import count_of, format_number, format_percentage
 from scaling.core.record import STAGES, Record
-from scaling.report.rows import environment_columns
 
 _STOP_REASONS = {
     "width": "when the 95 % interval of the median was as narrow as asked for",

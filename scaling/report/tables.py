@@ -16,6 +16,7 @@ from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, stage_seconds
+from scaling.analysis.table import environment_columns
 from scaling.analysis.variants import (
     Gain,
     automatic_blocks,
@@ -38,7 +39,6 @@ from scaling.core.formatting import (
 from scaling.options import machine_peaks
 from scaling.report import planned
 from scaling.report.labels import describe_panel, file_stems
-from scaling.report.rows import environment_columns
 
 _MEASURED_COLUMNS = (
     "workload", "problem", "mode", "split", "api", "devices", "time", "samples", "stopped by", "first call",

@@ -43,9 +43,7 @@ def test_more_devices_that_do_not_pay_are_said_so(said):
 
 def test_what_cannot_be_told_apart_is_no_clear_winner(said):
     told = said(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert (
-        "is tied with the next, not distinguished," in told[0] and "is fastest" not in told[0]
-    )
+    assert "is tied with the next, not distinguished," in told[0] and "is fastest" not in told[0]
 
 
 def test_oversubscribed_times_have_no_speedup_and_are_marked(said):

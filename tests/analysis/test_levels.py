@@ -48,7 +48,7 @@ def test_of_several_processes_the_interval_holds_the_ratio_of_all_that_there_mig
     count, between, noise
 ):
     one = lambda g: processes(g, between * g.normal(size=count), noise=noise)  # noqa: E731
-    often, half = held(lambda g: (one(g), one(g)))
+    often, _ = held(lambda g: (one(g), one(g)))
     assert often >= 0.92
     if between > noise:  # as if samples were independent repeats
         assert held(lambda g: (one(g), one(g)), of_pooled_samples)[0] < 0.9
@@ -152,7 +152,7 @@ def test_fresh_compilations_of_one_process_are_its_members():
 
 def test_too_few_samples_have_no_interval():
     few, enough = process([1.0, 2.0, 3.0, 4.0, 5.0]), process([1.0, 2.0, 1.5, 3.0, 0.5, 2.5])
-    assert ratios.estimate_ratio([few], [enough]) .estimate == (3 / 1.75, None, None)
+    assert ratios.estimate_ratio([few], [enough]).estimate == (3 / 1.75, None, None)
     assert ratios.estimate_ratio([enough], [enough]).low < 1
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from scaling.analysis import answer, curves, findings, variants
-from scaling.report import rows, tables
+from scaling.analysis import table as one_table
+from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -49,7 +50,7 @@ def test_a_place_on_a_curve_is_that_of_the_fastest_mesh_alone(found):
 
 def test_points_of_curves_are_exported_with_the_keys_of_their_records(found):
     keys = {record.key: record.case.mesh for record in found.records}
-    assert [keys[row["key"]] for row in rows.curve_table(found).rows] == ["1x1", "1x2", "2x2"]
+    assert [keys[row["key"]] for row in one_table.curve_table(found).rows] == ["1x1", "1x2", "2x2"]
 
 
 def test_meshes_of_as_many_devices_are_compared_and_a_single_one_is_not(found):
@@ -67,7 +68,8 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
         [laid_out("2x1", 1.0), laid_out("1x2", noisy)],
     )
     assert [
-        only(variants.compare_variants(curves.pool_processes(each), "mesh")).distinguished for each in (apart, alike)
+        only(variants.compare_variants(curves.pool_processes(each), "mesh")).distinguished
+        for each in (apart, alike)
     ] == [True, False]
 
 
