@@ -206,9 +206,9 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     chosen = min(ties, key=lambda timing: timing.case.devices, default=first)
     parts = []
     if ties:
-        takes = format_seconds("it", *time_ratio(chosen, first))
-        with_it = f"with {method_of(chosen.case).name} {takes}{note_on_pairs(chosen, first)}"
-        parts.append(f", not distinguished from {count_of(first.case.devices, 'device')} ({with_it})")
+        takes = format_seconds(method_of(chosen.case).name, *time_ratio(chosen, first))
+        fastest = count_of(first.case.devices, "device")
+        parts.append(f", not distinguished from {fastest} ({takes}{note_on_pairs(chosen, first)})")
     elif fewer:
         parts.append(", the fewest that are not distinguished from the fastest")
     sentences = [_describe_more_devices(first, more[0])] if more else []
@@ -236,7 +236,7 @@ def _is_tied(slow: Timing, fast: Timing) -> bool:
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
     """Return up to how many devices the efficiency of a curve stays at the threshold or above."""
-    least = format_number(findings.efficiency)
+    least = f"{findings.efficiency:g}"
     below = next((p for p in curve.points if p.efficiency < findings.efficiency), None)
     most = max(
         (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices
