@@ -215,10 +215,11 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     strong = findings.curve_of(chosen)
     if strong and len(strong.points) > 1:
         point = next(p for p in strong.points if p.devices == chosen.case.devices)
-        parts.append(
-            f", efficiency {format_number(point.efficiency)}; {describe_efficiency(findings, strong)}"
-        )
-    return [*sentences, f"Recommended: {_count_devices(findings, chosen)}{''.join(parts)}"]
+        efficiency = format_ratio(point.efficiency, point.efficiency_low, point.efficiency_high, sign="")
+        parts.append("" if point.is_baseline else f", efficiency {efficiency}")
+        parts.append(f"; {describe_efficiency(findings, strong)}")
+    devices = count_of(chosen.case.devices, "device") if chosen is first else _count_devices(findings, chosen)
+    return [*sentences, f"Recommended: {devices}{''.join(parts)}"]
 
 
 def _describe_more_devices(first: Timing, more: Timing) -> str:
@@ -237,6 +238,8 @@ def _is_tied(slow: Timing, fast: Timing) -> bool:
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
     """Return up to how many devices the efficiency of a curve stays at the threshold or above."""
     least = f"{findings.efficiency:g}"
+    if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
+        return f"up to how many devices the efficiency stays at {least} is not determined"
     below = next((p for p in curve.points if p.efficiency < findings.efficiency), None)
     most = max(
         (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices

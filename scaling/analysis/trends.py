@@ -284,5 +284,6 @@ def _describe_coloring(gain: Gain) -> str:
     if gain.other and gain.ratio:
         takes = format_seconds(f"{method_of(gain.other.case).name} with all seeds", *gain.ratio)
         pays = f"pays after {count_of(gain.break_even, 'evaluation')}" if gain.break_even else "never pays"
-        text += f"; {takes}{note_on_pairs(gain.other, timing)}, so that it {pays}"
+        known = is_ratio_determined(*gain.ratio[1:])
+        text += f"; {takes}{note_on_pairs(gain.other, timing)}{f', so that it {pays}' if known else ''}"
     return f"{_describe_program('Sparsity', timing)}: {text}"

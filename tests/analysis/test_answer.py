@@ -218,10 +218,10 @@ def test_the_fewest_devices_that_are_not_distinguished_from_the_fastest_are_reco
     (told, *_) = said(*noise, spread=0.02)
     assert "is fastest on 4 devices" in told or "jacfwd (vmap) was measured, on 4 devices" in told
     assert "Recommended: 2 devices, not distinguished from 4 devices (jacfwd (vmap) takes 1.02x" in told
-    assert ", efficiency 0.98; efficiency stays at 0.5 or above up to 4 devices" in told
+    assert ", efficiency 0.98 (0." in told
     (told, *_) = said(("jacfwd", 1, 64, 12), ("jacfwd", 2, 64, 6.4))
     assert (
-        "Recommended: 2 devices, the fewest that are not distinguished from the fastest, efficiency 0.94;"
+        "Recommended: 2 devices, the fewest that are not distinguished from the fastest, efficiency 0.94 ("
         in told
     )
 

@@ -158,3 +158,11 @@ def test_what_cannot_be_told_apart_is_said_not_to_be(tmp_path):
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     (line,) = told(tmp_path, [sending(noisy, True), sending(1.0, False)], "Overlapped sending")[0]
     assert line.endswith("not distinguished.")
+
+
+def test_where_the_ratio_is_not_determined_nothing_is_said_of_when_it_pays(tmp_path):
+    noisy = [1.0, 9.0, 0.5, 30.0, 2.0, 14.0, 0.2, 22.0, 3.0]
+    (line,) = told(
+        tmp_path, [record(seconds=0.5, **FEW, **FIRST), record(seconds=noisy, **FIRST)], "Sparsity"
+    )[0]
+    assert "is not determined (" in line and "pays" not in line
