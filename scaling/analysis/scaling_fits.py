@@ -18,7 +18,7 @@ from scaling.analysis.ratios import LEAST_VARIANCE, Estimate
 from scaling.core.formatting import is_share_determined
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_GRID, _ROUNDS, _SHRINKING = 33, 30, 0.7  # of the search for an interval
+_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # of the searches for an interval, and for the other part
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,12 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target)
     squares = float(_sum_of_squares(form, target, best))
-    low, high = _profile_intervals(form, target, best, _largest_squares(squares, freedom))
-    estimates = (Estimate(*map(float, ends)) for ends in zip(best, low, high, strict=True))
+    most = _largest_squares(squares, freedom)
+    parts = {}
+    for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
+        low, high = (_profile_end(form, target, index, value, end, most) for end in (0.0, 1.0))
+        parts[name] = Estimate(value, low, high)
     seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
-    parts = dict(zip(form.parts, estimates, strict=True))
     return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
 
 
@@ -188,24 +190,33 @@ def _best_parts(form: _LinearForm, target: Any) -> Any:
     return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]
 
 
-def _profile_intervals(form: _LinearForm, target: Any, best: Any, most: float) -> tuple[Any, Any]:
-    """Return how small and how large each part may be for the sum of squares to stay under `most`.
+def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: float, most: float) -> float:
+    """Return how far a part may go from its best value towards an end, the sum of squares under `most`.
 
-    Searches a grid that holds the best parts and closes in on the region. Works on cube roots: parts of a
-    ten-millionth matter on thousands of devices.
+    Works on cube roots: parts of a ten-millionth matter on thousands of devices.
     """
-    low, high, centre = np.zeros(len(best)), np.ones(len(best)), np.cbrt(best)
+    inside, outside = math.cbrt(best), end
     for _ in range(_ROUNDS):
-        axes = [np.union1d(np.linspace(a, b, _GRID), [c]) for a, b, c in zip(low, high, centre, strict=True)]
-        grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
-        inside = _sum_of_squares(form, target, grid**3) <= most
-        found = grid[inside] if inside.any() else centre[None]
-        margin = (high - low) / (_GRID - 1)
-        ends = np.maximum(low, found.min(0) - margin), np.minimum(high, found.max(0) + margin)
-        done = (ends[1] - ends[0] > _SHRINKING * (high - low)).all()
-        low, high = ends
-        if done:
-            break
-    ends = found.min(0) - margin / 2, found.max(0) + margin / 2
-    low, high = (np.clip(end, 0.0, 1.0) ** 3 for end in ends)
-    return np.minimum(low, best), np.maximum(high, best)
+        grid = np.linspace(inside, outside, _GRID)
+        beyond = np.flatnonzero(_profile(form, target, index, grid**3) > most)
+        if not len(beyond):
+            return end
+        first = max(1, int(beyond[0]))
+        inside, outside = grid[first - 1], grid[first]
+    return min(best, inside**3) if end < best else max(best, inside**3)
+
+
+def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
+    """Return the sum of squares for each value of one part, the other at its best (by bisection)."""
+    parts = np.zeros((len(values), len(form.parts)))
+    parts[:, index] = values
+    for other in {*range(len(form.parts))} - {index}:
+        low, high = np.zeros(len(values)), np.ones(len(values))
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            parts[:, other] = middle**3
+            slope = form.columns[:, other] / (1 + parts @ form.columns.T)
+            falls = (_residuals(form, target, parts) * slope).sum(-1) > 0
+            low, high = np.where(falls, middle, low), np.where(falls, high, middle)
+        parts[:, other] *= low > 0  # never so small by itself
+    return _sum_of_squares(form, target, parts)
