@@ -55,7 +55,8 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     if any(record.status == "ok" for record in findings.records):
         parts = (
             describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
-            trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans, _describe_problems,
+            trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans,
+            _describe_problems,
         )  # fmt: skip
         return [sentence for part in parts for sentence in part(findings)]
     planned = [
@@ -265,8 +266,8 @@ def _describe_peers(findings: Findings) -> list[str]:
         factors = [each.over_jax.value for each in rows if each.over_jax]
         problems = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
         text = (
-            f"{engine} takes {format_ratio(statistics.median(factors))} as long as JAX, each with its fastest "
-            f"method, in the median of {problems}"
+            f"{engine} takes {format_ratio(statistics.median(factors))} as long as JAX, each with its "
+            f"fastest method, in the median of {problems}"
         )
         if len(rows) > 1:
             ends = (
@@ -333,8 +334,8 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
     efficiency = format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
     note = derived_bytes_note(curve.timings) if weak else ""
     return (
-        f"{'scaled speed-up' if weak else 'speed-up'} {speedup}{curve.relative}, efficiency {efficiency}, with "
-        f"{method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}; "
+        f"{'scaled speed-up' if weak else 'speed-up'} {speedup}{curve.relative}, efficiency {efficiency}, "
+        f"with {method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}; "
         f"{describe_efficiency(findings, curve)}{f'; compulsory bytes{note}' if note else ''}"
     )
 
@@ -408,8 +409,8 @@ def _describe_problems(findings: Findings) -> list[str]:
         *findings.weak_refusals,
         *[f"{count_of(crowded, 'case')} ran oversubscribed, without a core for each device: "
           "marked, and never drawn as scaling."] * bool(crowded),
-        *[f"{len(environments)} environments are in this folder ({', '.join(environments)}): they are kept apart, "
-          "no curve and no comparison mixes them."] * findings.has_mixed_environments,
+        *[f"{len(environments)} environments are in this folder ({', '.join(environments)}): "
+          "they are kept apart, no curve and no comparison mixes them."] * findings.has_mixed_environments,
         *[f"{count_of(missing, 'case')} of the study {'has' if missing == 1 else 'have'} no record yet."]
         * bool(missing),
         *[f"{damaged} damaged {'line was' if damaged == 1 else 'lines were'} passed over, the first {line}."

@@ -199,8 +199,8 @@ def nodes_of(record: Record) -> int | None:
 # By which timings are sorted.
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
-    "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS, "devices",
-    "overlap", "axes",
+    "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
+    "devices", "overlap", "axes",
 )  # fmt: skip
 
 
@@ -359,8 +359,8 @@ def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> Cu
     low, high = timing.interval or (None, None)
     speedup, against_jit = _speedup_over(base, timing), _speedup_over(plain, timing) if plain else _UNKNOWN
     return CurvePoint(
-        timing.case.devices, timing.case.points, timing.median, low, high, len(timing.seconds), base.case.devices,
-        *_scaled(speedup, work), *_scaled(speedup, work / more), *against_jit,
+        timing.case.devices, timing.case.points, timing.median, low, high, len(timing.seconds),
+        base.case.devices, *_scaled(speedup, work), *_scaled(speedup, work / more), *against_jit,
     )  # fmt: skip
 
 

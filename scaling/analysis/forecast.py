@@ -1,4 +1,4 @@
-"""Forecast: what a plan says, as values and in words: predicted curves, what does not fit, the cheapest count.
+"""Forecast: what a plan says, as values and in words: curves, what does not fit, the cheapest count.
 
 Takes planned records; the title, price and memory of the hardware come from the plan's own file. Does not
 know the time model.
@@ -225,7 +225,7 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Describe the fastest, the fewest devices not distinguished from it, and the fastest on the most devices.
+    """Describe the fastest, the fewest devices not distinguished from it, and what is fastest on the most.
 
     The points of a weak curve do different work: there it is the fastest on the most devices only.
     """

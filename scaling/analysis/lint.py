@@ -59,7 +59,7 @@ def _text(places: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words, such as '1 error, 3 warnings'; notes do not count."""
+    """Return the number of errors and warnings in words; notes do not count."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -259,17 +259,22 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, rule, where it is broken, fix
     (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
-    (WARNING, "nothing measured, only planned", _only_planned, "`scaling run study=...` on a machine of that kind"),
+    (WARNING, "nothing measured, only planned", _only_planned,
+     "`scaling run study=...` on a machine of that kind"),
     (ERROR, "unverified answers", _for_timings(_unverified), f"{_FRESH}: every answer is checked first"),
-    (ERROR, "wrong answers", lambda f: _failed_cases(f, True), "fix the program, or leave the case out of the study"),
+    (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
+     "fix the program, or leave the case out of the study"),
     (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
-    (ERROR, "weak scaling that is not weak", _not_weak, "scaling=strong, or work that grows with the points alone"),
-    (ERROR, "oversubscribed or unbound devices", _for_timings(_oversubscribed), f"fewer devices, bind=true; {_FRESH}"),
+    (ERROR, "weak scaling that is not weak", _not_weak,
+     "scaling=strong, or work that grows with the points alone"),
+    (ERROR, "oversubscribed or unbound devices", _for_timings(_oversubscribed),
+     f"fewer devices, bind=true; {_FRESH}"),
     (ERROR, "no baseline: the same program on one device", _curves_without_one_device,
      "add 1 to devices: 'devices=[1,2]'"),
     (ERROR, f"too few samples: under {_LEAST}, or no interval", _for_timings(_few_samples),
      f"sampling.least={_LEAST}; {_FRESH}"),
-    (WARNING, "failed cases", lambda f: _failed_cases(f, False), "fix the cause, then the same command with retry=true"),
+    (WARNING, "failed cases", lambda f: _failed_cases(f, False),
+     "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
     (WARNING, "times under ten floors", _for_timings(_under_floors), "larger sizes, or more points"),
@@ -277,7 +282,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, rule, where it is
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
     (WARNING, "one process only", _for_timings(_one_process), "replicates=3 adds to what is there"),
     (WARNING, "foreign load or throttling", _for_timings(_disturbed), f"stop what else runs there; {_FRESH}"),
-    (WARNING, "trend within a process", _for_timings(_trend), f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
+    (WARNING, "trend within a process", _for_timings(_trend),
+     f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
     (WARNING, "autocorrelation widens the interval within the process", _for_timings(_autocorrelated),
      "replicates=3, for an interval between processes"),
     (WARNING, f"padding of more than {format_percentage(_PADDED)}", _for_timings(_padded),

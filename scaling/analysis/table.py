@@ -24,18 +24,20 @@ _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}  # of
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
 _PLAN_FIELDS = (
-    "status", "reason", "text", "started_at", "trace_seconds", "lower_seconds", "compile_seconds", "passes", "flops",
-    "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "collective_bytes",
-    "compulsory_bytes", *_PLAN_ONLY,
+    "status", "reason", "text", "started_at", "trace_seconds", "lower_seconds", "compile_seconds", "passes",
+    "flops", "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes",
+    "collective_bytes", "compulsory_bytes", *_PLAN_ONLY,
 )  # fmt: skip
 _PREDICTION_COLUMNS = {  # part of a prediction -> its column
-    "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds", "compute": "compute_seconds",
-    "communication": "communication_seconds", "waiting": "waiting_seconds", "bound": "bound", "by": "by",
+    "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds",
+    "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
+    "bound": "bound", "by": "by",
 }  # fmt: skip
-_PARTS: dict[str, tuple[str, type]] = {  # parts of nested fields that have columns; a list counts by its length
+_PARTS: dict[str, tuple[str, type]] = {  # column -> nested field, type; a list counts by its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
-    "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int), "colors.columns": ("colors", int),
-    "colors.rows": ("colors", int), "checked.entries": ("checked", float), "checked.points": ("checked", float),
+    "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
+    "colors.columns": ("colors", int), "colors.rows": ("colors", int),
+    "checked.entries": ("checked", float), "checked.points": ("checked", float),
 }  # fmt: skip
 _RATIOS = ("speedup", "efficiency", "against_jit")
 _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high")))
@@ -61,7 +63,8 @@ _CASE_COLUMNS = {  # field of a case -> its column; a record has fields of the s
     name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
 }
 _TYPES: dict[str, type] = {
-    **_plain_fields(CurvePoint), **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
+    **_plain_fields(CurvePoint),
+    **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
     **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _PARTS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
     **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
@@ -158,8 +161,8 @@ def record_table(findings: Findings) -> ExportTable:
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
-        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_PARTS, "samples", "median", "low", "high",
-        "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
+        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_PARTS, "samples", "median",
+        "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return _typed_table("records", columns, rows)
 
@@ -211,8 +214,8 @@ def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 def law_table(findings: Findings) -> ExportTable:
     """Return a row for each part of each fitted law."""
     rows = [
-        {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name, "part": part,
-         "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
+        {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
+         "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
         for curve, laws in findings.scaling_fits
         for law in laws
         for part, estimate in law.parts.items()

@@ -112,9 +112,9 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
     between = " to ".join(dict.fromkeys(format_number(at) for at in (where[0], where[-1])))
     doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
     return (
-        f"{first.before.name} is fastest up to {name} = {first.below:,}, {first.after.name} from {first.above:,} "
-        f"on {devices} {'device' if devices == '1' else 'devices'} (their times meet at about {between})"
-        + (f"; not sure: {', '.join(doubts)}" if doubts else "")
+        f"{first.before.name} is fastest up to {name} = {first.below:,}, "
+        f"{first.after.name} from {first.above:,} on {devices} {'device' if devices == '1' else 'devices'} "
+        f"(their times meet at about {between})" + (f"; not sure: {', '.join(doubts)}" if doubts else "")
     )
 
 
@@ -256,8 +256,8 @@ def _describe_variants(of: Variants, head: str, name: Callable[[Case], str]) -> 
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
     verb = f"is fastest{doubts}" if of.distinguished else "is tied with the next, not distinguished,"
-    text = f"{name(first.case)} {verb} with {format_time(first)}; {name(second.case)} takes {format_ratio(*times)}"
-    text += note_on_pairs(second, first)
+    text = f"{name(first.case)} {verb} with {format_time(first)}; {name(second.case)} takes "
+    text += format_ratio(*times) + note_on_pairs(second, first)
     text += f", the slowest, {name(rest[-1][0].case)}, {format_ratio(*rest[-1][1])}" if rest else ""
     padded = padding_share(first)
     waste = f"; {format_percentage(padded)} of it is padding" if padded else ""

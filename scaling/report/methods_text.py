@@ -130,8 +130,8 @@ def _describe_statistics(findings: Findings, ok: Sequence[Record]) -> list[str]:
         "A speed-up is the time of the same program on its baseline over that on more devices; the "
         f"baseline is one device, or the smallest number that was measured{_list_baselines(findings)}. An "
         "efficiency is the speed-up over the ideal one, the number of devices over that of the baseline. "
-        "Their 95 % intervals are bootstrapped by level (samples within processes within allocations), in "
-        "pairs where turns of sampling alternated.",
+        "Their 95 % intervals are Student's on logarithms, by level (samples within processes within "
+        "allocations), in pairs where turns of sampling alternated.",
     ]
     if findings.mesh_comparisons:
         sentences.append(
