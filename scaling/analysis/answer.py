@@ -14,7 +14,6 @@ from scaling.analysis.curves import (
     Curve,
     FastestMethod,
     Timing,
-    baseline_name,
     derived_bytes_note,
     family_key,
     family_name,
@@ -171,26 +170,21 @@ def list_measured(row: FastestMethod) -> str:
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     """Return the speed-up of a timing over its baseline, and over the best plain jit program."""
-    point = findings.points_of(timing).get("strong")
-    if point is None or point.is_baseline:
+    point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
+    if point is None or curve is None or point.is_baseline:
         return []
-    base, speedup = _name_baseline(findings, timing), (point.speedup, point.speedup_low, point.speedup_high)
+    too_large = findings.too_large_on(timing, "strong")
+    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
+    base, speedup = curve.baseline + fewest, (point.speedup, point.speedup_low, point.speedup_high)
     if not is_ratio_determined(*speedup[1:]):
-        return [f"Its speed-up over {base} is {format_ratio(*speedup)}"]
-    text = f"That is {format_ratio(*speedup)} as fast as {base}, efficiency {format_number(point.efficiency)}"
+        return [f"Its speed-up over the same program on {base} is {format_ratio(*speedup)}"]
+    text = f"That is {format_ratio(*speedup)} as fast as the same program on {base}"
+    text += f"{note_on_pairs(curve.timings[0], timing)}, efficiency {format_number(point.efficiency)}"
     against = (point.against_jit, point.against_jit_low, point.against_jit_high)
     if point.against_jit is not None and is_ratio_determined(*against[1:]):
         where = "there" if point.baseline_devices == 1 else "on one device"
         text += f", and {format_ratio(*against)} as fast as the best plain jit program {where}"
     return [text]
-
-
-def _name_baseline(findings: Findings, timing: Timing) -> str:
-    """Return the baseline of a strong curve, and that the problem does not fit on fewer devices."""
-    devices = findings.points_of(timing)["strong"].baseline_devices
-    base, too_large = baseline_name(devices), findings.too_large_on(timing, "strong")
-    fewest = ", the fewest that it fits on," if too_large and too_large < devices else ""
-    return f"the same program on {base}{fewest}"
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:

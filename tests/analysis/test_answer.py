@@ -251,7 +251,7 @@ def test_a_problem_that_does_not_fit_on_one_device_says_so_with_its_baseline(tmp
 
     skipped = of(1, 1, status="skipped", reason="too_large", seconds=[])
     for more, words in (
-        ([skipped], "on 2 devices, the fewest that it fits on,"),
+        ([skipped], "on 2 devices, the fewest that it fits on, efficiency"),
         ([], "on 2 devices, efficiency"),
     ):
         folder = made_up.write(tmp_path / str(len(more)), [of(2, 12), of(4, 6.4), *more], scaling=["strong"])
