@@ -3,4 +3,20 @@
 Measures what a Jacobian costs, and what one more device gains.
 """
 
+from os import PathLike
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
 __version__ = "0.1.0"
+
+
+def load(folder: str | PathLike[str], samples: bool = False) -> "pandas.DataFrame":
+    """Return a results folder as a pandas DataFrame: a row for each record, or for each sample.
+
+    The columns are documented in docs/notebook.md. ValueError where the folder holds no results.
+    """
+    from scaling.analysis import table
+
+    return table.load(folder, samples)

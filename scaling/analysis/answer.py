@@ -9,24 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis import certainty, forecast, trends
-from scaling.analysis import curves as analysis
 from scaling.analysis.baselines import Baseline
 from scaling.analysis.curves import (
     Curve,
     FastestMethod,
     Timing,
-    baseline_name,
+    derived_bytes_note,
+    family_key,
     family_name,
+    note_on_pairs,
     problem_size,
     size_name,
     time_ratio,
 )
 from scaling.analysis.findings import Findings, describe_environment, read
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.grouping import group_by
+from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import describe_call, method_of
-from scaling.analysis.pareto import automatic_blocks
 from scaling.analysis.score import ORDER_FACTOR, PlanScores
+from scaling.analysis.trends import format_time
+from scaling.analysis.variants import automatic_blocks
 from scaling.core import memory
 from scaling.core.case import Case, problem
 from scaling.core.formatting import (
@@ -42,38 +44,30 @@ from scaling.core.formatting import (
 from scaling.core.record import REASONS, Record
 
 _MOST_ROWS = 20  # of the summary
-_CHOICES = (
-    trends.describe_memory,
-    trends.describe_meshes,
-    trends.describe_overlaps,
-    trends.describe_colorings,
-)  # what else there is to choose besides the mode
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
-
-
-def format_time(timing: Timing) -> str:
-    """Return the time of a timing with its interval."""
-    return format_duration(timing.median, *(timing.interval or (None, None)))
+PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return what the folder shows, with numbers: the fastest modes, the best scaling, and what went
-    wrong.
-    """
+    """Return what the folder shows, with numbers: the fastest modes, scaling, and what went wrong."""
     findings = source if isinstance(source, Findings) else read(source)
-    count = Counter(record.status for record in findings.records)
-    if not count["ok"] and findings.forecasts:
-        return [*_describe_plans_only(findings), *_describe_problems(findings)]
-    if not count["ok"]:
-        return [
-            "Nothing has been measured: the folder holds no record of a case that ended well.",
-            *_describe_problems(findings),
-        ]
-    parts = (
-        describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
-        trends.describe_growth, *_CHOICES, _describe_peers, _describe_plans, _describe_problems,
-    )  # fmt: skip
-    return [sentence for part in parts for sentence in part(findings)]
+    if any(record.status == "ok" for record in findings.records):
+        parts = (
+            describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
+            trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans,
+            _describe_problems,
+        )  # fmt: skip
+        return [sentence for part in parts for sentence in part(findings)]
+    planned = [
+        sentence
+        for each in findings.forecasts
+        for sentence in (
+            f"Planned for {each.title}, and nothing measured here: {describe_plan(each)}",
+            *forecast.plan_answers(each),
+        )
+    ]
+    nothing = ["Nothing has been measured: the folder holds no record of a case that ended well."]
+    return [*(planned or nothing), *_describe_problems(findings)]
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
@@ -91,52 +85,42 @@ def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list
 
 
 def _family(row: FastestMethod) -> tuple:
-    return row.first.environment, row.first.honest, *analysis.family_key(row.first.case)
+    return row.first.environment, row.first.honest, *family_key(row.first.case)
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return for each family the fastest method for its largest problem, on how many devices, and how
-    sure that is.
-    """
-    sentences = list[str]()
+    """Return for each family the fastest method for its largest problem, and the devices to use."""
     if not findings.fastest:
-        kinds = dict.fromkeys(_engine_name(timing.case) for timing in findings.timings)
-        sentences.append(
-            "No mode of JAX was measured, so that none is called the fastest; what was measured: "
-            f"{', '.join(kinds)}."
-        )
-    for rows, (row, *others) in largest_problems(findings):
-        largest = problem_size(row.first.case) == max(problem_size(each.first.case) for each in rows)
-        text = (
-            _describe_verdict(row, "at the largest size" if largest else "at the size")
-            + _describe_devices(findings, row.first, others)
-            + _describe_by_hand(findings, row)
-            + _count_wins(rows)
-        )
-        sentences.append(
-            f"{family_name(row.first.case)}: "
-            f"{text}.{describe_environment(findings, row.first.environment, row.first.honest)}"
-        )
+        kinds = ", ".join(dict.fromkeys(_engine_name(timing.case) for timing in findings.timings))
+        return [
+            f"No mode of JAX was measured, so that none is called the fastest; what was measured: {kinds}."
+        ]
+    sentences = []
+    for family, (row, *others) in largest_problems(findings):
+        largest = problem_size(row.first.case) == max(problem_size(each.first.case) for each in family)
+        parts = [
+            _describe_verdict(findings, row, "at the largest size" if largest else "at the size"),
+            *_describe_speedup(findings, row.first),
+            *_describe_devices(findings, [row, *others]),
+        ]
+        if row.by_hand:
+            parts.append(f"Written by hand it would take {format_ratio(1 / row.by_hand)} as long")
+        where = describe_environment(findings, row.first.environment, row.first.honest)
+        sentences.append(f"{family_name(row.first.case)}: {'. '.join(parts)}.{where}")
     return sentences
 
 
 def _engine_name(case: Case) -> str:
     """Return what was timed, where it is no mode of JAX."""
-    if case.kind != "case":
-        return "what the machine can do"
-    return (
-        case.engine
-        if case.engine != "jax"
-        else "values"
-        if case.ad_mode.is_value
-        else "derivatives written by hand"
-    )
+    if case.kind != "case" or case.engine != "jax":
+        return case.engine if case.kind == "case" else "what the machine can do"
+    return "values" if case.ad_mode.is_value else "derivatives written by hand"
 
 
-def _describe_verdict(row: FastestMethod, size: str) -> str:
+def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     case, mode = row.first.case, name_with_blocks(row.first)
     at = (
-        f"on {count_of(case.devices, 'device')} {size} ({size_name(case)}): "
+        f"on {_count_devices(findings, row.first)} {size} ({size_name(case)}): "
         f"{format_time(row.first)}, {describe_call(case)}"
     )
     if row.empty:
@@ -147,247 +131,206 @@ def _describe_verdict(row: FastestMethod, size: str) -> str:
         )
     if row.second is None:
         return f"{list_measured(row)}, {at}"
-    verdict = (
-        "is fastest" if row.distinguished else "is ahead of the next, but the two are not distinguished,"
-    )
-    factor = format_seconds(
-        f"the next, {method_of(row.second.case).name},", row.ratio, row.ratio_low, row.ratio_high
-    )
+    verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
+    name = f"the next, {method_of(row.second.case).name},"
+    factor = format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
-    return f"{mode} {verdict} {at}; {factor}{doubts}"
+    return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
+
+
+def _count_devices(findings: Findings, timing: Timing) -> str:
+    """Return the number of devices, and in a study on several nodes that of nodes and node-hours."""
+    devices = count_of(timing.case.devices, "device")
+    if not timing.nodes or not findings.has_several_nodes:
+        return devices
+    hours = format_number(timing.nodes * timing.median / 3600 * 1e6)
+    return f"{devices} of {count_of(timing.nodes, 'node')} ({hours} node-hours for a million calls)"
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, with the blocks that chunk=auto has chosen and the memory that they
-    save.
-    """
+    """Return the name of a method, with the blocks that chunk=auto chose and the memory that they save."""
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
     """Return the memory of chunk=auto against that of all at once, or '' where it is not known."""
-    probes = (record.blocks or {}).get("probes")
-    whole = (
-        [p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))]
-        if isinstance(probes, list)
-        else []
-    )
-    used = memory.bytes_while_running(vars(record))
-    return (
-        f", {format_bytes(used)} against {format_bytes(whole[0])} of all at once"
-        if whole and whole[0] and used
-        else ""
-    )
+    probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
+    tried = probes if isinstance(probes, list) else []
+    whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
+    return f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
 
 
 def list_measured(row: FastestMethod) -> str:
     """Return in words that a method has no rival, and what else was measured for the same problem."""
     others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
-    return f"only {_join_names([name_with_blocks(row.first), *others])} measured"
+    *names, last = [name_with_blocks(row.first), *others]
+    return f"only {', '.join(names)} and {last} were measured" if names else f"only {last} was measured"
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Return names as the subject of a sentence: 'a was', 'a and b were', 'a, b and c were'."""
-    *others, last = names
-    return f"{', '.join(others)} and {last} were" if others else f"{last} was"
+def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
+    """Return the speed-up of a timing over its baseline, and over the best plain jit program."""
+    point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
+    if point is None or curve is None or point.is_baseline:
+        return []
+    too_large = findings.too_large_on(timing, "strong")
+    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
+    base, speedup = curve.baseline + fewest, (point.speedup, point.speedup_low, point.speedup_high)
+    if not is_ratio_determined(*speedup[1:]):
+        return [f"Its speed-up over the same program on {base} is {format_ratio(*speedup)}"]
+    text = f"That is {format_ratio(*speedup)} as fast as the same program on {base}"
+    text += f"{note_on_pairs(curve.timings[0], timing)}, efficiency {format_number(point.efficiency)}"
+    against = (point.against_jit, point.against_jit_low, point.against_jit_high)
+    if point.against_jit is not None and is_ratio_determined(*against[1:]):
+        where = "there" if point.baseline_devices == 1 else "on one device"
+        text += f", and {format_ratio(*against)} as fast as the best plain jit program {where}"
+    return [text]
 
 
-def _describe_devices(findings: Findings, first: Timing, others: Sequence[FastestMethod]) -> str:
-    """Return the speed-up of the fastest method over its baseline, or that more devices do not pay."""
-    point = findings.points_of(first).get("strong")
-    if point and not point.is_baseline:
-        speedup, base = (
-            format_ratio(point.speedup, point.speedup_low, point.speedup_high),
-            baseline_name(point.baseline_devices),
-        )
-        same = f"the same program on {base}"
-        known = is_ratio_determined(point.speedup_low, point.speedup_high)
-        text = (
-            f". That is {speedup} as fast as {same}" if known else f". Its speed-up over {same} is {speedup}"
-        )
-        text += f", efficiency {format_number(point.efficiency)}" if known else ""
-        if point.against_jit is not None and is_ratio_determined(
-            point.against_jit_low, point.against_jit_high
-        ):
-            plain = format_ratio(point.against_jit, point.against_jit_low, point.against_jit_high)
-            where = "there" if point.baseline_devices == 1 else "on one device"
-            text += f", and {plain} as fast as the best plain jit program {where}"
-        return text
-    more = [row.first for row in others if row.first.case.devices > first.case.devices]
-    if not more or not first.honest:
-        return ""
-    value, low, high = time_ratio(more[0], first)
-    sentences = format_seconds(count_of(more[0].case.devices, "device"), value, low, high).replace(
-        " takes ", " take "
+def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
+    """Return the fewest devices that are not distinguished from the fastest, with the efficiency there.
+
+    rows: those of one problem, one for each number of devices, the least time first.
+    """
+    first = rows[0].first
+    more = [row.first for row in rows if row.first.case.devices > first.case.devices]
+    fewer = [row.first for row in rows[1:] if row.first.case.devices < first.case.devices]
+    if not first.honest or rows[0].empty or not (more or fewer):
+        return []
+    ties = [timing for timing in fewer if _is_tied(timing, first)]
+    chosen = min(ties, key=lambda timing: timing.case.devices, default=first)
+    parts = []
+    if ties:
+        takes = format_seconds(method_of(chosen.case).name, *time_ratio(chosen, first))
+        fastest = count_of(first.case.devices, "device")
+        parts.append(f", not distinguished from {fastest} ({takes}{note_on_pairs(chosen, first)})")
+    elif fewer:
+        parts.append(", the fewest that are not distinguished from the fastest")
+    sentences = [_describe_more_devices(first, more[0])] if more else []
+    strong = findings.curve_of(chosen)
+    if strong and len(strong.points) > 1:
+        point = next(p for p in strong.points if p.devices == chosen.case.devices)
+        efficiency = format_ratio(point.efficiency, point.efficiency_low, point.efficiency_high, sign="")
+        parts.append("" if point.is_baseline else f", efficiency {efficiency}")
+        parts.append(f"; {describe_efficiency(findings, strong)}")
+    devices = count_of(chosen.case.devices, "device") if chosen is first else _count_devices(findings, chosen)
+    return [*sentences, f"Recommended: {devices}{''.join(parts)}"]
+
+
+def _describe_more_devices(first: Timing, more: Timing) -> str:
+    ratio = time_ratio(more, first)
+    text = format_seconds(count_of(more.case.devices, "device"), *ratio).replace(" takes ", " take ")
+    pay = "are not distinguished" if _is_tied(more, first) else "do not pay"
+    return f"More devices {pay}: {text}{note_on_pairs(more, first)}"
+
+
+def _is_tied(slow: Timing, fast: Timing) -> bool:
+    """Return whether two timings are not distinguished: the interval of their ratio includes 1."""
+    low = time_ratio(slow, fast).low
+    return low is None or low <= 1
+
+
+def describe_efficiency(findings: Findings, curve: Curve) -> str:
+    """Return up to how many devices the efficiency of a curve stays at the threshold or above."""
+    least = f"{findings.efficiency:g}"
+    if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
+        return f"up to how many devices the efficiency stays at {least} is not determined"
+    below = next((p for p in curve.points if p.efficiency < findings.efficiency), None)
+    most = max(
+        (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices
     )
-    if low is not None and high is not None and low <= 1 <= high:
-        return f". More devices are not distinguished: {sentences}"
-    return f". More devices do not pay: {sentences}"
-
-
-def _describe_by_hand(findings: Findings, row: FastestMethod) -> str:
-    """Return how the derivative written by hand compares."""
-    if not row.by_hand:
-        return ""
-    roofs = [
-        s.bound
-        for s in findings.baselines
-        if s.bound and s.by_hand and s.by_hand[0] == 1 and _is_same_problem(s, row)
-    ]
-    roof = f" ({format_percentage(roofs[0].fraction)} of the roof: {roofs[0].name})" if roofs else ""
-    return f". Written by hand it would take {format_ratio(1 / row.by_hand)} as long{roof}"
-
-
-def _count_wins(rows: Sequence[FastestMethod]) -> str:
-    """Return how often each method is the fastest."""
-    wins = Counter(method_of(row.first.case).without_memory_setting.name for row in rows if row.distinguished)
-    if len(rows) < 2 or not wins:
-        return ""
-    counts = ", ".join(f"{name} ({count})" for name, count in wins.most_common())
-    clear = (
-        "Clear winners"
-        if all(row.sure for row in rows if row.distinguished)
-        else "Distinguished from the next"
-    )
-    return f". {clear} over {len(rows)} problems and device counts: {counts}"
-
-
-def _is_same_problem(baseline: Baseline, row: FastestMethod) -> bool:
-    """Return whether a baseline is of the same problem, on as many devices, in the same environment."""
-    one, other = baseline.timing, row.first
-    same = (one.environment, one.honest, one.case.devices) == (
-        other.environment,
-        other.honest,
-        other.case.devices,
-    )
-    return same and problem(one.case) == problem(other.case)
+    low = most.efficiency_low
+    doubt = ", not surely" if low is not None and low < findings.efficiency else ""
+    where = f"up to {count_of(most.devices, 'device')}{', the most measured' if below is None else ''}"
+    return f"efficiency stays at {least} or above {where}{doubt}"
 
 
 def _describe_peers(findings: Findings) -> list[str]:
     """Return for each other engine its fastest time over JAX's, over all problems that both have."""
-    fastest: dict[tuple, Baseline] = {}
-    for baseline in findings.baselines:
-        if baseline.over_jax:
-            timing = baseline.timing
-            key = (
-                timing.environment,
-                timing.case.engine,
-                timing.honest,
-                timing.case.devices,
-                problem(timing.case),
-            )
-            fastest[key] = min(fastest.get(key, baseline), baseline, key=lambda s: s.timing.median)
-    systems: dict[tuple[str, str, bool], list[Baseline]] = {}
-    for (environment, engine, honest, *_), baseline in fastest.items():
-        systems.setdefault((environment, engine, honest), []).append(baseline)
+    both = (each for each in findings.baselines if each.over_jax)
+    fastest = least_by(
+        both,
+        lambda b: (b.timing.environment, b.timing.honest, b.timing.case.engine, b.timing.case.devices,
+                   problem(b.timing.case)),
+        lambda b: b.timing.median,
+    )  # fmt: skip
     sentences = []
-    for (environment, engine, honest), rows in systems.items():
-        factors = sorted((row.over_jax[0], index) for index, row in enumerate(rows) if row.over_jax)
-        (least, least_at), (most, most_at) = factors[0], factors[-1]
-        middle = statistics.median(factor for factor, _ in factors)
-        over = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
+    for (environment, honest, engine), group in group_by(fastest.items(), lambda row: row[0][:3]).items():
+        rows = sorted((b for _, b in group if b.over_jax), key=lambda b: b.over_jax or ())
+        factors = [each.over_jax.value for each in rows if each.over_jax]
+        problems = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
         text = (
-            f"{engine} takes {format_ratio(middle)} as long as JAX, each with its fastest method, "
-            f"in the median of {over}"
+            f"{engine} takes {format_ratio(statistics.median(factors))} as long as JAX, each with its "
+            f"fastest method, in the median of {problems}"
         )
         if len(rows) > 1:
-            text += (
-                f": from {format_ratio(least)} ({_problem_of(rows[least_at])}) to {format_ratio(most)} "
-                f"({_problem_of(rows[most_at])})"
+            ends = (
+                f"{format_ratio(f)} ({_problem_of(b)})" for f, b in ((factors[i], rows[i]) for i in (0, -1))
             )
+            text += f": from {' to '.join(ends)}"
         sentences.append(f"{text}.{describe_environment(findings, environment, honest)}")
     return sentences
 
 
 def _problem_of(baseline: Baseline) -> str:
-    case = baseline.timing.case
-    return (
-        f"{family_name(case)}, {size_name(case)}, {count_of(case.devices, 'device')}, {method_of(case).name}"
-    )
-
-
-PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
+    case, devices = baseline.timing.case, count_of(baseline.timing.case.devices, "device")
+    return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
 
 
 def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return each timing of another engine with JAX's fastest method for the same problem, under
-    PEER_COLUMNS.
-    """
-    rows: list[tuple[str, ...]] = []
-    for baseline in findings.baselines:
-        timing, jax = baseline.timing, baseline.jax
-        if timing.case.engine != "jax":
-            rows.append(
-                (
-                    (
-                        f"{family_name(timing.case)} {size_name(timing.case)}"
-                        + describe_environment(findings, timing.environment, timing.honest)
-                    ),
-                    str(timing.case.devices),
-                    method_of(timing.case).name,
-                    format_time(timing),
-                    f"{method_of(jax.case).name}, {format_duration(jax.median)}" if jax else "not measured",
-                    format_ratio(*baseline.over_jax) if baseline.over_jax else "",
-                )
-            )
-    return rows
+    """Return each timing of another engine with JAX's fastest for its problem, under PEER_COLUMNS."""
+    return [
+        (
+            _problem_cell(findings, timing),
+            str(timing.case.devices),
+            method_of(timing.case).name,
+            format_time(timing),
+            f"{method_of(jax.case).name}, {format_duration(jax.median)}" if jax else "not measured",
+            format_ratio(*baseline.over_jax) if baseline.over_jax else "",
+        )
+        for baseline in findings.baselines
+        for timing, jax in ((baseline.timing, baseline.jax),)
+        if timing.case.engine != "jax"
+    ]
+
+
+def _problem_cell(findings: Findings, timing: Timing) -> str:
+    where = describe_environment(findings, timing.environment, timing.honest)
+    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return for each kind and family the curve that is fastest on the most devices, and the spread of
-    all that reach it.
+    """Return for each kind and family the curve that is fastest on the most devices.
+
+    A strong curve that the headline describes is left out.
     """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
-    families = group_by(
-        several, lambda c: (c.kind, c.environment, c.baseline_devices, *analysis.family_key(c.case))
-    )
+    key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
     sentences = []
-    for family in families.values():
+    for family in group_by(several, key).values():
         most = max(curve.points[-1].devices for curve in family)
-        rivals = [curve for curve in family if curve.points[-1].devices == most]
-        largest = problem(max(rivals, key=lambda curve: problem_size(curve.case)).case)
-        best = min(
-            (c for c in rivals if problem(c.case) == largest), key=lambda curve: curve.points[-1].seconds
-        )
-        is_told = best.kind == "strong" and (best.environment, best.timings[-1].case) in headed
-        parts = [
-            *([] if is_told else [_describe_speedup(best)]),
-            *([_describe_spread(rivals)] if len(rivals) > 1 else []),
-        ]
-        if parts:
-            text = (
-                f"{best.kind.capitalize()} scaling of {family_name(best.case)} on "
-                f"{count_of(most, 'device')}: {'; '.join(parts)}."
-            )
-            sentences.append(text + describe_environment(findings, best.environment))
+        reach = [curve for curve in family if curve.points[-1].devices == most]
+        largest = max(problem_size(curve.case) for curve in reach)
+        rivals = (curve for curve in reach if problem_size(curve.case) == largest)
+        best = min(rivals, key=lambda curve: curve.points[-1].seconds)
+        if best.kind == "strong" and (best.environment, best.timings[-1].case) in headed:
+            continue
+        head = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}"
+        where = describe_environment(findings, best.environment)
+        sentences.append(f"{head}: {_describe_curve(findings, best)}.{where}")
     return sentences
 
 
-def _describe_speedup(curve: Curve) -> str:
+def _describe_curve(findings: Findings, curve: Curve) -> str:
     last, weak = curve.points[-1], curve.kind == "weak"
+    speedup = format_ratio(last.speedup, last.speedup_low, last.speedup_high)
+    efficiency = format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
+    note = derived_bytes_note(curve.timings) if weak else ""
     return (
-        f"{'scaled speed-up' if weak else 'speed-up'} "
-        f"{format_ratio(last.speedup, last.speedup_low, last.speedup_high)}{curve.relative}, efficiency "
-        f"{format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign='')}, with "
-        f"{method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}"
-        + (_note_derived_bytes(curve) if weak else "")
-    )
-
-
-def _note_derived_bytes(curve: Curve) -> str:
-    note = analysis.derived_bytes_note(curve.timings)
-    return f"; compulsory bytes{note}" if note else ""
-
-
-def _describe_spread(rivals: Sequence[Curve]) -> str:
-    each = sorted(curve.points[-1].speedup for curve in rivals)
-    middle = format_ratio(statistics.median(each))
-    where = rivals[0].relative
-    return (
-        f"the median speed-up of {len(rivals)} curves{where} is {middle}, from {format_ratio(each[0])} to "
-        f"{format_ratio(each[-1])}"
+        f"{'scaled speed-up' if weak else 'speed-up'} {speedup}{curve.relative}, efficiency {efficiency}, "
+        f"with {method_of(curve.case).name}, {describe_call(curve.case)}, the fastest there at {curve.size}; "
+        f"{describe_efficiency(findings, curve)}{f'; compulsory bytes{note}' if note else ''}"
     )
 
 
@@ -396,29 +339,24 @@ def describe_plan(forecast: Forecast) -> str:
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
-    became = ", ".join([
-        count_of(count["planned"], "case"),
-        *(f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
-    ])  # fmt: skip
-    span = (
-        count_of(devices[0], "device") if len(devices) == 1 else f"{devices[0]:,} to {devices[-1]:,} devices"
-    )
-    around = records[0].environment
-    versions = around.get("versions") or {}
-    tools = {name: version for name, version in around["hardware"].items() if name not in ("name", "digest")}
+    others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
+    became = ", ".join([count_of(count["planned"], "case"), *others])
+    one = len(devices) == 1
+    span = count_of(devices[0], "device") if one else f"{devices[0]:,} to {devices[-1]:,} devices"
+    environment = records[0].environment
+    versions = environment.get("versions") or {}
+    unnamed = ("name", "digest", "jax")
+    tools = {name: version for name, version in environment["hardware"].items() if name not in unnamed}
     tools |= {"JAX": versions["jax"]} if "jax" in versions else {}
-    tools.pop("jax", None)
     by = f" with {', '.join(f'{name} {version}' for name, version in tools.items())}" if tools else ""
     return (
-        f"{became} on {span} of {around.get('device_kind')}, compiled{by}; "
+        f"{became} on {span} of {environment.get('device_kind')}, compiled{by}; "
         "times are predicted and not measured."
     )
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return how close the predictions for one hardware were, and how often the order of two methods was
-    right.
-    """
+    """Return how close the predictions for one hardware were, and how often an order was right."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -442,68 +380,44 @@ def _describe_plans(findings: Findings) -> list[str]:
     return [*sentences, *(sentence for scores in findings.plan_scores for sentence in describe_score(scores))]
 
 
-def _describe_plans_only(findings: Findings) -> list[str]:
-    """Return what the plans say, where nothing was measured."""
-    sentences = list[str]()
-    for each in findings.forecasts:
-        sentences += [
-            f"Planned for {each.title}, and nothing measured here: {describe_plan(each)}",
-            *forecast.plan_answers(each),
-        ]
-    return sentences
-
-
 def count_unmeasured(findings: Findings) -> list[str]:
     """Return how many cases failed and were skipped, by reason, the most frequent first."""
     sentences = []
     for status in ("failed", "skipped"):
-        given = (record.reason for record in findings.records if record.status == status)
-        reasons = Counter(
-            f"{reason}: {REASONS.get(reason, '')}" if reason else "for no reason given" for reason in given
+        reasons = Counter(record.reason for record in findings.records if record.status == status)
+        counts = "; ".join(
+            f"{count} {f'{reason}: {REASONS.get(reason, str())}' if reason else 'for no reason given'}"
+            for reason, count in reasons.most_common()
         )
         if reasons:
-            counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             sentences.append(f"{count_of(reasons.total(), 'case')} {status}: {counts}.")
     return sentences
 
 
 def _describe_problems(findings: Findings) -> list[str]:
     """Return what went wrong, and what a reader must know of the folder."""
-    sentences = list[str]()
-    sentences += [*count_unmeasured(findings), *findings.weak_refusals]
-    if count := len([t for t in findings.timings if not t.honest]):
-        sentences.append(
-            f"{count_of(count, 'case')} ran oversubscribed, without a core for each device: "
-            "marked, and never drawn as scaling."
-        )
-    if findings.has_mixed_environments:
-        sentences.append(
-            f"{len(findings.environments)} environments are in this folder "
-            f"({', '.join(findings.environments)}): they are kept apart, no curve and no comparison mixes "
-            "them."
-        )
-    if findings.missing:
-        sentences.append(
-            f"{count_of(len(findings.missing), 'case')} of the study "
-            f"{'has' if len(findings.missing) == 1 else 'have'} no record yet."
-        )
-    if findings.damaged:
-        lines = (
-            f"{len(findings.damaged)} damaged {'line was' if len(findings.damaged) == 1 else 'lines were'}"
-        )
-        sentences.append(f"{lines} passed over, the first {findings.damaged[0]}.")
-    return sentences
+    crowded = sum(not timing.honest for timing in findings.timings)
+    missing, damaged, environments = len(findings.missing), len(findings.damaged), findings.environments
+    return [
+        *count_unmeasured(findings),
+        *findings.weak_refusals,
+        *[f"{count_of(crowded, 'case')} ran oversubscribed, without a core for each device: "
+          "marked, and never drawn as scaling."] * bool(crowded),
+        *[f"{len(environments)} environments are in this folder ({', '.join(environments)}): "
+          "they are kept apart, no curve and no comparison mixes them."] * findings.has_mixed_environments,
+        *[f"{count_of(missing, 'case')} of the study {'has' if missing == 1 else 'have'} no record yet."]
+        * bool(missing),
+        *[f"{damaged} damaged {'line was' if damaged == 1 else 'lines were'} passed over, the first {line}."
+          for line in findings.damaged[:1]],
+    ]  # fmt: skip
 
 
 def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     """Return the rows of the largest problem of each family, and the sentences that no row says."""
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
-    others = [
-        sentence
-        for part in (describe_fastest, *_CHOICES, _describe_peers, _describe_plans, _describe_problems)
-        for sentence in part(findings)
-    ]
+    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_problems)
+    others = [sentence for part in parts for sentence in part(findings)]
     if len(findings.fastest) <= _MOST_ROWS:
         return table_rows(findings), others
     rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_family(row))).values()
@@ -511,33 +425,23 @@ def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     return table_rows(findings, largest), others
 
 
-def _format_certainty(row: FastestMethod, factor: str) -> str:
-    """Return a ratio, or why it is not certain."""
-    if row.empty:
-        return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
-    return factor if row.distinguished or row.second is None else f"not distinguished: {factor}"
-
-
 def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
-    """Return the fastest mode of each problem on each number of devices, or of some of them, under
-    COLUMNS.
-    """
+    """Return the fastest mode of each problem on each number of devices, or of some, under COLUMNS."""
     findings = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []
     for row in findings.fastest if some is None else some:
         case, second = row.first.case, row.second
-        factor = format_ratio(row.ratio, row.ratio_low, row.ratio_high) or "no other automatic mode"
-        rows.append(
-            (
-                (
-                    f"{family_name(case)} {size_name(case)}"
-                    + describe_environment(findings, row.first.environment, row.first.honest)
-                ),
-                str(case.devices),
-                method_of(case).name,
-                format_time(row.first),
-                f"{method_of(second.case).name}, {format_duration(second.median)}" if second else "",
-                _format_certainty(row, factor),
-            )
-        )
+        next_one = f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
+        place = (_problem_cell(findings, row.first), str(case.devices), method_of(case).name)
+        rows.append((*place, format_time(row.first), next_one, _format_certainty(row)))
     return rows
+
+
+def _format_certainty(row: FastestMethod) -> str:
+    """Return the ratio of a row, or why it is not certain."""
+    if row.empty:
+        return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
+    if row.second is None:
+        return "no other automatic mode"
+    factor = format_ratio(row.ratio, row.ratio_low, row.ratio_high) + note_on_pairs(row.second, row.first)
+    return factor if row.distinguished else f"not distinguished: {factor}"

@@ -24,17 +24,13 @@ def near_floor(timing: "Timing") -> float | None:
 
 
 def is_empty_call(timing: "Timing") -> bool:
-    """Return whether a timing cannot be distinguished from an empty call: its interval reaches down to
-    the floor.
-    """
+    """Return whether the interval of a timing reaches down to an empty call."""
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
 
 def disturbed_share(timing: "Timing") -> float:
-    """Return the fraction of the samples that were taken while the host was throttled or under foreign
-    load.
-    """
+    """Return the fraction of the samples taken while the host was throttled or under foreign load."""
     marked = 0
     for record in timing.records:
         turns = {turn for turns in record.marked.values() for turn in turns}
@@ -48,9 +44,7 @@ def marks_of(timing: "Timing") -> list[str]:
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return in words what makes it doubtful that one timing is faster than another; () where nothing
-    does.
-    """
+    """Return in words what makes it doubtful that one timing is faster than another; () for nothing."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:

@@ -6,7 +6,7 @@ Cases are joined by key, not by environment: that is what differs. Ratios are co
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
 from scaling.analysis.grouping import group_by
-from scaling.analysis.pareto import automatic_blocks
-from scaling.analysis.ratios import PairedRatio
+from scaling.analysis.ratios import Ratio
+from scaling.analysis.variants import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE
@@ -40,7 +40,7 @@ class ComparedCase:
     verdict: str
     a: tuple[Record, ...] = ()  # one record per process
     b: tuple[Record, ...] = ()
-    ratio: PairedRatio | None = None  # B over A
+    ratio: Ratio | None = None  # B over A
     p: float | None = None  # corrected for the number of cases (Benjamini and Hochberg)
     text: str = ""
 
@@ -84,51 +84,41 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare each case of two folders. A case differs where the ratio is beyond the margin and not by
-    chance.
-    """
+    """Compare each case of two folders: it differs if the ratio is beyond the margin and not by chance."""
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
     if a.resolve() == b.resolve():
         raise Refusal(f"{a} cannot be compared with itself; give two results folders")
     (old, old_notes), (new, new_notes) = _read("A", a), _read("B", b)
-    if not old.keys() & new.keys():
-        raise Refusal(
-            f"no case is in both {a} ({len(old)} of its own) and {b} ({len(new)}); "
-            "run the same study for both"
-        )
+    both = old.keys() & new.keys()
+    if not both:
+        counts = f"{a} ({len(old)} of its own) and {b} ({len(new)})"
+        raise Refusal(f"no case is in both {counts}; run the same study for both")
     rows = [row for key in old | new if (row := _compare_case(old.get(key, []), new.get(key, [])))]
     differences = _environment_differences(
-        *([r for key in old.keys() & new.keys() for r in side[key]] for side in (old, new))
+        [r for k in both for r in old[k]], [r for k in both for r in new[k]]
     )
-    return FolderComparison(
-        a, b, margin, sorted(_with_verdicts(rows, margin), key=_sort_key), differences, old_notes + new_notes
-    )
+    judged = sorted(_with_verdicts(rows, margin), key=_sort_key)
+    return FolderComparison(a, b, margin, judged, differences, old_notes + new_notes)
 
 
 def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return the records of each case in the newest environment of its workload, and in words what was
-    left out.
-    """
+    """Return the records of each case in the newest environment of its workload, and what was left out."""
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     last = {r.case.workload: r.setting for r in sorted(records, key=lambda r: r.started_at or "")}
-    newest = (record for record in records if record.setting == last[record.case.workload])
+    newest = [record for record in records if record.setting == last[record.case.workload]]
     kept = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
-    earlier = len(records) - sum(map(len, kept.values()))
-    left_out = {"outdated record": earlier, "damaged line": len(loaded.damaged)}
+    left_out = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
     return kept, [f"{side}: {count_of(count, what)} left out." for what, count in left_out.items() if count]
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    """Return a case with its ratio but without a verdict, or with the reason for no ratio; None where
-    neither folder ran it.
-    """
+    """Return a case with its ratio but without a verdict, or the reason for no ratio; None: nobody ran it."""
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
-    why = dict.fromkeys(
-        f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in (*old, *new) if r.status != "ok"
-    )
+    unmeasured = (r for r in (*old, *new) if r.status != "ok")
+    why = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in unmeasured)
     if not (a or b or failed):
         return None
     verdict = UNDECIDED if a and b else "only in A" if a else "only in B"
@@ -136,14 +126,8 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
         verdict = "failed in both" if len(failed) == 2 else f"failed in {failed[0]}"
     elif not all(record.honest for record in a + b):
         verdict = "oversubscribed"
-    return ComparedCase(
-        (old or new)[0].case,
-        verdict,
-        a,
-        b,
-        ratios.student_ratio(b, a) if verdict == UNDECIDED else None,
-        text="; ".join(why),
-    )
+    ratio = ratios.estimate_ratio(b, a) if verdict == UNDECIDED else None
+    return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(why))
 
 
 def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
@@ -154,14 +138,17 @@ def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[Compared
         by_row |= zip(group, ratios.moderate_variances([by_row[i] for i in group]), strict=True)
     raw = {i: p for i in by_row if (p := ratios.p_value(by_row[i], margin)) is not None}
     p_values = dict(zip(raw, map(float, false_discovery_control(list(raw.values()))), strict=True))
-    judged = list(rows)
-    for i, ratio in by_row.items():
-        p = p_values.get(i)
-        judged[i] = dataclasses.replace(rows[i], ratio=ratio, p=p, verdict=_verdict(ratio, p))
-    return judged
+    return [
+        dataclasses.replace(
+            row, ratio=by_row[i], p=p_values.get(i), verdict=_verdict(by_row[i], p_values.get(i))
+        )
+        if i in by_row
+        else row
+        for i, row in enumerate(rows)
+    ]
 
 
-def _verdict(ratio: PairedRatio, p: float | None) -> str:
+def _verdict(ratio: Ratio, p: float | None) -> str:
     if p is None or p > FALSE_DISCOVERIES:
         return UNDECIDED if p is None else SAME
     return SLOWER if ratio.value > 1 else FASTER
@@ -173,23 +160,24 @@ def _sort_key(row: ComparedCase) -> tuple:
 
 def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
     """Return the facts of the environments that differ: 'jax (0.10.1, then 0.10.2)'."""
-    a, b = _environment_facts(old), _environment_facts(new)
-    names = [name for name in sorted(a | b) if a.get(name) != b.get(name)]
-    return [
-        f"{name} ({', then '.join(' or '.join(sorted(side.get(name, {'none'}))) for side in (a, b))})"
-        for name in names
-    ]
+    a, b = (
+        group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
+        for side in (old, new)
+    )
+    words = {
+        name: [" or ".join(sorted(value for _, value in side.get(name, [("", "none")]))) for side in (a, b)]
+        for name in sorted(a | b)
+    }
+    return [f"{name} ({one}, then {other})" for name, (one, other) in words.items() if one != other]
 
 
-def _environment_facts(records: Iterable[Record]) -> dict[str, set[str]]:
-    facts: dict[str, set[str]] = {}
-    for record in records:
-        for name in record.environment.keys() - set(OF_THE_CASE):
-            value = record.environment[name]
-            for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
-                words = ", ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
-                facts.setdefault(part, set()).add(words if plain not in (None, "") else "none")
-    return facts
+def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the facts of an environment, those within a fact by themselves."""
+    for name in record.environment.keys() - set(OF_THE_CASE):
+        value = record.environment[name]
+        for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
+            words = ", ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
+            yield part, words if plain not in (None, "") else "none"
 
 
 # In words.
@@ -198,33 +186,28 @@ def _environment_facts(records: Iterable[Record]) -> dict[str, set[str]]:
 def comparison_lines(comparison: FolderComparison) -> list[str]:
     """Return what was compared and how far it can be trusted; the last line counts the verdicts."""
     measured = [row.ratio for row in comparison.rows if row.ratio]
-    apart = sum(not ratio.pairs for ratio in measured)
     differ = (
         f"they differ in {'; '.join(comparison.differences)}"
         if comparison.differences
         else "nothing recorded differs"
     )
-    a, b = (
-        path.name if path.is_absolute() else path for path in (comparison.a, comparison.b)
-    )  # law 9: no path of a machine
-    lines = [f"A is {a}, B is {b}; {differ}."]
-    lines += _describe_turns(apart, len(measured))
+    # Law 9: no path of a machine.
+    a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
     counts = Counter(row.verdict for row in comparison.rows)
+    lines = [
+        f"A is {a}, B is {b}; {differ}.",
+        *_describe_turns(sum(not r.pairs for r in measured), len(measured)),
+    ]
     if counts[UNDECIDED]:
         lines.append(
             "Undecided: one process on a side cannot tell a difference from that process's luck; "
             "replicates=3 or more can."
         )
-    words = [
-        f"{counts[verdict]} {verdict}"
-        for verdict in VERDICTS
-        if counts[verdict] or verdict in (SLOWER, FASTER, SAME)
-    ]
-    held = (
-        f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}, "
-        f"up to {100 * comparison.margin:g} % is no difference"
-    )
-    return [*lines, *comparison.notes, f"{', '.join(words)} (of {len(comparison.rows)}; {held})"]
+    told = [v for v in VERDICTS if counts[v] or v in (SLOWER, FASTER, SAME)]
+    held = f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}"
+    margin = f"up to {100 * comparison.margin:g} % is no difference"
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in told)
+    return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {held}, {margin})"]
 
 
 def _describe_turns(unpaired: int, measured: int) -> list[str]:
@@ -248,33 +231,26 @@ def comparison_rows(comparison: FolderComparison, most: int = _MOST_ROWS) -> lis
 
 
 def _format_row(row: ComparedCase) -> tuple[str, ...]:
-    ratio, remarks = row.ratio, row.text[:100]
+    ratio, remarks, over = row.ratio, row.text[:100], ""
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{_describe_blocks(row)}"
+        medians = f"; the medians give {format_ratio(ratio.of_medians)}" if ratio.differs_from_medians else ""
+        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{medians}{_describe_blocks(row)}"
+        over = format_ratio(ratio.value, ratio.low, ratio.high)
     times = (format_duration(ratios.case_median(side)) if side else "" for side in (row.a, row.b))
-    over = format_ratio(ratio.value, ratio.low, ratio.high) if ratio else ""
     return row.verdict, label(row.case), *times, over, "" if row.p is None else f"{row.p:.2g}", remarks
 
 
 def _describe_blocks(row: ComparedCase) -> str:
-    """Return the blocks that chunk=auto has chosen in each folder, where they differ: these are different
-    programs.
-    """
-    a, b = (
-        " or ".join(dict.fromkeys(words for record in side if (words := automatic_blocks(record))))
-        for side in (row.a, row.b)
-    )
-    return "" if a == b else f"; chunk=auto: {a or 'unknown'}, then {b or 'unknown'}"
+    """Return the blocks that chunk=auto chose in each folder, where they differ: other programs."""
+    chosen = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
+    a, b = (" or ".join(blocks) or "unknown" for blocks in chosen)
+    return "" if a == b else f"; chunk=auto: {a}, then {b}"
 
 
 def format_markdown(comparison: FolderComparison) -> str:
     """Return the comparison as Markdown, for a pull request: the summary, the table, the remarks."""
     *remarks, summary = map(format_cell, comparison_lines(comparison))
-    lines = [
-        COLUMNS,
-        ["---"] * len(COLUMNS),
-        *([format_cell(text) for text in row] for row in comparison_rows(comparison)),
-    ]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = ([format_cell(text) for text in row] for row in comparison_rows(comparison))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"

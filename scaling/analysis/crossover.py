@@ -39,9 +39,7 @@ class Crossover:
 
 @dataclass(frozen=True)
 class FastestModeMap:
-    """The fastest mode of one family for each size and number of devices; the other sizes are held
-    constant.
-    """
+    """The fastest mode of one family for each size and number of devices, the other sizes held constant."""
 
     case: Case  # that of the largest size on the most devices
     environment: str
@@ -60,35 +58,23 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
     )
-    return [made for family in families.values() for made in _maps_of_family(family, by_place)]
-
-
-def _maps_of_family(
-    family: Sequence[FastestMethod], by_place: Mapping[tuple, Timing]
-) -> list[FastestModeMap]:
-    """Return a map for each sweep over one size of a family."""
     maps = []
-    for swept, held, rows in find_sweeps(family, lambda row: row.first.case):
-        cells = {(size_values(row.first.case)[swept.name], row.first.case.devices): row for row in rows}
-        sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
-        last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
-        crossovers: list[Crossover] = []
-        for count in devices:
-            line = [(size, cells[size, count].first) for size in sizes if (size, count) in cells]
-            crossovers += _crossovers_of_line(line, by_place)
-        maps.append(FastestModeMap(
-            last.case, last.environment, last.honest, swept.title, held, sizes, devices, cells,
-            tuple(crossovers)
-        ))  # fmt: skip
+    for family in families.values():
+        for swept, held, rows in find_sweeps(family, lambda row: row.first.case):
+            cells = {(size_values(row.first.case)[swept.name], row.first.case.devices): row for row in rows}
+            sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
+            last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
+            lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
+            found = tuple(each for line in lines for each in _crossovers_of_line(line, by_place))
+            place = (last.case, last.environment, last.honest, swept.title, held)
+            maps.append(FastestModeMap(*place, sizes, devices, cells, found))
     return maps
 
 
 def _crossovers_of_line(
     line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the changes of the fastest method along the sizes, each between the nearest sizes that show
-    it.
-    """
+    """Return the changes of the fastest method, each between the nearest sizes that show it."""
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):

@@ -7,18 +7,20 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from scaling.analysis import certainty, ratios, resampling
+from scaling.analysis import certainty, ratios
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import MEMORY_FIELDS, Method, base_method, method_of
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.ratios import Estimate, Ratio
 from scaling.analysis.sweeps import find_sweeps, size_values
 from scaling.core.case import Case, label, problem
-from scaling.core.formatting import count_of, is_ratio_determined
+from scaling.core.formatting import count_of, format_number, is_ratio_determined
 from scaling.core.record import Record
 from scaling.core.store import latest
 
 KINDS = ("strong", "weak")
+_UNKNOWN = (None, None, None)  # in place of an estimate
 _WORK_TOLERANCE = 0.01  # by how much the work per device may differ within a weak curve (law 8)
 
 
@@ -28,9 +30,8 @@ class Timing:
 
     records: tuple[Record, ...]
     median: float  # of the processes' medians
-    interval: (
-        tuple[float, float] | None
-    )  # 95 %, between processes, or within the only one; None: too few samples
+    # 95 %, between processes, or within the only one; None: too few samples
+    interval: tuple[float, float] | None
 
     @property
     def case(self) -> Case:
@@ -38,14 +39,9 @@ class Timing:
         return self.records[0].case
 
     @property
-    def processes(self) -> tuple[tuple[float, ...], ...]:
-        """Return the samples of each process, in order."""
-        return tuple(tuple(record.seconds) for record in self.records)
-
-    @property
     def seconds(self) -> tuple[float, ...]:
         """Return every sample of every process."""
-        return sum(self.processes, ())
+        return tuple(seconds for record in self.records for seconds in record.seconds)
 
     @property
     def replicates(self) -> int:
@@ -62,12 +58,15 @@ class Timing:
         """Return whether each device had a core of its own; other timings are never drawn as scaling."""
         return self.records[0].honest
 
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of nodes, None where a record does not know them."""
+        return nodes_of(self.records[0])
+
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One device count of a curve. `*_low` and `*_high` are 95 % intervals, None where there are too few
-    samples.
-    """
+    """One device count of a curve. `*_low` and `*_high` are 95 % intervals, None for too few samples."""
 
     devices: int
     points: int
@@ -110,9 +109,7 @@ class Curve:
 
     @property
     def baseline_devices(self) -> int:
-        """Return the smallest number of devices that was measured, the baseline of speed-up and
-        efficiency.
-        """
+        """Return the smallest number of devices that was measured, the baseline of speed-up."""
         return self.points[0].devices
 
     @property
@@ -136,9 +133,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class FastestMethod:
-    """The fastest method for one problem on one number of devices, compared with the best of the other
-    modes.
-    """
+    """The fastest method for one problem on one number of devices, compared with the best of the others."""
 
     first: Timing
     second: Timing | None  # the best of the other modes, or memory settings where there is one mode
@@ -150,9 +145,7 @@ class FastestMethod:
 
     @property
     def empty(self) -> bool:
-        """Return whether the first cannot be distinguished from an empty call, so that no mode is the
-        fastest.
-        """
+        """Return whether the first cannot be distinguished from an empty call: no mode is the fastest."""
         return certainty.is_empty_call(self.first)
 
     @property
@@ -165,15 +158,23 @@ class FastestMethod:
         """Return in words what makes it doubtful that the first is the fastest."""
         if self.second is None:
             return ()
-        wide = (
-            () if is_ratio_determined(self.ratio_low, self.ratio_high) else ("the ratio is not determined",)
-        )
+        determined = is_ratio_determined(self.ratio_low, self.ratio_high)
+        wide = () if determined else ("the ratio is not determined",)
         return (*certainty.doubts(self.first, self.second), *wide)
 
     @property
     def sure(self) -> bool:
         """Return whether the two are distinguished without any doubt."""
         return self.distinguished and not self.doubts
+
+    @property
+    def certainty(self) -> str:
+        """Return in words how sure the answer is, for a cell of a table."""
+        if self.second is None or self.empty:
+            return "an empty call" if self.empty else "no other method"
+        if not self.distinguished:
+            return "not distinguished"
+        return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,23 @@ class SizeSweep:
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing), sorted by size
 
 
+def nodes_of(record: Record) -> int | None:
+    """Return the number of nodes of a case, None where its record does not know them."""
+    shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
+    nodes = shape.get("nodes") if isinstance(shape, dict) else None
+    return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
+
+
+# By which timings are sorted.
+_ORDER = (
+    "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
+    "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
+    "devices", "overlap", "axes",
+)  # fmt: skip
+
+
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return the timing of every measured case in each environment, sorted; oversubscribed ones are
-    included.
-    """
+    """Return the timing of every measured case in each environment, sorted; oversubscribed ones too."""
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
     timings = (Timing(tuple(g), ratios.case_median(g), ratios.case_interval(g)) for g in groups)
@@ -199,16 +213,15 @@ def pool_processes(records: Iterable[Record]) -> list[Timing]:
 
 
 def _sort_key(timing: Timing) -> tuple:
-    case = timing.case
-    function = (case.workload, case.target, case.variant, case.wrt, case.reduce, case.dtype, case.formulation)
-    method = (case.engine, case.mode, case.batch, case.seeds, case.forward or "")
-    call = (case.split, case.api, case.precision, case.jit)
-    values = ((getattr(case, name) or 0) for name in MEMORY_FIELDS)
-    setting = [(isinstance(value, str), value) for value in values]  # numbers before words
-    sizes = (list(case.sizes.items()), case.points, case.data_seed)
-    layout = (case.devices, case.overlap, case.axes)
-    names = tuple(name or "" for name in function)
-    return (timing.environment, names, *sizes, method + call, setting, *layout, timing.honest)
+    fields = (_sortable(getattr(timing.case, name)) for name in _ORDER)
+    return timing.environment, *fields, timing.honest
+
+
+def _sortable(value: Any) -> tuple:
+    """Return a value so that None comes before numbers, and numbers before words."""
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    return isinstance(value, str), value or 0
 
 
 def family_key(case: Case) -> tuple:
@@ -270,7 +283,7 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
     """Return a sentence for each series that grows with its devices but is not weak scaling, with numbers."""
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
-        f"Not weak scaling: {_curve_name('weak', series[0].case)}: {reason}."
+        f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
         for series in _series_of_kind(timings, "weak")
         if (reason := _describe_unequal_work(series))
     ]
@@ -284,27 +297,19 @@ def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return what the cases of a curve have in common: the case on one device, for a weak curve its share
-    of points.
-    """
+    """Return what the cases of a curve share: the case on one device, if weak with its part of the points."""
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     """Return for each program and number of devices the timing of the fastest mesh."""
-    best = least_by(
-        timings,
-        lambda t: (t.environment, t.honest, dataclasses.replace(t.case, mesh=None)),
-        lambda t: t.median,
-    )
-    return list(best.values())
+    programs = group_by(timings, lambda t: (t.environment, t.honest, dataclasses.replace(t.case, mesh=None)))
+    return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return why a series is not weak scaling; None if operations and bytes per device are constant (law
-    8).
-    """
+    """Return why a series is not weak scaling; None if operations and bytes per device are constant."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -328,9 +333,7 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
 
 
 def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    """Return the fastest plain jit program on one device by (environment, problem); none is written by
-    hand.
-    """
+    """Return the fastest plain jit program on one device by (environment, problem), none by hand."""
     plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and _competes(t.case))
     return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 
@@ -339,10 +342,11 @@ def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -
     case = dataclasses.replace(series[0].case, mesh=None)
     weak = kind == "weak"
     points = [_point(t, series[0], weak, plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(_curve_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
+    return Curve(curve_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
 
 
-def _curve_name(kind: str, case: Case) -> str:
+def curve_name(kind: str, case: Case) -> str:
+    """Return the name of a curve: its case without what varies."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -351,39 +355,48 @@ def _curve_name(kind: str, case: Case) -> str:
 
 def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> CurvePoint:
     more = timing.case.devices / base.case.devices
-    ratio = _speedup_over(base, timing)
     work = more if weak else 1.0  # how many times the work of the baseline was done
-    speedup = Estimate(*(None if value is None else value * work for value in ratio))  # type: ignore[arg-type]
-    efficiency = Estimate(*(None if v is None else v / more for v in speedup))  # type: ignore[arg-type]
     low, high = timing.interval or (None, None)
-    against_jit = _speedup_over(plain, timing) if plain else (None, None, None)
+    speedup, against_jit = _speedup_over(base, timing), _speedup_over(plain, timing) if plain else _UNKNOWN
     return CurvePoint(
         timing.case.devices, timing.case.points, timing.median, low, high, len(timing.seconds),
-        base.case.devices, *speedup, *efficiency, *against_jit,
+        base.case.devices, *_scaled(speedup, work), *_scaled(speedup, work / more), *against_jit,
     )  # fmt: skip
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    low, high = (None if end is None else end * factor for end in estimate[1:])
+    return Estimate(estimate.value * factor, low, high)
 
 
 def _speedup_over(base: Timing, timing: Timing) -> Estimate:
     """Return the speed-up over a baseline; exactly 1 for the baseline itself."""
-    return (
-        Estimate(1.0, 1.0, 1.0)
-        if base is timing
-        else resampling.bootstrap_ratio(base.records, timing.records)
-    )
+    return Estimate(1.0, 1.0, 1.0) if base is timing else time_ratio(base, timing)
+
+
+def compare_times(top: Timing, bottom: Timing) -> Ratio:
+    """Return the time of one timing over that of another, with what it was estimated from."""
+    return ratios.estimate_ratio(top.records, bottom.records)
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the time of one timing over that of another, with Student's interval."""
-    ratio = ratios.student_ratio(top.records, bottom.records)
-    return Estimate(ratio.value, ratio.low, ratio.high)
+    """Return the time of one timing over that of another, with its interval."""
+    return compare_times(top, bottom).estimate
+
+
+def note_on_pairs(top: Timing, bottom: Timing) -> str:
+    """Return a note where a ratio of pairs differs visibly from that of the times shown, else ''."""
+    ratio = compare_times(top, bottom)
+    if not ratio.differs_from_medians:
+        return ""
+    return f" (from {ratio.pairs} pairs in turns; the medians give {format_number(ratio.of_medians)}x)"
 
 
 def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
     """Return JAX's fastest method for each problem on each number of devices, in each environment."""
     timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
     groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
-    competing = (([t for t in group if _competes(t.case)], group) for group in groups)
-    return [_fastest(rivals, group) for rivals, group in competing if rivals]
+    return [_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _competes(t.case)])]
 
 
 def _competes(case: Case) -> bool:
@@ -393,18 +406,15 @@ def _competes(case: Case) -> bool:
 
 def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
     first = min(rivals, key=lambda t: t.median)
-    base, method = base_method(first.case), method_of(first.case)
-    others = [t for t in rivals if base_method(t.case) != base] or [
-        t for t in rivals if method_of(t.case) != method
-    ]
+    other_modes = [t for t in rivals if base_method(t.case) != base_method(first.case)]
+    others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
-    ratio, low, high = time_ratio(second, first) if second else (None, None, None)
+    ratio, low, high = time_ratio(second, first) if second else _UNKNOWN
     # A sparse derivative written by hand may be dense or its nonzeros: never compare one with the other.
     written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
     excluded = tuple(t for t in group if not _competes(t.case))
-    by_hand = first.median / hand if hand else None
-    return FastestMethod(first, second, ratio, low, high, by_hand, excluded)
+    return FastestMethod(first, second, ratio, low, high, first.median / hand if hand else None, excluded)
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:

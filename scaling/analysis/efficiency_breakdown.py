@@ -9,21 +9,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.baselines import Rates, machine_key, measured_rates, rate_at
+from scaling.analysis.baselines import Rates, measured_rates, rate_at, rates_like
 from scaling.analysis.curves import Curve, Timing
-from scaling.options import machine_peaks
 
 
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
-    """The lost efficiency of one point of a curve, as fractions of its device-seconds; they add up to 1 -
-    efficiency.
+    """The lost efficiency of one point of a curve, as fractions of its device-seconds.
+
+    They add up to 1 - efficiency.
     """
 
     devices: int
-    communication: (
-        float | None
-    )  # None where bytes were not counted, or no all-reduce was timed on as many devices
+    communication: float | None  # None: bytes not counted, or no all-reduce timed on as many devices
     imbalance: float | None  # None for one process: waiting between its devices cannot be seen
     dispatch: float | None  # None where no empty call was timed
     serial: float  # the rest: serial work, contention, and whatever is None
@@ -37,10 +35,12 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()
-    rates = measured_rates(peaks)
-    base, *rest = zip(curve.points, curve.timings, strict=True)
+    rates, base = measured_rates(peaks), curve.timings[0]
+    rest = list(zip(curve.points, curve.timings, strict=True))[1:]
     return tuple(
-        _break_down(t, base[1], point.efficiency, rates) for point, t in rest if not _is_floor_bound(t)
+        _break_down(timing, base, point.efficiency, rates)
+        for point, timing in rest
+        if not _is_floor_bound(timing)
     )
 
 
@@ -59,27 +59,21 @@ def _is_floor_bound(timing: Timing) -> bool:
 
 
 def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
-    communication, waiting = _communication_seconds(timing, rates), _waiting_seconds(timing)
-    dispatch, base_dispatch = _dispatch_seconds(timing), _dispatch_seconds(base)
-    shares = {
-        "communication": None if communication is None else communication / timing.median,
-        "imbalance": None if waiting is None else waiting / timing.median,
-        # The dispatch latency on one device is part of the ideal.
-        "dispatch": None
-        if dispatch is None or base_dispatch is None
-        else dispatch / timing.median - efficiency * base_dispatch / base.median,
-    }
-    serial = 1 - efficiency - sum(share or 0.0 for share in shares.values())
-    return EfficiencyBreakdown(timing.case.devices, **shares, serial=serial)
+    seconds = (_communication_seconds(timing, rates), _waiting_seconds(timing), _dispatch_seconds(timing))
+    communication, imbalance, dispatch = (None if s is None else s / timing.median for s in seconds)
+    ideal = _dispatch_seconds(base)  # the dispatch latency on one device is part of the ideal
+    if dispatch is not None:
+        dispatch = None if ideal is None else dispatch - efficiency * ideal / base.median
+    serial = 1 - efficiency - sum(share or 0.0 for share in (communication, imbalance, dispatch))
+    return EfficiencyBreakdown(timing.case.devices, communication, imbalance, dispatch, serial)
 
 
 def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
     """Return the seconds that an all-reduce of as many bytes takes by itself."""
-    amount = timing.records[0].collective_bytes
+    amount, measured = timing.records[0].collective_bytes, rates_like("all_reduce", timing, rates)
     if not amount:
         return amount
-    key = ("all_reduce", *machine_peaks.peak_like("all_reduce", timing.case), machine_key(timing))
-    return amount / rate_at(amount, rates[key]) if key in rates else None
+    return amount / rate_at(amount, measured) if measured else None
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
@@ -90,11 +84,10 @@ def _waiting_seconds(timing: Timing) -> float | None:
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
-        / 2
         for record in timing.records
         if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
     ]
-    return statistics.median(waits) if waits else None
+    return statistics.median(waits) / 2 if waits else None
 
 
 def _dispatch_seconds(timing: Timing) -> float | None:

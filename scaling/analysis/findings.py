@@ -8,20 +8,28 @@ from typing import Any
 
 from scaling.analysis import curves as analysis
 from scaling.analysis.baselines import Baseline, find_baselines
-from scaling.analysis.colorings import ColoringGain, coloring_gains
 from scaling.analysis.crossover import FastestModeMap, fastest_mode_maps
 from scaling.analysis.curves import Curve, CurvePoint, FastestMethod, SizeSweep, Timing
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, efficiency_breakdowns
 from scaling.analysis.forecast import Forecast, PlanFile, forecasts, read_plan_file
 from scaling.analysis.growth import SizeExponent, size_exponents
-from scaling.analysis.meshes import MeshComparison, compare_meshes
-from scaling.analysis.overlaps import Overlap, find_overlaps
-from scaling.analysis.pareto import ParetoFront, pareto_fronts
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.score import PlanScores, plan_scores
+from scaling.analysis.variants import (
+    OUT_OF_MEMORY_REASONS,
+    Gain,
+    ParetoFront,
+    Variants,
+    coloring_gains,
+    compare_variants,
+    overlap_gains,
+    pareto_fronts,
+)
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
 from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
+
+EFFICIENCY = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,17 @@ class Findings:
     baselines: list[Baseline]
     weak_refusals: list[str]
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # of the curves with enough device counts
-    efficiency_breakdowns: list[
-        tuple[Curve, tuple[EfficiencyBreakdown, ...]]
-    ]  # of the curves from one device on
+    # Of the curves from one device on.
+    efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
     size_exponents: list[SizeExponent]
     pareto_fronts: list[ParetoFront]
-    mesh_comparisons: list[MeshComparison]
-    overlaps: list[Overlap]
-    coloring_gains: list[ColoringGain]
+    mesh_comparisons: list[Variants]
+    forward_comparisons: list[Variants]  # of inputs that mode=mixed differentiates forward
+    overlaps: list[Gain]
+    coloring_gains: list[Gain]
     forecasts: list[Forecast]  # one for each planned hardware
     plan_scores: list[PlanScores]  # of the cases that were both planned and measured
+    efficiency: float = EFFICIENCY  # that another device should keep
 
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
         """Return the points of a timing on scaling curves by kind; {} where devices were oversubscribed."""
@@ -63,6 +72,30 @@ class Findings:
             for point, timing in zip(curve.points, curve.timings, strict=True):
                 points.setdefault((curve.environment, timing.case), {})[curve.kind] = point
         return points
+
+    def curve_of(self, timing: Timing) -> Curve | None:
+        """Return the strong curve of a timing, None where it is on none."""
+        place = (timing.environment, timing.case)
+        strong = (curve for curve in self.curves if curve.kind == "strong" and timing.honest)
+        return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
+
+    def too_large_on(self, timing: Timing, kind: str) -> int | None:
+        """Return the fewest devices that the program of a curve of this kind does not fit on."""
+        return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
+
+    @functools.cached_property
+    def _too_large(self) -> dict[tuple, int]:
+        found: dict[tuple, int] = {}
+        for record in self.records:
+            for kind in analysis.KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
+                of = (kind, record.setting, analysis.stem(record.case, kind))
+                found[of] = min(found.get(of, record.case.devices), record.case.devices)
+        return found
+
+    @functools.cached_property
+    def has_several_nodes(self) -> bool:
+        """Return whether a case ran on more than one node."""
+        return any((timing.nodes or 1) > 1 for timing in self.timings)
 
     @functools.cached_property
     def environments(self) -> list[str]:
@@ -81,11 +114,12 @@ def read(
     only: Collection[str] | None = None,
     unrecorded: Sequence[Record] = (),
     loaded: Loaded | None = None,
+    efficiency: float = EFFICIENCY,
 ) -> Findings:
     """Return what a results folder says, of every environment in it or of these settings only.
 
     unrecorded: records of cases that jobs have lost and that are not in the folder yet. loaded: the records
-    of the folder, where they have been loaded before.
+    of the folder, where they have been loaded before. efficiency: that another device should keep.
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
@@ -120,11 +154,13 @@ def read(
         efficiency_breakdowns=[(c, parts) for c in curves if (parts := efficiency_breakdowns(c, peaks))],
         size_exponents=size_exponents(sweeps),
         pareto_fronts=pareto_fronts(studied),
-        mesh_comparisons=compare_meshes(timings),
-        overlaps=find_overlaps(timings),
+        mesh_comparisons=compare_variants(timings, "mesh"),
+        forward_comparisons=compare_variants(timings, "forward"),
+        overlaps=overlap_gains(timings),
         coloring_gains=coloring_gains(timings),
         forecasts=forecasts(loaded.plans, _plan_files(folder)),
         plan_scores=plan_scores(loaded.plans, timings),
+        efficiency=efficiency,
     )
 
 

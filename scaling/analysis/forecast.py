@@ -1,5 +1,4 @@
-"""Forecast: what a plan says, as values and in words: predicted curves, what does not fit, the cheapest
-count.
+"""Forecast: what a plan says, as values and in words: curves, what does not fit, the cheapest count.
 
 Takes planned records; the title, price and memory of the hardware come from the plan's own file. Does not
 know the time model.
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.analysis.curves import KINDS, family_name, size_name, stem
+from scaling.analysis.curves import KINDS, curve_name, family_name, size_name, stem
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import method_of
 from scaling.core.case import Case, label, problem
@@ -23,6 +22,8 @@ from scaling.core.store import latest
 _LEVEL = (2.5, 97.5)  # per cent
 _HALF_EFFICIENCY = 0.5  # the efficiency under which another device is hardly worth it
 _TIME_FACTOR = 2.0  # without a deadline, the cheapest count within this factor times the least time
+# Facts of an environment that are equal for all cases of one plan.
+_PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ class PredictedPoint:
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """Planned cases that differ only in devices (strong), or in devices at constant points per device
-    (weak).
-    """
+    """Planned cases that differ only in devices (strong), or have constant points per device (weak)."""
 
     name: str
     case: Case  # that of the fewest devices, without its mesh
@@ -97,9 +96,8 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
     """Return what a plan file says; it may hold anything."""
     hardware, scaling = content.get("hardware"), content.get("scaling")
     facts = hardware if isinstance(hardware, Mapping) else {}
-    price, memory = (
-        v if isinstance(v := facts.get(name), int | float) else None for name in ("price", "memory")
-    )
+    numbers = (facts.get(name) for name in ("price", "memory"))
+    price, memory = (value if isinstance(value, int | float) else None for value in numbers)
     kinds = tuple(kind for kind in KINDS if isinstance(scaling, list) and kind in scaling)
     return PlanFile(str(facts["title"]) if facts.get("title") else None, price, memory, kinds or ("strong",))
 
@@ -116,22 +114,12 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Fo
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
     """Return the forecast of the cases with these keys."""
-    curves = (
-        dataclasses.replace(c, points=tuple(p for p in c.points if p.record.key in keys))
-        for c in forecast.curves
-    )
+    curves = [
+        dataclasses.replace(curve, points=tuple(p for p in curve.points if p.record.key in keys))
+        for curve in forecast.curves
+    ]
     records = tuple(record for record in forecast.records if record.key in keys)
-    return dataclasses.replace(
-        forecast, records=records, curves=tuple(curve for curve in curves if curve.points)
-    )
-
-
-_PLAN_FACTS = (
-    "hardware",
-    "versions",
-    "source",
-    "xla_flags",
-)  # of an environment, equal for all cases of one plan
+    return dataclasses.replace(forecast, records=records, curves=tuple(c for c in curves if c.points))
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
@@ -154,42 +142,30 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
     """Return the curves of each kind; a curve of one point only where its case is on no other curve."""
     curves = [curve for kind in kinds for curve in _curves_of_kind(records, kind)]
-    seen = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
-    kept = []
-    for curve in curves:
+    kept, seen = list[PredictedCurve](), set[str]()
+    for curve in sorted(curves, key=lambda curve: len(curve.points) == 1):
         if len(curve.points) > 1 or curve.points[0].record.key not in seen:
             kept.append(curve)
-            seen.add(curve.points[0].record.key)
-    return kept
+            seen.update(point.record.key for point in curve.points)
+    return [curve for curve in curves if curve in kept]
 
 
 def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
-    planned = (
-        record
-        for record in records
-        if record.predicted is not None
-        and (kind == "strong" or record.case.points % record.case.devices == 0)
-    )
-    return [
-        _curve(case, same, kind) for case, same in group_by(planned, lambda r: stem(r.case, kind)).items()
-    ]
+    planned = (record for record in records if record.predicted is not None)
+    whole = (r for r in planned if kind == "strong" or r.case.points % r.case.devices == 0)
+    return [_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
 
 
-def _curve(case: Case, records: Iterable[Record], kind: str) -> PredictedCurve:
+def _curve(records: Iterable[Record], kind: str) -> PredictedCurve:
     """Return the curve of these records; of several meshes on as many devices it has the fastest."""
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
-    ordered = [best[devices] for devices in sorted(best)]
-    base = ordered[0]
-
-    def point(record: Record) -> PredictedPoint:
-        scale = 1.0 if kind == "weak" else base.case.devices / record.case.devices
-        speedup = _predicted_seconds(base) / _predicted_seconds(record)
-        return PredictedPoint(record, speedup * scale, _efficiency_interval(base, record, scale))
-
-    name = label(case, ("devices", "mesh"))
-    if kind == "weak":
-        name = f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points}"
-    return PredictedCurve(name, dataclasses.replace(base.case, mesh=None), kind, tuple(map(point, ordered)))
+    base, *_ = ordered = [best[devices] for devices in sorted(best)]
+    case, points = dataclasses.replace(base.case, mesh=None), []
+    for record in ordered:
+        scale = 1.0 if kind == "weak" else case.devices / record.case.devices
+        efficiency = _predicted_seconds(base) / _predicted_seconds(record) * scale
+        points.append(PredictedPoint(record, efficiency, _efficiency_interval(base, record, scale)))
+    return PredictedCurve(curve_name(kind, case), case, kind, tuple(points))
 
 
 def _predicted_seconds(record: Record) -> float:
@@ -205,10 +181,11 @@ def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[fl
     return float(low), float(high)
 
 
+_Row = tuple[PredictedCurve, PredictedPoint]
+
+
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return in sentences when more devices stop paying, what does not fit, and which count is the
-    cheapest.
-    """
+    """Return when more devices stop paying, what does not fit, and which count is the cheapest."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
     sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
@@ -219,63 +196,56 @@ def _answers_of_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
     """Return the fastest method, where efficiency falls under a half, and the cheapest count."""
-    largest = max(point.devices for curve in curves for point in curve.points)
-    last_points = [(curve, curve.points[-1]) for curve in curves if curve.points[-1].devices == largest]
-    best, _ = min(last_points, key=lambda end: end[1].seconds)
-    case, size = best.case, size_name(stem(best.case, best.kind))
-    what = f"{family_name(case)} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
-    lines = [f"{what}: {_describe_fastest(curves, best)}; {_describe_half_efficiency(best)}."]
-    return [*lines, f"{what}: {_describe_cheapest(curves, forecast.price, deadline)}."]
+    rows = [(curve, point) for curve in curves for point in curve.points]
+    largest = max(point.devices for _, point in rows)
+    best, _ = last = min((row for row in rows if row[1].devices == largest), key=lambda row: row[1].seconds)
+    size = size_name(stem(best.case, best.kind))
+    size = size.replace("points=", "points/device=") if best.kind == "weak" else size
+    what = f"{family_name(best.case)} {size}"
+    fastest = f"{_describe_fastest(rows, last)}; {_describe_half_efficiency(best)}"
+    return [f"{what}: {fastest}.", f"{what}: {_describe_cheapest(rows, forecast.price, deadline)}."]
 
 
-def _describe_cheapest(curves: Sequence[PredictedCurve], price: float | None, deadline: float | None) -> str:
+def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
     """Describe the cheapest count within the deadline, or within twice the least time."""
-    points = [(curve, point) for curve in curves for point in curve.points]
-    limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in points)
+    limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
     # With a deadline the upper end of the interval counts.
-    in_time = [row for row in points if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
+    in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
+    bound = format_duration(limit)
     if not in_time:
-        return (
-            f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
-        )
+        return f"nothing planned is within the deadline of {bound} by the end of its interval"
     cheapest, point = min(in_time, key=lambda row: row[1].seconds * row[1].devices)
     hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
     interval = f"({format_number(low)} to {format_number(high)})"
     cost = f"{format_number(hours)} {interval} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
-    within = f"{'a deadline of ' if deadline else 'twice the least time ('}{format_duration(limit)}"
+    within = f"a deadline of {bound}" if deadline else f"twice the least time ({bound})"
     name = f"{method_of(cheapest.case).name} on {count_of(point.devices, 'device')}"
-    return f"within {within}{'' if deadline else ')'} the cheapest is {name}: {cost}"
+    return f"within {within} the cheapest is {name}: {cost}"
 
 
-def _describe_fastest(curves: Sequence[PredictedCurve], most: PredictedCurve) -> str:
-    """Describe the fastest point, the fewest devices not distinguished from it, and the fastest on the
-    most devices.
+def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
+    """Describe the fastest, the fewest devices not distinguished from it, and what is fastest on the most.
 
     The points of a weak curve do different work: there it is the fastest on the most devices only.
     """
-    if most.kind == "weak":
-        return f"{_describe_point(most, most.points[-1])}, the fastest planned method"
-    rows = [(curve, point) for curve in curves for point in curve.points]
+    if last[0].kind == "weak":
+        return f"{_describe_point(*last)}, the fastest planned method"
     first = min(rows, key=lambda row: row[1].seconds)
     ties = [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]
     text = f"{_describe_point(*first)}, the fastest planned method"
     if ties:
-        text += (
-            ", not distinguished from "
-            f"{_describe_point(*min(ties, key=lambda row: (row[1].devices, row[1].seconds)))}"
-        )
-    if first[1].devices < most.points[-1].devices:
-        text += f"; {_describe_point(most, most.points[-1])}, the fastest on as many devices"
+        fewest = min(ties, key=lambda row: (row[1].devices, row[1].seconds))
+        text += f", not distinguished from {_describe_point(*fewest)}"
+    if first[1].devices < last[1].devices:
+        text += f"; {_describe_point(*last)}, the fastest on as many devices"
     return text
 
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
     """Describe a method with its time and its devices."""
-    return (
-        f"{method_of(curve.case).name} {format_duration(point.seconds, *point.interval)} on "
-        f"{count_of(point.devices, 'device')}"
-    )
+    time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
+    return f"{method_of(curve.case).name} {time} on {where}"
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
@@ -291,27 +261,20 @@ def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
 
 def format_efficiency(point: PredictedPoint) -> str:
     """Return an efficiency with its interval."""
-    interval = (
-        (
-            f", {format_percentage(point.efficiency_interval[0])} to "
-            f"{format_percentage(point.efficiency_interval[1])}"
-        )
-        if point.efficiency_interval
-        else ""
-    )
-    return f"{format_percentage(point.efficiency)}{interval}"
+    ends = " to ".join(map(format_percentage, point.efficiency_interval or ()))
+    return f"{format_percentage(point.efficiency)}{', ' if ends else ''}{ends}"
 
 
 def _describe_half_efficiency(curve: PredictedCurve) -> str:
     """Describe between which counts efficiency falls under a half."""
-    base = curve.points[0].devices
-    against = f"of {count_of(base, 'device')}"
-    below = next((point for point in curve.points if point.efficiency < _HALF_EFFICIENCY), None)
     if len(curve.points) == 1:
         return "planned on no other number of devices"
+    against = f"of {count_of(curve.points[0].devices, 'device')}"
+    below = next((point for point in curve.points if point.efficiency < _HALF_EFFICIENCY), None)
     if below is None:
-        last = curve.points[-1]
-        return f"its efficiency is {format_efficiency(last)} {against} there, and nowhere under 50 %"
+        return (
+            f"its efficiency is {format_efficiency(curve.points[-1])} {against} there, and nowhere under 50 %"
+        )
     above = max(point.devices for point in curve.points if point.devices < below.devices)
     between = f"between {above:,} and {below.devices:,} devices ({format_efficiency(below)} there)"
     return f"its efficiency falls under 50 % {against} {between}"
@@ -323,27 +286,22 @@ def _describe_memory(forecast: Forecast) -> list[str]:
         first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
-    known = [record for record in forecast.records if record.peak_bytes and record.capacity_bytes]
+    known = [
+        (r.peak_bytes, r.capacity_bytes, r) for r in forecast.records if r.peak_bytes and r.capacity_bytes
+    ]
     if not known:
         return []
-    fullest = max(known, key=lambda record: record.peak_bytes / record.capacity_bytes)  # type: ignore[operator]
-    used, capacity = fullest.peak_bytes or 0, fullest.capacity_bytes or 1
-    return [
-        (
-            f"Everything fits; the most memory takes {label(fullest.case)}: {format_bytes(used)} of "
-            f"{format_bytes(capacity)} ({format_percentage(used / capacity)})."
-        )
-    ]
+    used, capacity, fullest = max(known, key=lambda row: row[0] / row[1])
+    share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
+    return [f"Everything fits; the most memory takes {label(fullest.case)}: {share}."]
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
     """Describe from which count on predictions are by formula alone."""
-    counts = {
-        by: [p.devices for c in forecast.curves for p in c.points if p.by_formula is by]
-        for by in (True, False)
-    }
-    if not counts[True]:
+    points = [point for curve in forecast.curves for point in curve.points]
+    formula = [point.devices for point in points if point.by_formula]
+    if not formula:
         return []
-    most = max(counts[False], default=0)
-    beyond = f"beyond, from {min(counts[True]):,} devices on, communication and waiting are formula alone"
+    most = max((point.devices for point in points if not point.by_formula), default=0)
+    beyond = f"beyond, from {min(formula):,} devices on, communication and waiting are formula alone"
     return [f"Up to {most:,} devices programs were compiled; {beyond}."]

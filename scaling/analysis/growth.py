@@ -35,9 +35,7 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of every method that was measured at three sizes or more above the dispatch
-    floor.
-    """
+    """Return the exponent of every method with three sizes or more above the dispatch floor."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -52,9 +50,8 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
     """Return the slope of the logarithms by least squares, and whether it changes along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
-    times = np.log(
-        [timing.median / line[0][1].median for _, timing in line]
-    )  # constant times: slope 0 exactly
+    # Relative to the first, so that constant times have the slope 0 exactly.
+    times = np.log([timing.median / line[0][1].median for _, timing in line])
     (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
     if len(line) == _LEAST:
@@ -66,9 +63,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
 
 
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """Return the coefficients around the mean size, without the constant, and half the widths of their
-    intervals.
-    """
+    """Return the coefficients about the mean size, but the constant, and half of their intervals."""
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
     coefficients, *_ = np.linalg.lstsq(powers, times)
     residuals, freedom = times - powers @ coefficients, len(times) - degree - 1

@@ -1,44 +1,39 @@
 """Lint: what a strict reviewer would criticise in a results folder, and how to fix it.
 
-A rule is a function that returns where it is broken, in words with numbers, and a row of the table RULES.
+A rule is a row of the table RULES: a function that returns where it is broken, in words with numbers.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import autocorrelation
 from scaling.analysis.certainty import DISTURBED, disturbed_share, marks_of, near_floor
-from scaling.analysis.curves import KINDS, Curve, Timing, family_name, size_name, stem
+from scaling.analysis.curves import Curve, Timing, family_name, size_name
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.meshes import padding_share
-from scaling.analysis.pareto import OUT_OF_MEMORY_REASONS, automatic_blocks
+from scaling.analysis.ratios import samples_by_compilation
+from scaling.analysis.variants import automatic_blocks, padding_share
 from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration, format_percentage
-from scaling.core.record import REASONS, Record
+from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns where it is broken, in words
+Fault = Callable[[Timing], str]  # returns what is wrong with a timed case, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST = 7  # samples
 _WIDE = 0.05  # of the median, either side
 _TREND = 0.02  # of the median, within a process
-_NARROW = 0.01  # of the median, by which an interval is too narrow
+_NARROW = 0.01  # of the median, by which autocorrelation widens an interval
 _PADDED = 0.1  # of points times seeds
 _WRONG = ("wrong_answer", "not_finite")
-_IGNORED_FACTS = {
-    *OF_THE_CASE,
-    "versions",
-    "engine",
-}  # of an environment: shown elsewhere, or fields of the case
+_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # shown elsewhere, or fields of the case
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A rule that the folder breaks: how often, the first cases with their numbers, and the command or
-    change that fixes it.
-    """
+    """A rule that the folder breaks: how often, the first cases with their numbers, and what fixes it."""
 
     rule: str
     severity: str
@@ -49,7 +44,7 @@ class LintFinding:
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Return every rule that the folder breaks, errors first."""
-    broken = ((name, severity, fix, find_places(findings)) for name, severity, fix, find_places in RULES)
+    broken = ((name, severity, fix, find_places(findings)) for severity, name, find_places, fix in RULES)
     return [
         LintFinding(name, severity, len(places), _text(places), fix)
         for name, severity, fix, places in broken
@@ -59,95 +54,69 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 def _text(places: Sequence[str]) -> str:
     """Return the first two different places, the most frequent first, and how many more there are."""
-    counts = [
-        place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).most_common()
-    ]
+    counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(places).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words, such as '1 error, 3 warnings'; notes do not
-    count.
-    """
-    errors, warnings = (
-        sum(remark.severity == severity for remark in remarks) for severity in (ERROR, WARNING)
-    )
-    return (
-        f"{count_of(errors, 'error')}, {count_of(warnings, 'warning')}"
-        if errors or warnings
-        else "publishable as it is"
-    )
+    """Return the number of errors and warnings in words; notes do not count."""
+    count = Counter(remark.severity for remark in remarks)
+    if not count[ERROR] + count[WARNING]:
+        return "publishable as it is"
+    return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
     """Return the verdict and the findings under COLUMNS."""
     remarks = lint_findings(findings)
-    return [
-        ("verdict", verdict(remarks), "", "", ""),
-        *((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks),
-    ]
+    rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
+    return [("verdict", verdict(remarks), "", "", ""), *rows]
 
 
 def _timed_cases(findings: Findings) -> list[Timing]:
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
-def _rule_for_timings(fault: Callable[[Timing], str]) -> Rule:
+def _for_timings(fault: Fault) -> Rule:
     """Return a rule for each timed case, from a function that returns its fault in words, or nothing."""
-
-    def find_places(findings: Findings) -> list[str]:
-        environments = {
-            environment: describe_environment(findings, environment) for environment in findings.environments
-        }
-        remarks = ((timing, fault(timing)) for timing in _timed_cases(findings))
-        return [
-            f"{label(timing.case)}{environments[timing.environment]}: {words}"
-            for timing, words in remarks
-            if words
-        ]
-
-    return find_places
-
-
-def _failed_cases(fault: bool) -> Rule:
-    """Return a rule for the failed cases: those with a wrong answer, or the others."""
     return lambda findings: [
+        f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
+        for timing in _timed_cases(findings)
+        if (words := fault(timing))
+    ]
+
+
+def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
+    """Return the failed cases: those with a wrong answer, or the others."""
+    return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
-        if r.status == "failed" and (r.reason in _WRONG) is fault
+        if r.status == "failed" and (r.reason in _WRONG) is wrong
     ]
 
 
-def _describe_skipped(reason: str | None) -> str:
-    return f"{reason}: {REASONS[reason]}" if reason else "no reason given"
-
-
-def _half_width(timing: Timing) -> float:
-    """Return the larger distance from the median to an end of its interval, as a fraction; 0 without an
-    interval.
-    """
-    low, high = timing.interval or (timing.median, timing.median)
-    return max(high - timing.median, timing.median - low) / timing.median
-
-
-def _first_compilation(record: Record) -> list[float]:
-    """Return the samples of the first compilation; each further one may have another level."""
-    return record.seconds[
-        : len(record.seconds) - sum(int(further.get("samples", 0)) for further in record.compilations)
-    ]
+def _skipped_cases(findings: Findings) -> list[str]:
+    reasons = (record.reason for record in findings.records if record.status == "skipped")
+    return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
 
 
 # What is wrong with a timed case.
 
 
+def _half_width(timing: Timing) -> float:
+    """Return the larger distance from the median to an end of its interval, as a fraction; 0: no interval."""
+    low, high = timing.interval or (timing.median, timing.median)
+    return max(high - timing.median, timing.median - low) / timing.median
+
+
 def _unverified(timing: Timing) -> str:
-    pairs = [(r.error, r.tolerance) for r in timing.records]
-    bad = [
+    pairs = ((r.error, r.tolerance) for r in timing.records)
+    bad = (
         f"error {error}, tolerance {most}"
         for error, most in pairs
         if error is None or most is None or not error <= most
-    ]
-    return bad[0] if bad else ""
+    )
+    return next(bad, "")
 
 
 def _oversubscribed(timing: Timing) -> str:
@@ -161,7 +130,7 @@ def _few_samples(timing: Timing) -> str:
     return count_of(least, "sample") if least < _LEAST or timing.interval is None else ""
 
 
-def _near_floor(timing: Timing) -> str:
+def _under_floors(timing: Timing) -> str:
     floor = near_floor(timing)
     return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
 
@@ -171,35 +140,30 @@ def _wide_interval(timing: Timing) -> str:
     return f"{_half_width(timing):.1%}, stopped by {stopped}" if _half_width(timing) > _WIDE else ""
 
 
+def _one_process(timing: Timing) -> str:
+    return count_of(len(timing.seconds), "sample") if timing.replicates == 1 else ""
+
+
 def _disturbed(timing: Timing) -> str:
-    part = disturbed_share(timing)
-    return (
-        f"{format_percentage(part)} of its samples, {' and '.join(marks_of(timing))}"
-        if part > DISTURBED
-        else ""
-    )
+    part, marks = disturbed_share(timing), " and ".join(marks_of(timing))
+    return f"{format_percentage(part)} of its samples, {marks}" if part > DISTURBED else ""
 
 
 def _trend(timing: Timing) -> str:
-    change = max(
-        (autocorrelation.trend(_first_compilation(record)) or 0.0 for record in timing.records), key=abs
-    )
+    """Judge the first compilation of each process; each further one may have another level."""
+    first = (samples_by_compilation(record)[0] for record in timing.records)
+    change = max((autocorrelation.trend(samples) or 0.0 for samples in first), key=abs)
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Of one process only: an interval between processes does not rest on their samples."""
-    times = (
-        autocorrelation.interval_widening(_first_compilation(timing.records[0])) or 1.0
-        if timing.replicates == 1
-        else 1.0
-    )
-    short = (times - 1) * _half_width(timing) > _NARROW
-    return (
-        f"{_half_width(timing):.1%} either side ought to be {times * _half_width(timing):.1%}"
-        if short
-        else ""
-    )
+    """Judge timings of one process: an interval between processes does not rest on their samples."""
+    if timing.replicates > 1:
+        return ""
+    times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
+    width = _half_width(timing)
+    wide = width * (1 - 1 / times) > _NARROW
+    return f"{width:.1%} either side, {times:.1f} times that of independent samples" if wide else ""
 
 
 def _padded(timing: Timing) -> str:
@@ -207,12 +171,20 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Processes that chose other blocks ran other programs: an interval between them means nothing."""
+    """Return the blocks of processes that chose differently: an interval between them means nothing."""
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 
 
 # What is wrong with a folder.
+
+
+def _nothing_measured(findings: Findings) -> list[str]:
+    return [] if _timed_cases(findings) or findings.forecasts else [findings.name]
+
+
+def _only_planned(findings: Findings) -> list[str]:
+    return [] if _timed_cases(findings) else [each.title for each in findings.forecasts]
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
@@ -223,17 +195,12 @@ def _mixed_environments(findings: Findings) -> list[str]:
         together = {**facts, **versions} if isinstance(versions, dict) else facts
         by_workload.setdefault(timing.case.workload, {})[timing.environment] = together
     remarks = []
-    for workload, environments in by_workload.items():
-        names = sorted({name for facts in environments.values() for name in facts} - _IGNORED_FACTS)
-        values = {
-            name: dict.fromkeys(str(facts.get(name)) for facts in environments.values()) for name in names
-        }
-        differ = [f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1]
-        remarks += (
-            [f"{workload}: {len(environments)} environments that differ in {', '.join(differ)}"]
-            if len(environments) > 1
-            else []
-        )
+    for workload, several in by_workload.items():
+        names = sorted({name for facts in several.values() for name in facts} - _IGNORED_FACTS)
+        values = {name: dict.fromkeys(str(facts.get(name)) for facts in several.values()) for name in names}
+        differ = ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1)
+        if len(several) > 1:
+            remarks.append(f"{workload}: {len(several)} environments that differ in {differ}")
     return remarks
 
 
@@ -243,189 +210,91 @@ def _scaled_curves(findings: Findings) -> list[Curve]:
 
 def _not_weak(findings: Findings) -> list[str]:
     lengths = [len(curve.points) for curve in findings.curves if curve.kind == "weak"]
-    return findings.weak_refusals or ["nothing was measured on several numbers of devices"] * (
-        max(lengths, default=2) == 1
-    )
+    nothing = ["nothing was measured on several numbers of devices"]
+    return findings.weak_refusals or (nothing if lengths and max(lengths) == 1 else [])
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the curves not measured on one device, though no record says that the problem does not fit
-    there.
-    """
-    too_large: dict[tuple, int] = {}  # the fewest devices on which a problem was too large
-    for record in findings.records:
-        for kind in KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
-            of = (kind, record.setting, stem(record.case, kind))
-            too_large[of] = min(too_large.get(of, record.case.devices), record.case.devices)
-    curves = [
-        (curve, (curve.kind, curve.environment, stem(curve.timings[0].case, curve.kind)))
-        for curve in _scaled_curves(findings)
-    ]
+    """Return the curves not measured on one device, though no record says that it does not fit there."""
     return [
         curve.name
-        for curve, of in curves
-        if curve.baseline_devices > 1 and too_large.get(of, curve.baseline_devices) >= curve.baseline_devices
+        for curve in _scaled_curves(findings)
+        if (least := curve.baseline_devices) > 1
+        if (findings.too_large_on(curve.timings[0], curve.kind) or least) >= least
     ]
 
 
-def _list_problems(cases: Sequence[Case]) -> list[str]:
+def _list_problems(cases: Iterable[Case]) -> list[str]:
     return list(dict.fromkeys(f"{family_name(case)} {size_name(case)}" for case in cases))
 
 
+def _curves_without_jit(findings: Findings) -> list[str]:
+    curves = (curve for curve in _scaled_curves(findings) if curve.case.engine == "jax")
+    return _list_problems(curve.case for curve in curves if curve.points[0].against_jit is None)
+
+
+def _cases_without_peak(findings: Findings) -> list[str]:
+    unbound = (each.timing.case for each in findings.baselines if each.bound is None)
+    return _list_problems(case for case in unbound if case.engine == "jax")
+
+
 def _cases_without_comparison(findings: Findings) -> list[str]:
-    compared = {
-        problem(timing.case)
-        for timing in _timed_cases(findings)
-        if timing.case.ad_mode.closed_form or timing.case.engine != "jax"
-    }
-    return _list_problems(
-        [row.first.case for row in findings.fastest if problem(row.first.case) not in compared]
-    )
+    cases = [timing.case for timing in _timed_cases(findings)]
+    compared = {problem(case) for case in cases if case.ad_mode.closed_form or case.engine != "jax"}
+    fastest = (row.first.case for row in findings.fastest)
+    return _list_problems(case for case in fastest if problem(case) not in compared)
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
     environments = {timing.environment: timing.records[0].environment for timing in _timed_cases(findings)}
-    loose = {
-        digest: facts.get("commit")
-        for digest, facts in environments.items()
-        if facts.get("dirty") or not facts.get("commit")
-    }
+    commits = {digest: (facts.get("commit"), facts.get("dirty")) for digest, facts in environments.items()}
     return [
         f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}"
-        for digest, commit in loose.items()
+        for digest, (commit, dirty) in commits.items()
+        if dirty or not commit
     ]
 
 
 _FRESH = "run again into a fresh folder, results=PATH"
-RULES: tuple[tuple[str, str, str, Rule], ...] = (  # rule, severity, fix, where it is broken
-    (
-        "nothing measured",
-        ERROR,
-        "`scaling run study=...`",
-        lambda findings: [] if _timed_cases(findings) or findings.forecasts else [findings.name],
-    ),
-    (
-        "nothing measured, only planned",
-        WARNING,
-        "`scaling run study=...` on a machine of that kind",
-        lambda findings: [] if _timed_cases(findings) else [each.title for each in findings.forecasts],
-    ),
-    ("unverified answers", ERROR, f"{_FRESH}: every answer is checked first", _rule_for_timings(_unverified)),
-    (
-        "wrong answers",
-        ERROR,
-        "fix the program, or leave the case out of the study",
-        _failed_cases(fault=True),
-    ),
-    ("mixed environments", ERROR, f"{_FRESH}, the whole study at once", _mixed_environments),
-    (
-        "weak scaling that is not weak",
-        ERROR,
-        "scaling=strong, or work that grows with the points alone",
-        _not_weak,
-    ),
-    (
-        "oversubscribed or unbound devices",
-        ERROR,
-        f"fewer devices, bind=true; {_FRESH}",
-        _rule_for_timings(_oversubscribed),
-    ),
-    (
-        "no baseline: the same program on one device",
-        ERROR,
-        "add 1 to devices: 'devices=[1,2]'",
-        _curves_without_one_device,
-    ),
-    (
-        f"too few samples: under {_LEAST}, or no interval",
-        ERROR,
-        f"sampling.least={_LEAST}; {_FRESH}",
-        _rule_for_timings(_few_samples),
-    ),
-    (
-        "failed cases",
-        WARNING,
-        "fix the cause, then the same command with retry=true",
-        _failed_cases(fault=False),
-    ),
-    ("cases without a record", WARNING, "the same command runs them", lambda findings: findings.missing),
-    ("damaged lines", WARNING, "the same command runs their cases again", lambda findings: findings.damaged),
-    ("times under ten floors", WARNING, "larger sizes, or more points", _rule_for_timings(_near_floor)),
-    (
-        f"intervals wider than {format_percentage(_WIDE)} either side",
-        WARNING,
-        f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}",
-        _rule_for_timings(_wide_interval),
-    ),
-    (
-        "one process only",
-        WARNING,
-        "replicates=3 adds to what is there",
-        _rule_for_timings(
-            lambda timing: count_of(len(timing.seconds), "sample") if timing.replicates == 1 else ""
-        ),
-    ),
-    (
-        "foreign load or throttling",
-        WARNING,
-        f"stop what else runs there; {_FRESH}",
-        _rule_for_timings(_disturbed),
-    ),
-    (
-        "trend within a process",
-        WARNING,
-        f"sampling.warm_up=0.5, a machine at rest; {_FRESH}",
-        _rule_for_timings(_trend),
-    ),
-    (
-        "autocorrelation: the interval within the process is too narrow",
-        WARNING,
-        "replicates=3, for an interval between processes",
-        _rule_for_timings(_autocorrelated),
-    ),
-    (
-        f"padding of more than {format_percentage(_PADDED)}",
-        WARNING,
-        "points and seeds, or a mesh, that divide evenly: see the table of meshes",
-        _rule_for_timings(_padded),
-    ),
-    (
-        "chunk=auto: other blocks in other processes",
-        WARNING,
-        f"memory_limit=..., the same for all, or chunk and block; {_FRESH}",
-        _rule_for_timings(_varying_blocks),
-    ),
-    (
-        "no baseline: a plain jit program on one device",
-        WARNING,
-        "add a grid with `api: jit` and `devices: 1`",
-        lambda findings: _list_problems(
-            [
-                c.case
-                for c in _scaled_curves(findings)
-                if c.case.engine == "jax" and c.points[0].against_jit is None
-            ]
-        ),
-    ),
-    ("code that is not committed", WARNING, f"commit, then {_FRESH}", _uncommitted_code),
-    (
-        "skipped cases",
-        NOTE,
-        "smaller sizes, where memory was short",
-        lambda findings: [_describe_skipped(r.reason) for r in findings.records if r.status == "skipped"],
-    ),
-    (
-        "no measured ceiling beside",
-        NOTE,
-        "`ceilings: true` in the study",
-        lambda findings: _list_problems(
-            [s.timing.case for s in findings.baselines if s.bound is None and s.timing.case.engine == "jax"]
-        ),
-    ),
-    (
-        "no derivative by hand, no other system beside",
-        NOTE,
-        "mode=analytic, or a peer with engine=...",
-        _cases_without_comparison,
-    ),
-)
+_WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
+RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, rule, where it is broken, fix
+    (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
+    (WARNING, "nothing measured, only planned", _only_planned,
+     "`scaling run study=...` on a machine of that kind"),
+    (ERROR, "unverified answers", _for_timings(_unverified), f"{_FRESH}: every answer is checked first"),
+    (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
+     "fix the program, or leave the case out of the study"),
+    (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
+    (ERROR, "weak scaling that is not weak", _not_weak,
+     "scaling=strong, or work that grows with the points alone"),
+    (ERROR, "oversubscribed or unbound devices", _for_timings(_oversubscribed),
+     f"fewer devices, bind=true; {_FRESH}"),
+    (ERROR, "no baseline: the same program on one device", _curves_without_one_device,
+     "add 1 to devices: 'devices=[1,2]'"),
+    (ERROR, f"too few samples: under {_LEAST}, or no interval", _for_timings(_few_samples),
+     f"sampling.least={_LEAST}; {_FRESH}"),
+    (WARNING, "failed cases", lambda f: _failed_cases(f, False),
+     "fix the cause, then the same command with retry=true"),
+    (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
+    (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
+    (WARNING, "times under ten floors", _for_timings(_under_floors), "larger sizes, or more points"),
+    (WARNING, _WIDER, _for_timings(_wide_interval),
+     f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
+    (WARNING, "one process only", _for_timings(_one_process), "replicates=3 adds to what is there"),
+    (WARNING, "foreign load or throttling", _for_timings(_disturbed), f"stop what else runs there; {_FRESH}"),
+    (WARNING, "trend within a process", _for_timings(_trend),
+     f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
+    (WARNING, "autocorrelation widens the interval within the process", _for_timings(_autocorrelated),
+     "replicates=3, for an interval between processes"),
+    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _for_timings(_padded),
+     "points and seeds, or a mesh, that divide evenly: see the table of meshes"),
+    (WARNING, "chunk=auto: other blocks in other processes", _for_timings(_varying_blocks),
+     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
+    (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
+     "add a grid with `api: jit` and `devices: 1`"),
+    (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),
+    (NOTE, "skipped cases", _skipped_cases, "smaller sizes, where memory was short"),
+    (NOTE, "no measured ceiling beside", _cases_without_peak, "`ceilings: true` in the study"),
+    (NOTE, "no derivative by hand, no other system beside", _cases_without_comparison,
+     "mode=analytic, or a peer with engine=..."),
+)  # fmt: skip

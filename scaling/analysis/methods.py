@@ -34,39 +34,37 @@ class Method(NamedTuple):
     @property
     def name(self) -> str:
         """Return the method in words, such as 'jacfwd (vmap), 4 seeds at a time'."""
-        mode = (
-            self.mode
-            if not MODES[self.mode].has_seeds and self.batch == "vmap"
-            else f"{self.mode} ({self.batch})"
-        )
+        batched = MODES[self.mode].has_seeds or self.batch != "vmap"
+        mode = f"{self.mode} ({self.batch})" if batched else self.mode
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
         if (self.engine == "jax") != self.jit:  # JAX compiles by default, most peers do not
             words.append("compiled" if self.jit else "eager")
         words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
-        words += [self.forward and f"forward by {self.forward}", self.memory_setting]
-        return ", ".join(word for word in words if word)
+        return _join(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
 
     @property
     def memory_setting(self) -> str:
         """Return the memory setting in words, or '' where all seeds and points are taken at once."""
-        chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
-        words = (self.chunk and chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
-        return ", ".join(word for word in words if word)
+        chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
+        return _join(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
     @property
     def short_memory_setting(self) -> str:
         """Return the memory setting in few words, for a mark of a figure."""
         chunk = count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk
         limit = self.memory_limit and format_bytes(self.memory_limit)
-        words = (chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
-        return ", ".join(word for word in words if word)
+        return _join(chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
 
     @property
     def without_memory_setting(self) -> "Method":
         """Return the same method without its memory setting."""
         return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
+
+
+def _join(*words: str | int | None) -> str:
+    return ", ".join(str(word) for word in words if word)
 
 
 def _at_a_time(count: int | None, noun: str) -> str:
@@ -88,20 +86,15 @@ def base_method(case: Case) -> Method:
     return method_of(case).without_memory_setting
 
 
-def describe_split(case: Case) -> str:
-    """Return in words how a case is split over devices, or '' for plain jit.
+def describe_call(case: Case) -> str:
+    """Return in words how a program is called and split, such as 'shard_map, points split'.
 
     A case of split=both without a mesh stands for a curve, which has the fastest mesh on each number of
     devices.
     """
     if case.api == "jit":
-        return ""
-    words = [f"{case.split} split"]
-    if case.split == "both":
-        words.append(f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
-    return ", ".join([*words, "overlapped"] if case.overlap else words)
-
-
-def describe_call(case: Case) -> str:
-    """Return in words how a program is called and split, such as 'shard_map, points split'."""
-    return ", ".join(word for word in (case.api, describe_split(case)) if word)
+        return case.api
+    mesh = f"mesh {case.mesh}" if case.mesh else "the fastest mesh"
+    return _join(
+        case.api, f"{case.split} split", case.split == "both" and mesh, case.overlap and "overlapped"
+    )

@@ -17,14 +17,9 @@ from scaling.analysis.stages import first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number, format_ratio
 
-# Defaults of a published row.
-_DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(MEMORY_FIELDS),
-    "reduce": None,
-    "forward": None,
-    "seeds": "identity",
-    "overlap": False,
-}
+_DEFAULTS: Mapping[str, Any] = {  # of a published row
+    **dict.fromkeys((*MEMORY_FIELDS, "reduce", "forward")), "seeds": "identity", "overlap": False,
+}  # fmt: skip
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")
 
 
@@ -36,34 +31,25 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
 def published_rows(findings: Findings) -> list[tuple[str, ...]]:
     """Return a row for each published number, under COLUMNS; none where nothing of them was measured."""
     rows, measured = [], False
-    for group in _load_groups():
-        for row in group["rows"]:
-            fields = {**group["case"], **row["case"]}
-            denominator = {**group["case"], **row["over"]} if "over" in row else None
-            # The environment that was measured last speaks, if it has what the row needs.
-            measured_values = (
-                (environment, _measure(findings, environment, fields, row, denominator))
-                for environment in reversed(findings.environments)
-            )
-            environment, value = next((pair for pair in measured_values if pair[1] is not None), ("", None))
-            measured |= value is not None
-            what = f"{row['what']}, first call" if row.get("first") else row["what"]
-            cells = [group["problem"], what, row["system"], _format_published(row)]
-            time, factor = (
-                _compare_with_measured(row, value)
-                if value is not None
-                else (_describe_missing(findings, fields), "")
-            )
-            rows.append(
-                (*cells, time + (describe_environment(findings, environment) if environment else ""), factor)
-            )
+    for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
+        # The environment that was measured last speaks, if it has what the row needs.
+        tried = ((where, _measure(findings, where, group, row)) for where in reversed(findings.environments))
+        where, value = next((pair for pair in tried if pair[1] is not None), ("", None))
+        measured |= value is not None
+        what = f"{row['what']}, first call" if row.get("first") else row["what"]
+        if value is None:
+            cells = [_describe_missing(findings, {**group["case"], **row["case"]}), ""]
+        else:
+            time, factor = _compare_with_measured(row, value)
+            cells = [time + describe_environment(findings, where), factor]
+        rows.append((group["problem"], what, row["system"], _format_published(row), *cells))
     return rows if measured else []
 
 
 def _format_published(row: Mapping[str, Any]) -> str:
     values = row.get("published", [])
     if row.get("times"):
-        return " to ".join(format_number(value) for value in values) + "x" if values else ""
+        return " to ".join(map(format_number, values)) + "x" if values else ""
     return " to ".join(format_duration(value * 1e-6) for value in values)
 
 
@@ -76,19 +62,15 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 
 
 def _measure(
-    findings: Findings,
-    environment: str,
-    fields: Mapping[str, Any],
-    row: Mapping[str, Any],
-    denominator: Mapping[str, Any] | None,
+    findings: Findings, where: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return seconds, or a ratio of seconds, in one environment; None where one of them was not measured."""
-    timing = _find_timing(findings, environment, fields)
+    """Return seconds, or a ratio of seconds, in one environment; None where one was not measured."""
+    timing = _find_timing(findings, where, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
-    if denominator is None:
+    if "over" not in row:
         return timing.median
-    below = _find_timing(findings, environment, denominator)
+    below = _find_timing(findings, where, {**group["case"], **row["over"]})
     return timing.median / below.median if below else None
 
 
@@ -99,18 +81,15 @@ def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]
 
 def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     """Return whether a case has these fields; of its sizes, those that are named."""
-    for name, value in fields.items():
-        if name == "sizes":
-            if any(case["sizes"].get(size) != number for size, number in value.items()):
-                return False
-        elif case[name] != value:
-            return False
-    return True
+    sizes = fields.get("sizes", {}).items()
+    plain = ((name, value) for name, value in fields.items() if name != "sizes")
+    return all(case[n] == v for n, v in plain) and all(case["sizes"].get(n) == v for n, v in sizes)
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
     """Return what became of a case that has no time."""
-    for record in findings.records:
-        if record.status != "ok" and _matches(to_dict(record.case), {**_DEFAULTS, **fields}):
-            return f"{record.status}: {record.text or record.reason}"
-    return "not in this study"
+    bad = (
+        r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
+    )
+    record = next(bad, None)
+    return f"{record.status}: {record.text or record.reason}" if record else "not in this study"

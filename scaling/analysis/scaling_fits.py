@@ -18,14 +18,12 @@ from scaling.analysis.ratios import LEAST_VARIANCE, Estimate
 from scaling.core.formatting import is_share_determined
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_BISECTIONS, _ROUNDS, _STEPS = 20, 3, 32  # of the searches for the other part and the interval
+_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # of the searches for an interval, and for the other part
 
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to one curve. Its speed-up is relative to its own time on one device, not to the
-    measured one.
-    """
+    """A law fitted to one curve. Its speed-up is relative to its own time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
     parts: Mapping[str, Estimate]  # "serial"; of the last "contention" (sigma) and "coherency" (kappa)
@@ -49,6 +47,13 @@ class ScalingFit:
         return 1 / first if first and self.name != GUSTAFSON else None
 
     @property
+    def peak(self) -> float | None:
+        """Return the number of devices beyond which more devices are slower; None where there is none."""
+        if self.name != UNIVERSAL or not self.parts["coherency"].value:
+            return None
+        return max(1.0, math.sqrt((1 - self.parts["contention"].value) / self.parts["coherency"].value))
+
+    @property
     def determined(self) -> bool:
         """Return whether the interval of every part is narrow enough to mean something."""
         return all(is_share_determined(part.low, part.high) for part in self.parts.values())
@@ -59,13 +64,6 @@ class ScalingFit:
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
-
-    @property
-    def peak(self) -> float | None:
-        """Return the number of devices beyond which more devices are slower; None where there is none."""
-        if self.name != UNIVERSAL or not self.parts["coherency"].value:
-            return None
-        return max(1.0, math.sqrt((1 - self.parts["contention"].value) / self.parts["coherency"].value))
 
 
 class _LinearForm(NamedTuple):
@@ -79,8 +77,7 @@ class _LinearForm(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws of a curve's kind: Amdahl's for strong scaling, Gustafson's for weak, universal
-    scalability for both.
+    """Fit the laws of a curve's kind: Amdahl's or, if weak, Gustafson's, and universal scalability.
 
     A law needs one device count more than it has parameters (the time on one device among them): three for
     the first two, four for universal scalability. Each part lies between 0 and 1. The best law is the one
@@ -90,23 +87,9 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
     forms = [form for form in _linear_forms(devices, curve.kind) if len(devices) > len(form.parts) + 1]
-    fitted = [_fit_law(form, logs) for form in forms]
-    laws = [law for law, _ in fitted]
-    known = bool(fitted) and all(math.isfinite(criterion) for _, criterion in fitted)
-    best = min(fitted, key=lambda each: each[1])[0] if known else _prefer_simple(laws, len(devices))
+    laws = [_fit_law(form, logs) for form in forms]
+    best = _best_law(laws, len(devices))
     return tuple(replace(law, best=law is best) for law in laws)
-
-
-def _prefer_simple(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the first law, or the last where an F test at 5 % rejects the first."""
-    if len(laws) < 2:
-        return next(iter(laws), None)
-    (simple, squares), (general, least) = (
-        (law, law.spread**2 * (count - len(law.parts) - 1)) for law in (laws[0], laws[-1])
-    )
-    freedom = count - len(general.parts) - 1
-    rejected = squares - least > float(stdtrit(freedom, 0.975)) ** 2 * max(least / freedom, LEAST_VARIANCE)
-    return general if rejected else simple
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
@@ -117,9 +100,10 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
+    ends = (point.speedup_high, point.speedup_low)
     value, low, high = (
         None if speedup is None else (1 / speedup - 1 / point.devices) / (1 - 1 / point.devices)
-        for speedup in (point.speedup, point.speedup_high, point.speedup_low)
+        for speedup in (point.speedup, *ends)
     )
     assert value is not None
     return Estimate(value, low, high)
@@ -127,48 +111,56 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
 
 def _linear_forms(devices: Any, kind: str) -> list[_LinearForm]:
     contention, coherency = devices - 1, devices * (devices - 1)
-    universal = _LinearForm(
-        UNIVERSAL, ("contention", "coherency"), np.stack([contention, coherency], 1), 1, 0.0
-    )
+    shift = 0.0 if kind == "weak" else -np.log(devices)
+    both = np.stack([contention, coherency], 1)
+    simple = _LinearForm(AMDAHL, ("serial",), contention[:, None], 1, shift)
     if kind == "weak":
-        return [_LinearForm(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, 0.0), universal]
-    return [
-        _LinearForm(AMDAHL, ("serial",), contention[:, None], 1, -np.log(devices)),
-        universal._replace(shift=-np.log(devices)),
-    ]
+        simple = _LinearForm(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
+    return [simple, _LinearForm(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
 
 
-def _aicc(squares: float, count: int, parts: int) -> float:
-    """Return Akaike's criterion, corrected for few device counts (AICc); infinite where there are too few
-    for it.
-    """
-    known = parts + 2  # the time on one device and the spread are estimated too
-    if count <= known + 1:
-        return math.inf
-    return count * math.log(max(squares / count, LEAST_VARIANCE)) + 2 * known * count / (count - known - 1)
+def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
+    """Return the law with the least AICc, or what an F test prefers where that is not defined."""
+    if len(laws) < 2:
+        return next(iter(laws), None)
+    squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
+    known = [len(law.parts) + 2 for law in laws]  # the time on one device and the spread are estimated too
+    if count > known[-1] + 1:
+        criteria = [
+            count * math.log(max(s / count, LEAST_VARIANCE)) + 2 * k * count / (count - k - 1)
+            for s, k in zip(squares, known, strict=True)
+        ]
+        return laws[int(np.argmin(criteria))]
+    freedom = count - len(laws[-1].parts) - 1
+    return laws[-1] if squares[0] > _largest_squares(squares[-1], freedom) else laws[0]
 
 
-def _fit_law(form: _LinearForm, logs: Any) -> tuple[ScalingFit, float]:
-    """Return a law and its AICc. The interval of a part is its profile interval: what an F test at 5 %
-    does not reject.
+def _largest_squares(squares: float, freedom: int) -> float:
+    """Return the sum of squares up to which an F test at 5 % does not reject other parts."""
+    return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
+
+
+def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
+    """Return a law. The interval of a part is its profile interval: what an F test at 5 % does not reject.
 
     An optimum on a bound counts as the best there is, so that the interval is never empty.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
-    best, squares = _best_parts(form, target)
-    most = squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
-    parts = {
-        name: Estimate(float(best[i]), *_profile_interval(form, target, i, best[i], most))
-        for i, name in enumerate(form.parts)
-    }
+    best = _best_parts(form, target)
+    squares = float(_sum_of_squares(form, target, best))
+    most = _largest_squares(squares, freedom)
+    parts = {}
+    for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
+        low, high = (_profile_end(form, target, index, value, end, most) for end in (0.0, 1.0))
+        parts[name] = Estimate(value, low, high)
     seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
-    law = ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
-    return law, _aicc(squares, len(logs), len(form.parts))
+    return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
 
 
 def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
-    """Return the residuals of the logarithms, the time on one device at its best: (..., parts) -> (...,
-    device counts).
+    """Return the residuals of the logarithms: (..., parts) -> (..., device counts).
+
+    The time on one device is at its best.
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)
@@ -178,56 +170,53 @@ def _sum_of_squares(form: _LinearForm, target: Any, parts: Any) -> Any:
     return (_residuals(form, target, parts) ** 2).sum(-1)
 
 
-def _best_parts(form: _LinearForm, target: Any) -> tuple[Any, float]:
-    """Return the parts with the least squares, and the sum of squares."""
-    scale = np.abs(form.columns).max(0)
-    # The squared sine keeps a part within its bounds. The start adds a tenth to the time on the most devices.
-    laws = least_squares(
-        lambda x: _residuals(form, target, np.sin(x) ** 2),
-        np.arcsin(np.sqrt(0.1 / scale)),
-        method="lm",
-        xtol=1e-10,
-    )
-    edges = [_with_other_at_best(form, target, index, np.array([0.0, 1.0])) for index in range(len(scale))]
-    tried = np.concatenate([*edges, np.sin(laws.x)[None] ** 2])  # a bound is approached, not reached
-    squares = _sum_of_squares(form, target, tried)
-    best = int(np.argmax(squares <= squares.min() * (1 + 1e-6)))
-    return tried[best], float(squares[best])
+def _best_parts(form: _LinearForm, target: Any) -> Any:
+    """Return the parts with the least squares, each between 0 and 1; a bound where it is as good."""
+    tried = [np.zeros(len(form.parts))]
+    for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
+        columns = form._replace(columns=form.columns[:, free])
+        # The squared sine keeps a part within its bounds; the start adds a tenth on the most devices.
+        start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
+        found = least_squares(
+            lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
+            start,
+            method="lm",
+            xtol=1e-10,
+        )
+        parts = np.zeros(len(form.parts))
+        parts[free] = np.sin(found.x) ** 2
+        tried.append(parts)
+    squares = np.array([_sum_of_squares(form, target, parts) for parts in tried])
+    return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]
 
 
-def _with_other_at_best(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
-    """Return all parts for each value of one part, the other at its best (by bisection): (values, parts)."""
+def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: float, most: float) -> float:
+    """Return how far a part may go from its best value towards an end, the sum of squares under `most`.
+
+    Works on cube roots: parts of a ten-millionth matter on thousands of devices.
+    """
+    inside, outside = math.cbrt(best), end
+    for _ in range(_ROUNDS):
+        grid = np.linspace(inside, outside, _GRID)
+        beyond = np.flatnonzero(_profile(form, target, index, grid**3) > most)
+        if not len(beyond):
+            return end
+        first = max(1, int(beyond[0]))
+        inside, outside = grid[first - 1], grid[first]
+    return min(best, inside**3) if end < best else max(best, inside**3)
+
+
+def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
+    """Return the sum of squares for each value of one part, the other at its best (by bisection)."""
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values
     for other in {*range(len(form.parts))} - {index}:
         low, high = np.zeros(len(values)), np.ones(len(values))
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            parts[:, other] = middle**3  # parts of a ten-millionth matter on thousands of devices
+            parts[:, other] = middle**3
             slope = form.columns[:, other] / (1 + parts @ form.columns.T)
             falls = (_residuals(form, target, parts) * slope).sum(-1) > 0
             low, high = np.where(falls, middle, low), np.where(falls, high, middle)
         parts[:, other] *= low > 0  # never so small by itself
-    return parts
-
-
-def _profile_interval(
-    form: _LinearForm, target: Any, index: int, best: float, most: float
-) -> tuple[float, float]:
-    """Return how small and how large a part may be for the sum of squares to stay under `most`."""
-    outside, inside = np.array([0.0, 1.0]), np.array([best, best])
-    scales = np.linspace(0, 1, _STEPS)
-    for round_ in range(_ROUNDS):
-        grid = inside + np.outer(scales, outside - inside)
-        if round_ == 0:
-            grid[:, 1] = np.geomspace(max(best, 1e-12), 1.0, _STEPS)
-        squares = _sum_of_squares(
-            form, target, _with_other_at_best(form, target, index, grid.T.ravel())
-        ).reshape(2, -1)
-        for end in (0, 1):
-            beyond = np.flatnonzero(squares[end] > most)
-            if not len(beyond):
-                inside[end] = outside[end]
-            elif beyond[0]:
-                inside[end], outside[end] = grid[beyond[0] - 1, end], grid[beyond[0], end]
-    return float(inside[0]), float(inside[1])
+    return _sum_of_squares(form, target, parts)

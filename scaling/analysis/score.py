@@ -17,9 +17,7 @@ from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-ORDER_FACTOR = (
-    2.0  # the order of two cases counts only where their measured times differ by more than this factor
-)
+ORDER_FACTOR = 2.0  # the order of two cases counts where their measured times differ by more than this
 
 
 class PlannedPair(NamedTuple):
@@ -91,38 +89,33 @@ class PlanScores:
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each hardware that was both planned for and measured on; the last plan of a
-    case counts.
-    """
+    """Return the scores of each hardware that was planned for and measured on; the last plan counts."""
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():
         planned = {(record.key, record.environment["device_kind"]): record for record in records}
-        pairs = []
-        for timing in timings:
-            plan = planned.get((timing.case.key, timing.records[0].environment.get("device_kind")))
-            if plan and timing.honest and near_floor(timing) is None:
-                pairs.append(PlannedPair(plan, timing))
+        fit = [timing for timing in timings if timing.honest and near_floor(timing) is None]
+        plan = (planned.get((t.case.key, t.records[0].environment.get("device_kind"))) for t in fit)
+        pairs = [PlannedPair(of, timing) for of, timing in zip(plan, fit, strict=True) if of]
         if pairs:
             scores.append(_scores(hardware, pairs))
     return scores
 
 
 def _scores(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
+    cases = [pair.timing.case for pair in pairs]
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
     problems = group_by(
-        pairs, lambda pair: (problem(pair.timing.case), pair.timing.case.devices, pair.timing.environment)
+        zip(cases, pairs, strict=True),
+        lambda row: (problem(row[0]), row[0].devices, row[1].timing.environment),
     )
     ordered = sorted(groups.items(), key=lambda group: str(group[0]))
     parts = tuple(PlanScore(*key, tuple(group)) for key, group in ordered)
-    both = (two for group in problems.values() for two in itertools.combinations(group, 2))
-    verdicts = [right for two in both if (right := _is_order_right(*two)) is not None]
+    both = ((a, b) for group in problems.values() for (_, a), (_, b) in itertools.combinations(group, 2))
+    slow_first = (sorted(two, key=lambda pair: -pair.timing.median) for two in both)
+    verdicts = [
+        slow.predicted_seconds > fast.predicted_seconds
+        for slow, fast in slow_first
+        if slow.timing.median > ORDER_FACTOR * fast.timing.median
+    ]
     return PlanScores(hardware, PlanScore(None, None, tuple(pairs)), parts, sum(verdicts), len(verdicts))
-
-
-def _is_order_right(one: PlannedPair, other: PlannedPair) -> bool | None:
-    """Return whether the order of two was predicted; None where their measured times are too close."""
-    slow, fast = sorted((one, other), key=lambda pair: -pair.timing.median)
-    if slow.timing.median <= ORDER_FACTOR * fast.timing.median:
-        return None
-    return slow.predicted_seconds > fast.predicted_seconds

@@ -1,6 +1,7 @@
 """The verb `report`: writes the report of a results folder, and prints its short form."""
 
 import argparse
+import contextlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from scaling.cli.output import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster.settings import SUBMISSIONS
 from scaling.core import store
+from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.report import freshness, summary
 
@@ -20,12 +22,23 @@ from scaling.report import freshness, summary
 def execute(given: argparse.Namespace, console: Console) -> int:
     """Write the report, and (--proposal) what an application for compute time needs."""
     folder = store.folder_of(given.folder)
-    found = conclude(folder, console)
+    found = conclude(folder, console, efficiency=_read_efficiency(given.efficiency))
     if given.proposal:
         from scaling.report import proposal
 
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)[0]}"])
     return OK
+
+
+def _read_efficiency(word: str | None) -> float:
+    """Return the efficiency that another device should keep, from 'efficiency=0.5'."""
+    if word is None:
+        return findings.EFFICIENCY
+    name, _, value = word.partition("=")
+    with contextlib.suppress(ValueError):
+        if name == "efficiency" and 0 < float(value) <= 1:
+            return float(value)
+    raise Refusal(f"efficiency must be from 0 to 1, such as efficiency=0.5, not {word!r}")
 
 
 def conclude(
@@ -34,23 +47,26 @@ def conclude(
     only: Collection[str] = (),
     brief: bool = False,
     loaded: store.Loaded | None = None,
+    efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
     """Write the report, unless it is current, and print its short form.
 
     only: the settings of records to print; all if empty. brief: on one screen, without the table and the
-    curves. loaded: the records of the folder.
+    curves. loaded: the records of the folder. efficiency: that another device should keep.
     """
     digest = freshness.inputs_digest(folder)
+    digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
     loaded = loaded or store.load(folder)
     lost = unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
     mixed = bool(only) and any(record.setting not in only for record in latest)
     shown = {*only, *(record.setting for record in lost)} if mixed else None
-    found = findings.read(folder, shown, lost, loaded)
+    found = findings.read(folder, shown, lost, loaded, efficiency)
     if lost or not freshness.is_current(folder, digest):
         from scaling.report.write_report import write_report
 
-        write_report(folder, findings.read(folder, None, lost, loaded) if mixed else found)
+        everything = findings.read(folder, None, lost, loaded, efficiency) if mixed else found
+        write_report(folder, everything)
         if not lost:
             freshness.mark_current(folder, digest)
     if brief:

@@ -66,6 +66,10 @@ VERBS = {
         (
             _FOLDER,
             _argument(
+                "efficiency", metavar="efficiency=E", nargs="?",
+                help="the answer says up to how many devices the efficiency stays at E (default: 0.5)",
+            ),
+            _argument(
                 "--proposal", action="store_true",
                 help="also what an application for compute time needs, in LaTeX too",
             ),

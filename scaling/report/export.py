@@ -1,30 +1,22 @@
 """Export: a results folder as files for other programs: CSV, Parquet, Extra-P, and figures."""
 
-import csv
 import importlib.util
-import itertools
-import typing
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
 
 from scaling.analysis.findings import Findings, read
+from scaling.analysis.table import UNENCODABLE, export_tables, to_frame, write_csv_table
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.store import replacing
-from scaling.report.rows import ColumnType, ExportTable, export_tables
 
 FOLDER = "export"  # within the results folder by default
-UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
-_BATCH = 50_000  # rows that are held in memory at once
 _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
-    """Write a results folder in these formats and return the files. Bad input is refused before anything
-    is written.
-    """
+    """Write a results folder in these formats and return the files. Bad input is refused before."""
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
@@ -43,71 +35,24 @@ def write_exports(folder: Path, formats: Collection[str], output: Path | None = 
 
 
 def _write_csv(findings: Findings, output: Path) -> list[Path]:
-    written = []
-    for table in export_tables(findings):
-        path = output / f"{table.name}.csv"
+    tables = export_tables(findings)
+    paths = [output / f"{table.name}.csv" for table in tables]
+    for path, table in zip(paths, tables, strict=True):
         with (
             replacing(path) as fresh,
             fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file,
         ):
             write_csv_table(table, file)
-        written.append(path)
-    return written
-
-
-def write_csv_table(table: ExportTable, file: TextIO) -> None:
-    """Write a table as CSV, without the columns of lists."""
-    plain = [name for name, type_ in table.column_types.items() if not typing.get_args(type_)]
-    writer = csv.DictWriter(file, plain, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table.rows)
+    return paths
 
 
 def _write_parquet(findings: Findings, output: Path) -> list[Path]:
-    import pyarrow
-    from pyarrow import parquet
-
-    plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    written = []
-    for table in export_tables(findings):
-        columns = [
-            (
-                _to_encodable(name),
-                pyarrow.list_(plain[typing.get_args(type_)[0]]) if typing.get_args(type_) else plain[type_],
-            )
-            for name, type_ in table.column_types.items()
-        ]
-        schema = pyarrow.schema(columns)
-        with (
-            replacing(output / f"{table.name}.parquet") as fresh,
-            parquet.ParquetWriter(fresh, schema, compression="zstd") as writer,
-        ):
-            rows = iter(table.rows)
-            while batch := list(itertools.islice(rows, _BATCH)):
-                writer.write_table(
-                    pyarrow.Table.from_pylist(
-                        [_convert_row(row, table.column_types) for row in batch], schema=schema
-                    )
-                )
-        written.append(output / f"{table.name}.parquet")
-    return written
-
-
-def _to_encodable(value: Any) -> str:
-    return str(value).encode(errors=UNENCODABLE).decode()
-
-
-def _convert_row(row: Any, column_types: dict[str, ColumnType]) -> dict[str, Any]:
-    """Return a row with every value converted to the type of its column: JSON may have 3 for 3.0."""
-    return {
-        _to_encodable(name): value
-        if value is None or typing.get_args(type_)
-        else _to_encodable(value)
-        if type_ is str
-        else type_(value)
-        for name, type_ in column_types.items()
-        for value in (row.get(name),)
-    }
+    tables = export_tables(findings)
+    paths = [output / f"{table.name}.parquet" for table in tables]
+    for path, table in zip(paths, tables, strict=True):
+        with replacing(path) as fresh:
+            to_frame(table).to_parquet(fresh, index=False, compression="zstd")
+    return paths
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:

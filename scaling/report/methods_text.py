@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.methods import method_of
+from scaling.analysis.table import environment_columns
 from scaling.core.formatting import count_of, format_number, format_percentage
 from scaling.core.record import STAGES, Record
-from scaling.report.rows import environment_columns
 
 _STOP_REASONS = {
     "width": "when the 95 % interval of the median was as narrow as asked for",
@@ -130,8 +130,8 @@ def _describe_statistics(findings: Findings, ok: Sequence[Record]) -> list[str]:
         "A speed-up is the time of the same program on its baseline over that on more devices; the "
         f"baseline is one device, or the smallest number that was measured{_list_baselines(findings)}. An "
         "efficiency is the speed-up over the ideal one, the number of devices over that of the baseline. "
-        "Their 95 % intervals are bootstrapped by level (samples within processes within allocations), in "
-        "pairs where turns of sampling alternated.",
+        "Their 95 % intervals are Student's on logarithms, by level (samples within processes within "
+        "allocations), in pairs where turns of sampling alternated.",
     ]
     if findings.mesh_comparisons:
         sentences.append(

@@ -11,15 +11,20 @@ from scaling.analysis.answer import COLUMNS, PEER_COLUMNS, format_time, peer_row
 from scaling.analysis.certainty import near_floor
 from scaling.analysis.curves import Timing, family_name, relative_to, size_name, time_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.footprint import memory_of
 from scaling.analysis.grouping import group_by
-from scaling.analysis.meshes import mesh_name, padding_share
 from scaling.analysis.methods import describe_call, method_of
-from scaling.analysis.overlaps import Overlap
-from scaling.analysis.pareto import automatic_blocks, memory_setting_name
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, stage_seconds
+from scaling.analysis.table import environment_columns
+from scaling.analysis.variants import (
+    Gain,
+    automatic_blocks,
+    memory_of,
+    memory_setting_name,
+    mesh_name,
+    padding_share,
+)
 from scaling.core.case import PEAKS, Case
 from scaling.core.formatting import (
     count_of,
@@ -34,7 +39,6 @@ from scaling.core.formatting import (
 from scaling.options import machine_peaks
 from scaling.report import planned
 from scaling.report.labels import describe_panel, file_stems
-from scaling.report.rows import environment_columns
 
 _MEASURED_COLUMNS = (
     "workload", "problem", "mode", "split", "api", "devices", "time", "samples", "stopped by", "first call",
@@ -243,7 +247,7 @@ def _measured_rows(findings: Findings) -> list[tuple[str, ...]]:
     return rows
 
 
-def _list_remarks(findings: Findings, timing: Timing, overlap: Overlap | None, eager: Timing | None) -> str:
+def _list_remarks(findings: Findings, timing: Timing, overlap: Gain | None, eager: Timing | None) -> str:
     """Return the remarks on a measured case."""
     floor, calls = near_floor(timing), _break_even(timing, eager)
     auto, padded = automatic_blocks(timing.records[0]), padding_share(timing)
@@ -253,7 +257,7 @@ def _list_remarks(findings: Findings, timing: Timing, overlap: Overlap | None, e
         f"compiling pays after {calls}" if calls else "",
         f"takes {auto}" if auto else "",
         f"{format_percentage(padded)} padding" if padded else "",
-        f"{format_ratio(*overlap.ratio)} as long as without overlap" if overlap else "",
+        f"without overlap {format_ratio(*overlap.ratio)} as long" if overlap and overlap.ratio else "",
     ]
     return ", ".join(remark for remark in remarks if remark)
 
@@ -419,7 +423,7 @@ def _sparse_rows(findings: Findings) -> list[tuple[str, ...]]:
     """Return every timing with colored seeds, its stages, and the fastest method with all seeds."""
     rows: list[tuple[str, ...]] = []
     for each in findings.coloring_gains:
-        timing, record, dense = each.timing, each.timing.records[0], each.dense
+        timing, record, dense = each.timing, each.timing.records[0], each.other
         spent = (
             stage_seconds(timing, "detect_seconds"),
             stage_seconds(timing, "color_seconds"),

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from scaling.analysis.answer import answer_sentences
 from scaling.analysis.findings import Findings, read
+from scaling.analysis.table import UNENCODABLE, record_table, write_csv_table
 from scaling.core.store import replace_file
 from scaling.report import figures, outcomes, page, planned, tables
 from scaling.report.document import escape_markdown
-from scaling.report.export import UNENCODABLE, write_csv_table
 from scaling.report.figures import files
 from scaling.report.labels import clean_text
-from scaling.report.rows import record_table
 
 _UNMEASURED = ("status", "reason", "case", "text")
 

@@ -284,3 +284,14 @@ def test_the_report_carries_the_verdict_and_what_mends_it(study, told, tmp_path)
     )
     told(study())
     assert "publishable as it is" in write_report.write_report(tmp_path).read_text()
+
+
+def test_the_interval_that_is_drawn_is_as_wide_as_autocorrelation_asks_for(study, good, told, tmp_path):
+    alone = [record for record in study() if not record.replicate]
+    mixed = [WALK[place * 7 % 60] for place in range(60)]  # the same samples in another order
+    widths = []
+    for seconds in (WALK, mixed):
+        told(swap(alone, 0, seconds=seconds, turns=[60]))
+        (timing,) = [t for t in findings.read(tmp_path).timings if t.records[0].seconds == seconds]
+        widths.append(timing.interval[1] - timing.interval[0])
+    assert widths[0] > 1.5 * widths[1]

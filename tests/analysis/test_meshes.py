@@ -2,8 +2,9 @@
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, meshes
-from scaling.report import rows, tables
+from scaling.analysis import answer, curves, findings, variants
+from scaling.analysis import table as one_table
+from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -49,7 +50,7 @@ def test_a_place_on_a_curve_is_that_of_the_fastest_mesh_alone(found):
 
 def test_points_of_curves_are_exported_with_the_keys_of_their_records(found):
     keys = {record.key: record.case.mesh for record in found.records}
-    assert [keys[row["key"]] for row in rows.curve_table(found).rows] == ["1x1", "1x2", "2x2"]
+    assert [keys[row["key"]] for row in one_table.curve_table(found).rows] == ["1x1", "1x2", "2x2"]
 
 
 def test_meshes_of_as_many_devices_are_compared_and_a_single_one_is_not(found):
@@ -67,7 +68,8 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
         [laid_out("2x1", 1.0), laid_out("1x2", noisy)],
     )
     assert [
-        only(meshes.compare_meshes(curves.pool_processes(each))).distinguished for each in (apart, alike)
+        only(variants.compare_variants(curves.pool_processes(each), "mesh")).distinguished
+        for each in (apart, alike)
     ] == [True, False]
 
 
@@ -78,7 +80,9 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
 )
 def test_meshes_of_other_programs_are_not_compared(fields):
     assert (
-        meshes.compare_meshes(curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)]))
+        variants.compare_variants(
+            curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)]), "mesh"
+        )
         == []
     )
 
@@ -95,9 +99,9 @@ def test_a_panel_over_sizes_has_the_fastest_mesh_of_each():
 
 
 def test_the_answer_names_the_fastest_mesh_the_next_and_the_slowest(found):
-    (told,) = [line for line in answer.answer_sentences(found) if line.startswith("Mesh of")]
+    (told,) = [line for line in answer.answer_sentences(found) if line.startswith("Mesh (points x seeds) of")]
     assert (
-        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, 4 devices: 2x2 (points x seeds) is fastest"
+        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, 4 devices: 2x2 is fastest"
         in told
     )
     assert "; 1x4 takes 1.25x (1.25 to 1.25), the slowest, 4x1, 1.50x (1.50 to 1.50) as long." in told

@@ -69,6 +69,15 @@ def test_what_reads_records_and_submits_jobs_loads_no_jax():
     )
 
 
+def test_the_package_is_imported_quickly_and_the_command_needs_no_pandas():
+    assert not modules_after("import scaling") & {"jax", "pandas", "numpy", "scipy"}
+    calls = ["['status', '--help']", "['run', '--help']", "['status', 'nowhere']", "['lint', 'nowhere']"]
+    for words in calls:
+        code = f"import sys; sys.argv[1:] = {words}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"
+        assert "pandas" not in modules_after(code)
+    assert "pandas" not in modules_after("import scaling.report.write_report, scaling.cli.run_and_report")
+
+
 def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
     from scaling.core.case import Case, non_default_fields
     from scaling.core.timing import Sampling

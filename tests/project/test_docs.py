@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+import scaling
+from tests.support import made_up
 from tests.support.paths import TOP
 
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}
@@ -33,6 +35,31 @@ def test_what_is_added_as_the_page_says_is_measured_and_right(page, command, sca
     done = scaling_command([*command, "points=8", "devices=1", *SMALL], env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed" in done.stdout and " ok " in done.stdout
+
+
+def test_the_notebook_answers_its_question(tmp_path, monkeypatch, capsys, make_record):
+    rows = [
+        make_record(
+            mode=mode, devices=d, seconds=[s / d * (1 + 0.001 * (5 * i % 7)) for i in range(7)], replicate=k
+        )
+        for mode, s in (("jacfwd", 1.0), ("jacrev", 3.0))
+        for d in (1, 2)
+        for k in range(2)
+    ]
+    made_up.write(tmp_path / "results" / "linear", rows, scaling=["strong"])
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("notebook", "python")
+    assert len([line for line in code.splitlines() if line]) <= 5
+    exec(compile(code, "notebook.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.count("jacfwd") == 4 and "jacrev" not in printed and printed.count("sure") == 4
+
+
+def test_the_notebook_names_every_column_of_a_tidy_table(tmp_path, make_record):
+    frame = scaling.load(made_up.write(tmp_path, [make_record()], scaling=["strong"]))
+    named = set(re.findall(r"`([a-z_.]+)`", PAGES["notebook"]))
+    assert {"key", "median", "low", "high", "samples", "kind", "speedup", "efficiency", "against_jit", "certainty",
+            "baseline_devices", "honest", "nodes", "sizes.p"} <= named & set(frame)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", ASKED)

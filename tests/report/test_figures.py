@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import curves, findings, footprint, meshes, pareto, roofline
+from scaling.analysis import baselines, curves, findings, variants
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
 from scaling.report import figures
 from scaling.report.figures import costs, devices, files, marks, memory, sizes, theme
@@ -46,11 +46,11 @@ def drawn(found):
         for replicate in range(3)
         for each in made(draw, 8, replicate)
     ]
-    laid_out = meshes.compare_meshes(curves.pool_processes(records))
+    laid_out = variants.compare_variants(curves.pool_processes(records), "mesh")
     several = [
         *figures.make_figures(found),
         devices.draw_meshes(laid_out, False),
-        memory.draw_fronts(pareto.pareto_fronts(records), False),
+        memory.draw_fronts(variants.pareto_fronts(records), False),
     ]
     return {
         drawing.name: drawing
@@ -280,7 +280,7 @@ def axis_of(drawing, name, panel=0):
 def test_intervals_lie_within_a_panel_of_settings():
     noisy = [1.0, 9.0, 0.1, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     records = [record(seconds=noisy, **asked(50)), record(seconds=2.0, chunk=2, **asked(90))]
-    fronts = pareto.pareto_fronts(records)
+    fronts = variants.pareto_fronts(records)
     low, high = fronts[0].fastest.timing.interval
     bottom, top = axis_of(memory.draw_fronts(fronts, False), "y")
     assert bottom < np.log(low) < 0 < np.log(high) < top
@@ -288,7 +288,7 @@ def test_intervals_lie_within_a_panel_of_settings():
 
 def test_of_very_many_settings_the_smallest_and_the_fastest_are_named_and_no_name_covers_another():
     records = [record(seconds=float(at % 7 + 1), chunk=at, **asked(1000 - at)) for at in range(1, 60)]
-    (of,) = pareto.pareto_fronts(records)
+    (of,) = variants.pareto_fronts(records)
     drawn = memory.draw_fronts([of], False)
     named = {row["label"]: row for row in rows(drawn, "text")}
     assert {f"{one.timing.case.chunk} seeds" for one in (of.smallest, of.fastest)} <= set(named)
@@ -311,7 +311,7 @@ def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_
 
 def filled(records):
     """The meshes with filled marks."""
-    of = devices.draw_meshes(meshes.compare_meshes(curves.pool_processes(records)), False)
+    of = devices.draw_meshes(variants.compare_variants(curves.pool_processes(records), "mesh"), False)
     layers = [layer for layer in of.panels[0].layers if "fill" in layer["encoding"]]
     return [row["mesh"] for layer in layers for row in layer["data"]["values"]]
 
@@ -373,8 +373,8 @@ def test_nothing_on_the_front_is_beaten_in_both():
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    places = [footprint.MemoryPoint(footprint.memory_of(timing), timing.median, timing) for timing in timings]
-    assert [(place.memory, place.seconds) for place in footprint.find_front(places)] == [(10, 3.0), (30, 1.0)]
+    places = [variants.MemoryPoint(variants.memory_of(timing), timing.median, timing) for timing in timings]
+    assert [(place.memory, place.seconds) for place in variants.find_front(places)] == [(10, 3.0), (30, 1.0)]
 
 
 def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
@@ -383,7 +383,7 @@ def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
         curves.pool_processes([record(**fields)])[0]
         for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1})
     )
-    assert [footprint.memory_of(timing) for timing in of] == [9, 7, None]
+    assert [variants.memory_of(timing) for timing in of] == [9, 7, None]
 
 
 def test_the_most_ways_are_compared_in_memory_not_the_largest_problem():
@@ -394,7 +394,7 @@ def test_the_most_ways_are_compared_in_memory_not_the_largest_problem():
 
 
 def test_a_roofline_has_rates_under_measured_ceilings(found):
-    (rbf, linear) = sorted(roofline.rooflines(found.timings), key=lambda each: each.case.workload != "rbf")
+    (rbf, linear) = sorted(baselines.rooflines(found.timings), key=lambda each: each.case.workload != "rbf")
     dots = [dot for some in rbf.points.values() for dot in some]
     assert len(dots) == 6 and len(linear.points) == 1 and rbf.case.devices == 1
     assert rbf.memory == pytest.approx(1e12, rel=0.2) and rbf.arithmetic == pytest.approx(5e12, rel=0.2)
@@ -406,9 +406,7 @@ def test_a_roofline_has_rates_under_measured_ceilings(found):
 
 def test_without_ceilings_or_counts_there_is_no_roofline():
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
-    assert roofline.rooflines(curves.pool_processes([record(**counted)])) == []
-    assert roofline._point(curves.pool_processes([record(work=(1e6, None))])[0]) is None
-    assert roofline._point(curves.pool_processes([record(**counted)])[0]).intensity == 1e6 / 80
+    assert baselines.rooflines(curves.pool_processes([record(**counted)])) == []
 
 
 def test_the_parts_of_a_lost_efficiency_have_names(drawn):

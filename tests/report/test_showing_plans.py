@@ -10,9 +10,10 @@ from html.parser import HTMLParser
 import pytest
 
 from scaling.analysis import answer, findings
+from scaling.analysis import table as one_table
 from scaling.core.record import Record, to_line
 from scaling.core.store import write_json
-from scaling.report import cards, export, figures, methods_text, outcomes, planned, rows, tables, write_report
+from scaling.report import cards, export, figures, methods_text, outcomes, planned, tables, write_report
 from scaling.report.figures import files, plans
 from scaling.report.labels import file_stems
 from tests.support import made_up
@@ -245,7 +246,7 @@ def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
     assert outcomes.outcome_grid(mixed) == outcomes.outcome_grid(plain) and outcomes.group_unmeasured(
         mixed
     ) == outcomes.group_unmeasured(plain)
-    assert rows.record_table(mixed).rows == rows.record_table(plain).rows
+    assert one_table.record_table(mixed).rows == one_table.record_table(plain).rows
     rest = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
     assert files.page_specs(figures.make_figures(plain)) == files.page_specs(rest)
     assert [cards.make_cards(mixed)] == [cards.make_cards(plain)]
@@ -454,9 +455,14 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
 
 def test_there_is_no_table_of_plans_where_nothing_was_planned(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert [table.name for table in rows.export_tables(found)] == ["records", "curves", "samples", "laws"]
+    assert [table.name for table in one_table.export_tables(found)] == [
+        "records",
+        "curves",
+        "samples",
+        "laws",
+    ]
     assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(
-        rows.record_table(found).column_types
+        one_table.record_table(found).column_types
     )
 
 

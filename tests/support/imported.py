@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "vl_convert", "rich", "jinja2"]
+NOT_IN_THE_WORKER = ["hydra", "omegaconf", "wandb", "submitit", "vl_convert", "rich", "jinja2", "pandas"]
 
 
 def modules_after(code: str, whole: bool = False, stdin: str = "") -> set[str]:

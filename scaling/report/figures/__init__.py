@@ -1,8 +1,8 @@
 """Figures: every figure that a results folder has data for, in the order of the page."""
 
+from scaling.analysis.baselines import rooflines
 from scaling.analysis.efficiency_breakdown import count_refused
 from scaling.analysis.findings import Findings
-from scaling.analysis.roofline import rooflines
 from scaling.report.figures import costs, devices, memory, plans, sizes
 from scaling.report.figures.marks import Figure
 from scaling.report.labels import file_stems

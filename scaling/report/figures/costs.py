@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from scaling.analysis.baselines import Roofline
 from scaling.analysis.curves import Curve, Timing, family_key, size_name
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import base_method, describe_call, method_of
-from scaling.analysis.roofline import Roofline
 from scaling.analysis.stages import first_call_seconds
 from scaling.core.formatting import count_of, format_duration, format_number, format_percentage
 from scaling.report import choice

@@ -18,9 +18,9 @@ from scaling.analysis.curves import (
 )
 from scaling.analysis.forecast import PredictedCurve
 from scaling.analysis.grouping import group_by
-from scaling.analysis.meshes import MeshComparison, mesh_name
 from scaling.analysis.methods import Method, describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
+from scaling.analysis.variants import Variants, mesh_name
 from scaling.core.formatting import count_of, format_duration, format_ratio
 from scaling.report import choice
 from scaling.report.figures import marks
@@ -240,7 +240,7 @@ def _count_single_points(kind: str, curves: Sequence[Curve], drawable: Sequence[
     return sum((c.environment, c.case) not in others for c in rest)
 
 
-def draw_meshes(meshes: Sequence[MeshComparison], show_environment: bool) -> Figure | None:
+def draw_meshes(meshes: Sequence[Variants], show_environment: bool) -> Figure | None:
     """Return time by mesh for the largest problem of each family."""
     families = group_by((m for m in meshes if m.honest), lambda m: (m.environment, *family_key(m.case)))
     groups = []
@@ -261,11 +261,11 @@ def draw_meshes(meshes: Sequence[MeshComparison], show_environment: bool) -> Fig
     return marks.compose("mesh", "Meshes: points by seeds", caption, panels, styles)
 
 
-def _mesh_line(mesh: MeshComparison) -> str:
+def _mesh_line(mesh: Variants) -> str:
     return curve_name(mesh.case).replace(", the fastest mesh", "")
 
 
-def _fewer_meshes(group: Sequence[MeshComparison]) -> list[MeshComparison]:
+def _fewer_meshes(group: Sequence[Variants]) -> list[Variants]:
     """Return the comparisons of the methods that are fastest on the most devices."""
     ranks = {
         name: min((-mesh.case.devices, mesh.rows[0][0].median) for mesh in same)
@@ -275,7 +275,7 @@ def _fewer_meshes(group: Sequence[MeshComparison]) -> list[MeshComparison]:
     return [mesh for mesh in group if _mesh_line(mesh) in kept]
 
 
-def _draw_mesh(group: Sequence[MeshComparison], styles: Sequence[LineStyle], show_environment: bool) -> Panel:
+def _draw_mesh(group: Sequence[Variants], styles: Sequence[LineStyle], show_environment: bool) -> Panel:
     timings = [(mesh, timing) for mesh in group for timing, _ in mesh.rows]
     shapes = sorted({(t.case.devices, -t.case.axes[0], mesh_name(t.case)) for _, t in timings})
     rows = []

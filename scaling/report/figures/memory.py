@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.curves import Timing, family_key, problem, problem_size, size_name
-from scaling.analysis.footprint import MemoryPoint, find_front, memory_of
 from scaling.analysis.grouping import group_by, interleave_groups
 from scaling.analysis.methods import base_method, describe_call, method_of
-from scaling.analysis.pareto import MethodTime, ParetoFront
+from scaling.analysis.variants import MemoryPoint, ParetoFront, find_front, memory_of
 from scaling.core.case import AUTO
 from scaling.core.formatting import count_of, format_bytes
 from scaling.report.figures import marks
@@ -113,7 +112,7 @@ def draw_fronts(fronts: Sequence[ParetoFront], show_environment: bool) -> Figure
     return marks.compose("front", "Memory settings: time against memory", caption, panels, styles)
 
 
-def _kind(setting: MethodTime) -> str:
+def _kind(setting: MemoryPoint) -> str:
     if setting.timing.case.chunk == AUTO:
         return "chunk=auto"
     return "on the front" if setting.best else "not on the front"
@@ -142,5 +141,5 @@ def _draw_front(front: ParetoFront, styles: Sequence[LineStyle], show_environmen
     return Panel(title, layers)
 
 
-def _setting_name(setting: MethodTime) -> str:
+def _setting_name(setting: MemoryPoint) -> str:
     return method_of(setting.timing.case).short_memory_setting or "all at once"

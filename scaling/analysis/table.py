@@ -1,0 +1,291 @@
+"""The table: a row for each record of a results folder, in full precision; one type per column.
+
+What does not fit has tables of its own: points of curves, samples, fitted laws, plans. All of them are joined
+by `key` and `environment`. Rows are plain mappings, so that a report needs no pandas; `load` returns a
+DataFrame.
+"""
+
+import csv
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any, NamedTuple, TextIO
+
+from scaling.analysis import ratios
+from scaling.analysis.curves import CurvePoint, nodes_of
+from scaling.analysis.findings import Findings, read
+from scaling.core import store
+from scaling.core.case import Case, to_dict
+from scaling.core.record import Record
+
+UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
+_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}  # of pandas
+_LARGEST_INTEGER = 2**63
+_PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
+_PLAN_FIELDS = (
+    "status", "reason", "text", "started_at", "trace_seconds", "lower_seconds", "compile_seconds", "passes",
+    "flops", "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes",
+    "collective_bytes", "compulsory_bytes", *_PLAN_ONLY,
+)  # fmt: skip
+_PREDICTION_COLUMNS = {  # part of a prediction -> its column
+    "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds",
+    "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
+    "bound": "bound", "by": "by",
+}  # fmt: skip
+_PARTS: dict[str, tuple[str, type]] = {  # column -> nested field, type; a list counts by its length
+    "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
+    "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
+    "colors.columns": ("colors", int), "colors.rows": ("colors", int),
+    "checked.entries": ("checked", float), "checked.points": ("checked", float),
+}  # fmt: skip
+_RATIOS = ("speedup", "efficiency", "against_jit")
+_CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high")))
+
+
+class ExportTable(NamedTuple):
+    """A table: its name, the type of each column, and rows; a missing value is None."""
+
+    name: str
+    column_types: Mapping[str, type]  # bool, int, float or str
+    rows: Iterable[Mapping[str, Any]]
+
+
+def _plain_fields(of: type) -> dict[str, type]:
+    """Return the fields of a dataclass that hold one value, with their types; of several a field is text."""
+    hints = typing.get_type_hints(of).items()
+    kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
+    return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
+
+
+_RECORD_FIELDS = _plain_fields(Record)
+_CASE_COLUMNS = {  # field of a case -> its column; a record has fields of the same name
+    name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
+}
+_TYPES: dict[str, type] = {
+    **_plain_fields(CurvePoint),
+    **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
+    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _PARTS.items()},
+    **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
+    **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
+    "index": int, "nodes": int, "honest": bool, "best": bool,
+}  # fmt: skip  # others are text
+
+
+def load(folder: str | PathLike[str], samples: bool = False) -> Any:
+    """Return a results folder as a pandas DataFrame: a row for each record, or for each sample.
+
+    The columns are documented in docs/notebook.md.
+    """
+    found = read(store.folder_of(fspath(folder)))
+    frame = to_frame(record_table(found))
+    if not samples:
+        return frame
+    about = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
+    rows = [row for row, record in enumerate(found.records) for _ in record.seconds]
+    return to_frame(sample_table(found)).join(frame.loc[rows, about].reset_index(drop=True))
+
+
+def to_frame(table: ExportTable) -> Any:
+    """Return a table as a pandas DataFrame."""
+    import pandas
+
+    rows, columns = list(table.rows), {}
+    for name, kind in table.column_types.items():
+        values = (row.get(name) for row in rows)
+        if kind is str:
+            values = (None if value is None else _encodable(str(value)) for value in values)
+        columns[_encodable(name)] = pandas.array(list(values), dtype=_DTYPES[kind])
+    return pandas.DataFrame(columns)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors=UNENCODABLE).decode()
+
+
+def write_csv_table(table: ExportTable, file: TextIO) -> None:
+    """Write a table as CSV."""
+    writer = csv.DictWriter(file, list(table.column_types), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table.rows)
+
+
+def export_tables(findings: Findings) -> list[ExportTable]:
+    """Return every table of a folder; that of plans only where there is a plan."""
+    tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
+    return [*tables, plan_table(findings)] if findings.forecasts else tables
+
+
+def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
+    """Return a table with these columns, sizes after the case and facts of the environment at the end.
+
+    Integer columns that hold words or integers beyond 64 bits become text.
+    """
+    names = {
+        prefix: [n for row in rows for n in row if n.startswith(prefix)]
+        for prefix in ("sizes.", "environment.")
+    }
+    ordered = [each for c in columns for each in (names["sizes."] if c == "sizes" else [c])] + names[
+        "environment."
+    ]
+    kinds = {c: int if c.startswith("sizes.") else _TYPES.get(c, str) for c in ordered}
+    wide = {
+        c for c, kind in kinds.items() if kind is int and any(_exceeds_integer(row.get(c)) for row in rows)
+    }
+    return ExportTable(name, {c: str if c in wide else kind for c, kind in kinds.items()}, rows)
+
+
+def _exceeds_integer(value: Any) -> bool:
+    return isinstance(value, str) or abs(value or 0) >= _LARGEST_INTEGER
+
+
+def record_table(findings: Findings) -> ExportTable:
+    """Return the table of records, whatever their status: case, fields, time, speed-up, environment."""
+    lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
+    answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
+    fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
+    rows = []
+    for record in findings.records:
+        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _part_cells(record)
+        if record.status == "ok":
+            low, high = ratios.case_interval([record]) or (None, None)
+            row |= {
+                "samples": len(record.seconds),
+                "median": ratios.case_median([record]),
+                "low": low,
+                "high": high,
+            }
+            row |= _scaling_cells(findings, lengths, record) | {
+                "certainty": answers.get((record.setting, record.case))
+            }
+        row |= {"honest": record.honest, "nodes": nodes_of(record)}
+        rows.append(row | _environment_cells(record))
+    columns = (
+        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_PARTS, "samples", "median",
+        "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
+    )  # fmt: skip
+    return _typed_table("records", columns, rows)
+
+
+def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
+    """Return the place of a record on its curve; on two, that of the kind with more device counts."""
+    points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
+    if not points:
+        return {}
+    kind = max(points, key=lambda k: (lengths[record.setting, record.case, k], k == "strong"))
+    return {"kind": kind} | {name: getattr(points[kind], name) for name in _CURVE_COLUMNS}
+
+
+def curve_table(findings: Findings) -> ExportTable:
+    """Return a row for each point of a curve, with its case."""
+    rows = [
+        {"name": curve.name, "kind": curve.kind} | _case_cells(timing.records[0]) | vars(point)
+        for curve in findings.curves
+        for point, timing in zip(curve.points, curve.timings, strict=True)
+    ]
+    columns = (
+        "name",
+        "kind",
+        "key",
+        "environment",
+        *_CASE_COLUMNS.values(),
+        "sizes",
+        *_plain_fields(CurvePoint),
+    )
+    return _typed_table("curves", dict.fromkeys(columns), rows)
+
+
+def sample_table(findings: Findings) -> ExportTable:
+    """Return a row for each sample in order; `seconds_min` is the same sample on the fastest process."""
+    columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
+    kinds = {name: float if name.startswith("seconds") else _TYPES.get(name, str) for name in columns}
+    return ExportTable("samples", kinds, _sample_rows(findings.records))
+
+
+def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        same = {"key": record.key, "environment": record.setting, "replicate": record.replicate}
+        known = len(record.seconds_min) == len(record.seconds)
+        least = record.seconds_min if known else [None] * len(record.seconds)
+        for index, (seconds, fastest) in enumerate(zip(record.seconds, least, strict=True)):
+            yield same | {"index": index, "seconds": seconds, "seconds_min": fastest}
+
+
+def law_table(findings: Findings) -> ExportTable:
+    """Return a row for each part of each fitted law."""
+    rows = [
+        {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
+         "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
+        for curve, laws in findings.scaling_fits
+        for law in laws
+        for part, estimate in law.parts.items()
+    ]  # fmt: skip
+    columns = (
+        "kind",
+        "environment",
+        "law",
+        "part",
+        "value",
+        "low",
+        "high",
+        "seconds",
+        "spread",
+        "best",
+        "limit",
+    )
+    rows = [{name: row[name] for name in ("name", *columns, "peak")} for row in rows]
+    return _typed_table("laws", ("name", *columns, "peak"), rows)
+
+
+def plan_table(findings: Findings) -> ExportTable:
+    """Return a row for each planned case: what was counted, and the predicted times."""
+    rows = []
+    for forecast in findings.forecasts:
+        points = (point for curve in forecast.curves for point in curve.points)
+        efficiency = {point.record.key: point.efficiency for point in points}
+        for record in forecast.records:
+            predicted = record.predicted or {}
+            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(
+                record
+            )
+            row |= {column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()}
+            row |= {name: getattr(record, name) for name in _PLAN_FIELDS}
+            rows.append(row | _environment_cells(record))
+    columns = (
+        "hardware", "key", "environment", *_CASE_COLUMNS.values(), "sizes", *_PLAN_FIELDS,
+        *_PREDICTION_COLUMNS.values(), "efficiency",
+    )  # fmt: skip
+    return _typed_table("plans", columns, rows)
+
+
+def _case_cells(record: Record) -> dict[str, Any]:
+    fields, sizes = to_dict(record.case), {f"sizes.{n}": size for n, size in record.case.sizes.items()}
+    cells = {column: fields[name] for name, column in _CASE_COLUMNS.items()}
+    return {"key": record.key, "environment": record.setting} | cells | sizes
+
+
+def _part_cells(record: Record) -> dict[str, Any]:
+    """Return the parts of nested fields; None where a part has another type than its column."""
+    cells = {}
+    for column, (field, kind) in _PARTS.items():
+        value = getattr(record, field)
+        part = value.get(column.partition(".")[2]) if isinstance(value, Mapping) else None
+        part = len(part) if isinstance(part, list) else part
+        cells[column] = part if isinstance(part, kind) else None
+    return cells
+
+
+def _environment_cells(record: Record) -> dict[str, str]:
+    return {f"environment.{name}": words for name, words in environment_columns(record.environment)}
+
+
+def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return an environment as names and words; lists and mappings are joined."""
+    columns = []
+    for name, value in environment.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value))
+        columns.append((name, "" if value is None else str(value)))
+    return columns
