@@ -35,9 +35,18 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
 
 
+def to_one_line(text: str, console: Console) -> str:
+    """Return text on one line in characters that the console can show."""
+    words = " ".join(clean_text(text).split())
+    if (console.encoding or "").lower().startswith("utf"):
+        return words
+    return words.replace("µ", "u").encode("ascii", "replace").decode()
+
+
 def print_wrapped(text: str, console: Console) -> None:
     """Print a paragraph; on a terminal no line is broken within a number, elsewhere no line is broken."""
-    lines = wrap_text(text, console.width, "  ") if console.is_terminal else [clean_text(text)]
+    line = to_one_line(text, console)
+    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
     for line in lines:
         console.print(Text(line), soft_wrap=True, highlight=False)
 

@@ -16,8 +16,8 @@ from scaling.analysis.methods import describe_call, method_of
 from scaling.core.formatting import count_of, format_ratio
 from scaling.report.answers import answer_table
 from scaling.report.choice import derivative_curves
-from scaling.report.labels import clean_text, keep_numbers_whole
-from scaling.report.summary import print_wrapped, wrap_text
+from scaling.report.labels import keep_numbers_whole
+from scaling.report.summary import print_wrapped, to_one_line, wrap_text
 from scaling.report.table import Table
 
 _MOST_CURVES = 6  # in the table of one problem
@@ -56,8 +56,11 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
 
 def _print_table(table: Table, console: Console) -> None:
     """Print a table; where it is too wide, print a paragraph for each row."""
-    rows = [[_to_cell(cell, console) for cell in row] for row in (table.columns, *table.rows)]
-    print_wrapped(_to_cell(table.title, console), console)
+    rows = [
+        [keep_numbers_whole(to_one_line(cell, console)) for cell in row]
+        for row in (table.columns, *table.rows)
+    ]
+    print_wrapped(table.title, console)
     widths = _column_widths(list(zip(*rows, strict=True)), console.width)
     if widths is None:
         for row in rows[1:]:
@@ -86,11 +89,3 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:
     return ", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True) if cell)
-
-
-def _to_cell(text: str, console: Console) -> str:
-    """Return text on one line that the console can show, with no space within a number."""
-    words = " ".join(clean_text(text).split())
-    if not (console.encoding or "").lower().startswith("utf"):
-        return words.replace("µ", "u").encode("ascii", "replace").decode()
-    return keep_numbers_whole(words)
