@@ -71,7 +71,8 @@ def report_page(findings: Findings, title: str, page_tables: Iterable[Table]) ->
         for timing in timings
     )
     sections = [*_figure_sections(findings), *map(table_section, page_tables)]
-    if sentences := summarize(findings)[1]:
+    planned = {sentence for section in sections for sentence in section.sentences}
+    if sentences := [sentence for sentence in summarize(findings)[1] if sentence not in planned]:
         sections.append(
             Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
         )

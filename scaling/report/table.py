@@ -24,7 +24,9 @@ class Table(NamedTuple):
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return each row with its anchor."""
-        anchors = self.row_anchors or [f"{self.anchor}-{number}" for number in range(1, len(self.rows) + 1)]
+        anchors = self.row_anchors or [
+            f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)
+        ]
         return list(zip(anchors, self.rows, strict=True))
 
     @property

@@ -140,7 +140,7 @@ def _remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
         calls = break_even_calls(timing, other) if other else None
         return join_words(
             describe_environment(findings, timing.environment, timing.honest).strip(" []"),
-            floor and f"under ten empty calls of {format_duration(floor)}",
+            floor and f"under ten floors: {format_duration(floor)}",
             calls and f"compiling pays after {count_of(calls, 'call')}",
             auto and f"takes {auto}",
             padded and f"{format_percentage(padded)} padding",
@@ -329,7 +329,7 @@ def _sparse_table(findings: Findings) -> Table:
 
     return make_table("sparsity", "Sparse derivatives", note, findings.coloring_gains, {
         "case": lambda g: label(g.timing.case) + describe_environment(findings, g.timing.environment),
-        "nonzeros": lambda each: each.timing.records[0].nonzeros,
+        "nonzeros": lambda each: _format_count(each.timing.records[0].nonzeros),
         "seeds": lambda each: each.seeds,
         "detecting and colouring": lambda each: _format_seconds(sparsity_seconds(each.timing)),
         "compiling": lambda each: _format_seconds(compiling_seconds(each.timing)),
@@ -339,6 +339,10 @@ def _sparse_table(findings: Findings) -> Table:
         "times as long": lambda each: format_ratio(*each.ratio) if each.ratio else "",
         "pays after": pays,
     })  # fmt: skip
+
+
+def _format_count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
 
 
 def _machine_table(findings: Findings) -> Table:

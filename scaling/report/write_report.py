@@ -4,8 +4,9 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis.answer import answer_sentences
+from scaling.analysis.answer import answer_sentences, describe_plan
 from scaling.analysis.findings import Findings, read
+from scaling.analysis.forecast import plan_answers
 from scaling.core.store import read_json, replace_file
 from scaling.report import answers, page, tables
 from scaling.report.document import escape_markdown, to_markdown_table
@@ -40,7 +41,12 @@ def study_title(folder: Path, findings: Findings) -> str:
 
 
 def _to_markdown(findings: Findings, page_tables: Sequence[Table]) -> str:
-    parts = [f"# {escape_markdown(findings.name)}", *map(escape_markdown, answer_sentences(findings))]
+    plans = [[describe_plan(each), *plan_answers(each)] for each in findings.forecasts]
+    planned = {sentence for sentences in plans for sentence in sentences}
+    sentences = [sentence for sentence in answer_sentences(findings) if sentence not in planned]
+    parts = [f"# {escape_markdown(findings.name)}", *map(escape_markdown, sentences)]
+    for each, answered in zip(findings.forecasts, plans, strict=True):
+        parts += [f"## {escape_markdown(f'Planned for {each.title}')}", *map(escape_markdown, answered)]
     for table in page_tables:
         if table.rows:
             parts += [f"## {escape_markdown(table.title)}", to_markdown_table(table.columns, table.rows)]

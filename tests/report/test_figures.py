@@ -1,5 +1,6 @@
 """What the figures show of studies made up to have a known shape, and that they are legible, safe and always the same."""
 
+import importlib.util
 import json
 import re
 import warnings
@@ -17,6 +18,7 @@ from scaling.report import figures
 from scaling.report.figures import costs, files, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
 from tests.support import made_up
+from tests.support.paths import TOP
 from tests.support.records import record
 
 COLOUR = re.compile(r'"#[0-9a-f]{6}"')
@@ -267,6 +269,7 @@ def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
         one.name for one in figures.make_figures(findings.read(made_up.write(tmp_path / "made", made)))
     }
 
+
 def axis_of(drawing, name, panel=0):
     """The ends of an axis of a panel."""
     channel = drawing.panels[panel].layers[-1]["encoding"][name]
@@ -277,7 +280,9 @@ def several(*rows, weak=False):
     """Made-up records of (mode, size, devices)."""
     draw = np.random.default_rng(0)
     return [
-        made_up.record(draw, made_up.case_of("rbf", m, s, d, weak=weak)) for m, s, counts in rows for d in counts
+        made_up.record(draw, made_up.case_of("rbf", m, s, d, weak=weak))
+        for m, s, counts in rows
+        for d in counts
     ]
 
 
@@ -330,7 +335,9 @@ def test_at_most_four_lines_have_labels_at_their_ends_and_more_have_none(read):
 
 
 def test_labels_at_line_ends_lie_apart(read):
-    records = [record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)]
+    records = [
+        record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)
+    ]
     drawing = over_devices.draw_times(read(records))
     low, high = axis_of(drawing, "y")
     one, other = (row["seconds"] for row in rows(drawing, "text", 0) if "line" in row)
@@ -339,7 +346,9 @@ def test_labels_at_line_ends_lie_apart(read):
 
 def protanopia(colour):
     """A colour as somebody without red cones sees it (Machado and others, 2009, severity 1)."""
-    seen = np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]])
+    seen = np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    )
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return seen @ linear
@@ -409,7 +418,9 @@ def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_
 def test_the_losses_are_those_of_the_fastest_mode_that_is_not_written_by_hand(read):
     times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
     made = [
-        record(d, seconds / d, mode=mode, floor_seconds=1e-3) for mode, seconds in times.items() for d in (1, 2)
+        record(d, seconds / d, mode=mode, floor_seconds=1e-3)
+        for mode, seconds in times.items()
+        for d in (1, 2)
     ]
     shown = texts(costs.draw_losses(read(made)))
     assert "jacfwd (vmap), shard_map" in shown and "analytic" not in shown and "jacrev" not in shown
@@ -417,7 +428,12 @@ def test_the_losses_are_those_of_the_fastest_mode_that_is_not_written_by_hand(re
 
 @pytest.mark.contract
 def test_two_hundred_curves_still_make_a_legible_figure(read):
-    kinds = [(m, a, b) for m in ("jacfwd", "jacrev", "linearize") for a in ("shard_map", "pmap") for b in ("vmap", "whole")]
+    kinds = [
+        (m, a, b)
+        for m in ("jacfwd", "jacrev", "linearize")
+        for a in ("shard_map", "pmap")
+        for b in ("vmap", "whole")
+    ]
     of = [(d, p) for d in (1, 2) for p in range(1, 18)]
     records = [record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p) for d, p in of for m, a, b in kinds]
     strong = over_devices.draw_scaling("strong", read(records))
@@ -443,6 +459,26 @@ def test_a_series_that_does_not_begin_at_one_device_is_drawn_with_its_baseline_a
 
 
 def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn(read):
-    drawing = over_devices.draw_scaling("strong", read(several(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2)))))
+    drawing = over_devices.draw_scaling(
+        "strong", read(several(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))))
+    )
     assert "m=256" in texts(drawing) and "m=4096" not in texts(drawing)
-    assert "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer" in drawing.caption
+    assert (
+        "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer"
+        in drawing.caption
+    )
+
+
+def test_no_committed_figure_is_older_than_the_code_that_draws_it_or_its_records():
+    """Where this fails: scripts/figures draws them anew."""
+    path = TOP / "scripts" / "benchmarks" / "figures.py"
+    spec = importlib.util.spec_from_file_location("drawing_of_docs", path)
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    noted = json.loads(drawing.DRAWN.read_text())
+    assert noted and set(noted) <= set(drawing.FIGURES)
+    for name, (study, _) in drawing.FIGURES.items():
+        assert (name in noted) == (drawing.DATA / study).is_dir(), name
+        assert (TOP / "docs" / f"{name}.png").is_file(), name
+    for name, digest in noted.items():
+        assert digest == drawing.digest(drawing.FIGURES[name][0]), f"docs/{name}.png"

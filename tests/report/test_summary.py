@@ -55,9 +55,7 @@ def test_the_answer_comes_first_then_what_gates_it_then_what_to_do(tmp_path):
 def test_no_mode_is_called_the_fastest_under_the_time_of_an_empty_call(tmp_path):
     rows = processes(("jacfwd", 6e-6), ("jacrev", 1.0), floor_seconds=9e-6)
     text = " ".join(" ".join(told(read(tmp_path, rows), tmp_path)).split())
-    assert (
-        "not distinguishable from an empty call (9.00 µs)" in text and "is fastest" not in text
-    )
+    assert "not distinguishable from an empty call (9.00 µs)" in text and "is fastest" not in text
 
 
 @pytest.mark.parametrize("width", [20, 33, 40, 57, 80])
