@@ -95,9 +95,9 @@ def measured_table(findings: Findings) -> Table:
     )
     return make_table("measured", "Every measured case", note, timings, {
         "case": lambda timing: label(timing.case),
-        "mode": lambda timing: method_of(timing.case).name,
-        "devices": lambda timing: timing.case.devices,
         "time": format_time,
+        "devices": lambda timing: timing.case.devices,
+        "mode": lambda timing: method_of(timing.case).name,
         "samples": lambda timing: len(timing.seconds),
         "speed-up": ratio_cell("speedup"),
         "efficiency": ratio_cell("efficiency"),
