@@ -74,8 +74,7 @@ def conclude(
     else:
         from scaling.report import terminal
 
-        terminal.print_table(found, console)
-        terminal.print_sentences(found, console)
+        terminal.print_report(found, console)
     _print_totals(folder, found, len(latest) + len(lost), console, brief)
     return found
 

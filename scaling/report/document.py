@@ -5,7 +5,7 @@ All text is plain and is escaped, so that text from a record cannot become marku
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from scaling.report.labels import clean_text
@@ -121,12 +121,14 @@ def to_latex(blocks: Sequence[DocumentBlock]) -> str:
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 
+def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))
+    return "\n".join([head, f"|{' --- |' * len(columns)}", *lines])
+
+
 def _markdown_table(table: DocumentTable) -> str:
-    lines = [table.columns, *table.rows]
-    head, *rows = (f"| {' | '.join(map(escape_markdown, line))} |" for line in lines)
-    return "\n".join(
-        [f"**{escape_markdown(table.caption)}**", "", head, f"|{' --- |' * len(table.columns)}", *rows]
-    )
+    return f"**{escape_markdown(table.caption)}**\n\n{to_markdown_table(table.columns, table.rows)}"
 
 
 def _latex_table(table: DocumentTable) -> str:

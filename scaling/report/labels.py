@@ -10,6 +10,11 @@ from scaling.core.formatting import count_of
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # except the end of a line
 _NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # not allowed in text files and XML
 _NO_STEM = re.compile("[^a-z0-9]+")
+_UNBREAKABLE = re.compile(  # spaces within a number and its unit or noun, and within an interval
+    r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
+    r"(?=to )|(?<=to) (?=[-\d])"
+)
+JOINED = "\N{NO-BREAK SPACE}"
 
 
 def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
@@ -33,3 +38,8 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
         numbers = (f"{stem}-{number}" for number in range(2, len(taken) + 2))
         made[name] = stem if stem not in taken else next(each for each in numbers if each not in taken)
     return made
+
+
+def keep_numbers_whole(text: str) -> str:
+    """Return text with no space at which a line may break within a number, its unit or its interval."""
+    return _UNBREAKABLE.sub(JOINED, text)

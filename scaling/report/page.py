@@ -1,43 +1,137 @@
-"""Page: the report as one HTML file that needs no network, from findings and figures.
+"""Page: one HTML file that needs no network: a state, cards, tables and figures, the rest of them folded.
 
-The markup is in report.html.jinja, its style and script in report.css and report.js. Text from records is
-escaped; figures are Vega-Lite specifications, drawn in the browser by the scripts in vega.min.js.
+The markup is in page.html.jinja, its style and script in page.css and page.js. Text from records is escaped;
+figures are Vega-Lite specifications, drawn in the browser by the scripts in vega.min.js.
 """
 
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import trends
-from scaling.analysis.answer import describe_score, summarize
+from scaling.analysis.answer import describe_plan, describe_score, summarize
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
+from scaling.analysis.forecast import plan_answers
+from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
 from scaling.core.record import STATUSES
-from scaling.report import outcomes, planned, tables
-from scaling.report.cards import make_cards
-from scaling.report.figures import files, theme
+from scaling.report import answers, tables
+from scaling.report.answers import Card
+from scaling.report.case_panel import case_panels, samples_spec
+from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.labels import file_stems
+from scaling.report.labels import clean_text, file_stems, keep_numbers_whole
+from scaling.report.table import Table
 
-_LONG_TABLE = 40  # rows; longer tables are folded, except that of every case
+_OPEN = ("fastest", "devices")  # the sections that are not folded where something was measured
+
+
+class Section(NamedTuple):
+    """A part of a page: sentences, a figure and a table, folded unless it is open."""
+
+    anchor: str
+    title: str
+    tells: str  # in one line
+    note: str = ""
+    sentences: Sequence[str] = ()
+    figure: Figure | None = None
+    table: Table | None = None
+    opened: bool = False
+
+
+class Page(NamedTuple):
+    """Everything that a page shows."""
+
+    title: str
+    provenance: str
+    badges: Sequence[tuple[str, str]]  # status and words
+    sections: Sequence[Section]
+    cards: Sequence[Card] = ()
+    panels: Mapping[str, Any] = {}
+
+
+def table_section(table: Table, opened: bool = False) -> Section:
+    """Return the section of a table; the first sentence of its note says what it tells."""
+    tells = ", ".join(word for word in (table.size, table.note.partition(". ")[0].rstrip(".")) if word)
+    return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
+
+
+def report_page(findings: Findings, title: str, page_tables: Iterable[Table]) -> Page:
+    """Return the page of a results folder."""
+    timings = tables.measured_timings(findings)
+    panels = case_panels(
+        (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
+        for timing in timings
+    )
+    sections = [*_figure_sections(findings), *map(table_section, page_tables)]
+    planned = {sentence for section in sections for sentence in section.sentences}
+    if sentences := [sentence for sentence in summarize(findings)[1] if sentence not in planned]:
+        sections.append(
+            Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
+        )
+    answer = answers.answer_table(findings)
+    if answer.rows:
+        sections.insert(0, table_section(answer, opened=True))
+    else:
+        sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
+    counts = Counter(store.states(findings.records).values()) + Counter(missing=len(findings.missing))
+    counts["planned"] = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
+    badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
+    badges.append(("review", f"reviewed: {verdict(lint_findings(findings))}"))
+    return Page(
+        title, files.describe_provenance(findings), badges, sections, answers.make_cards(findings), panels
+    )
+
+
+def _figure_sections(findings: Findings) -> list[Section]:
+    """Return the sections of the figures and of the plans."""
+    figures = {figure.name: figure for figure in make_figures(findings)}
+    notes, plans = _figure_notes(findings), file_stems(each.hardware for each in findings.forecasts)
+    planned = [
+        Section(
+            f"plan-{plans[each.hardware]}", f"Planned for {each.title}", "predicted, not measured",
+            describe_plan(each), plan_answers(each), figures.pop(f"plan-{plans[each.hardware]}", None),
+        )
+        for each in findings.forecasts
+    ]  # fmt: skip
+    measured = [
+        Section(name, figure.title, figure.caption.partition(". ")[0].rstrip("."),
+                sentences=notes.get(name, ()), figure=figure, opened=name in _OPEN)
+        for name, figure in figures.items()
+    ]  # fmt: skip
+    first = [section for section in measured if section.opened]
+    return [*first, *planned, *(section for section in measured if not section.opened)]
+
+
+def _figure_notes(findings: Findings) -> dict[str, list[str]]:
+    """Return the sentences that go with a figure, by the figure's name."""
+    of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
+    notes = {
+        f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
+        for kind, fits in of_kind.items()
+    }
+    stems = file_stems(each.hardware for each in findings.plan_scores)
+    notes |= {f"score-{stems[each.hardware]}": describe_score(each) for each in findings.plan_scores}
+    return notes | {
+        "crossover": trends.describe_crossovers(findings),
+        "size": trends.describe_growth(findings),
+    }
 
 
 @functools.cache
 def _load_template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    options = {
-        "autoescape": True,
-        "undefined": jinja2.StrictUndefined,
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-    }
-    return jinja2.Environment(loader=loader, **options).get_template("report.html.jinja")  # type: ignore[arg-type]
+    options: dict[str, Any] = {"autoescape": True, "undefined": jinja2.StrictUndefined}
+    options |= {"trim_blocks": True, "lstrip_blocks": True}
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), **options)
+    environment.filters["whole"] = keep_numbers_whole
+    return environment.get_template("page.html.jinja")
 
 
 @functools.cache
@@ -45,74 +139,13 @@ def _load_vega() -> str:
     return (Path(__file__).parent / "vega.min.js").read_text(encoding="utf-8")
 
 
-def render_page(
-    findings: Findings, all_figures: Sequence[Figure], page_tables: Sequence[tables.PageTable]
-) -> str:
+def render(page: Page) -> str:
     """Return the page as HTML."""
-    rows, sentences = summarize(findings)
-    plans = planned.plan_sections(findings)
-    of_plans = {
-        section.anchor: next((f for f in all_figures if f.name == section.anchor), None) for section in plans
-    }
-    figures = [figure for figure in all_figures if figure.name not in of_plans]
-    count = Counter(store.states(findings.records).values())
-    count["planned"] = sum(
-        record.status == "planned" for forecast in findings.forecasts for record in forecast.records
-    )
-    by_anchor = {table.anchor: table for table in page_tables}
-    fastest = by_anchor.pop("fastest", None)
-    context = {
-        "name": findings.name,
-        "counts": [(status, count[status]) for status in STATUSES if count[status]],
-        "verdict": by_anchor["review"].rows[0][1],
-        "cards": make_cards(findings),
-        "sentences": planned.leave_out_answers(plans, sentences),
-        "plans": [(section, of_plans[section.anchor]) for section in plans],
-        "notes": _figure_notes(findings),
-        "fastest": fastest
-        and {"brief": rows, "columns": fastest.columns, "all": fastest.rows if fastest.rows != rows else ()},
-        "figures": figures,
-        "tables": by_anchor.values(),
-        "grid": outcomes.outcome_grid(findings),
-        "unmeasured": outcomes.group_unmeasured(findings),
-        "environments": tables.describe_environments(findings),
-        "missing": findings.missing,
-        "damaged": findings.damaged,
-    }
-    return _load_template().render(
-        **context, contents=_table_of_contents(context, by_anchor.values(), figures), long=_LONG_TABLE,
-        light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
-        themed=theme.to_css_variable, shapes=theme.SHAPES, provenance=files.describe_provenance(findings),
-        specs=Markup(files.page_specs(all_figures)), vega=Markup(_load_vega()),
+    figures = [section.figure for section in page.sections if section.figure]
+    text = _load_template().render(
+        page=page, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
+        themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
+        panels=Markup(files.to_script_json({"spec": files.to_page_colours(samples_spec()), "cases": page.panels})),
+        vega=Markup(_load_vega()) if figures or page.panels else "",
     )  # fmt: skip
-
-
-def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    """Return the sentences that go with a figure, by the figure's name."""
-    kinds = {kind: [one for one in findings.scaling_fits if one[0].kind == kind] for kind in KINDS}
-    laws = {
-        f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=of))
-        for kind, of in kinds.items()
-    }
-    stem = file_stems(each.hardware for each in findings.plan_scores)
-    laws |= {f"score-{stem[each.hardware]}": describe_score(each) for each in findings.plan_scores}
-    return {
-        "crossover": trends.describe_crossovers(findings),
-        "size": trends.describe_growth(findings),
-        **laws,
-    }
-
-
-def _table_of_contents(
-    context: dict, by_anchor: Iterable[tables.PageTable], figures: Iterable[Figure]
-) -> list[tuple[str, str]]:
-    """Return the anchors and titles of the sections of the page."""
-    entries = [("fastest", "Fastest mode")] if context["fastest"] else []
-    entries += [(section.anchor, section.title) for section, _ in context["plans"]]
-    entries += [(figure.name, figure.title.split(":")[0]) for figure in figures]
-    entries += [("outcomes", "What became of every case")] if context["grid"] else []
-    entries += [(table.anchor, table.title) for table in by_anchor]
-    entries += [("unmeasured", "Skipped and failed")] if context["unmeasured"] else []
-    entries += [("missing", "Not run yet")] if context["missing"] else []
-    entries += [("environments", "Where it was measured")] if context["environments"] else []
-    return entries + ([("damaged", "Damaged lines")] if context["damaged"] else [])
+    return clean_text(text)

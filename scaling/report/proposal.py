@@ -1,19 +1,17 @@
-"""The proposal: what an application for compute time needs of a study: figures, tables, methods and
-provenance.
+"""The proposal: what an application for compute time needs of a study, as Markdown and as LaTeX.
 
-Written as Markdown and as LaTeX from the same blocks. Series that grow with the devices without constant work
-per device are left out.
+It recommends one mode for the largest problem of each family, names its baseline, derives device-hours and
+node-hours, and says how far a plan extrapolates. Series without constant work per device are left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis.answer import count_unmeasured
-from scaling.analysis.curves import Curve, CurvePoint, family_name
+from scaling.analysis.curves import Curve, CurvePoint, family_name, stem
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings
 from scaling.analysis.methods import describe_call, method_of
-from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.trends import LARGE_ERROR
 from scaling.core.formatting import (
     count_of,
@@ -23,7 +21,6 @@ from scaling.core.formatting import (
     format_ratio,
     format_share,
     is_ratio_determined,
-    is_share_determined,
 )
 from scaling.core.store import load, replace_file
 from scaling.report import methods_text
@@ -39,19 +36,11 @@ from scaling.report.document import (
     to_latex,
     to_markdown,
 )
-from scaling.report.figures import devices, files
+from scaling.report.figures import files, over_devices
 
 FOLDER = "proposal"  # in the report folder
-_COLUMNS = ("devices", "time", "speed-up", "ideal", "efficiency")
+CALLS = 10**6  # of the derivative, for which time is requested
 _NOT_WEAK = "Not weak scaling: "  # the beginning of a refusal by curves.py
-_FIGURES = {
-    "scaling-strong": "Speed-up and efficiency: the same problem on more devices. The baseline is one "
-    "device, or the fewest that "
-    "were measured, which the axis then names. Bars are 95 % intervals.",
-    "scaling-weak": "Scaled speed-up and efficiency: as many points for each device. The baseline is one "
-    "device, or the fewest "
-    "that were measured, which the axis then names. Bars are 95 % intervals.",
-}
 _NO_CURVE = (
     "No curve of the scaling of a derivative came of this study: that takes the same program on several "
     "numbers of devices, for the same problem or at constant work for each."
@@ -68,13 +57,12 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the proposal of a results folder into its report, with the figures it shows; return the
-    files.
-    """
+    """Write the proposal of a results folder into its report, with its figures; return the files."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
-    figures = _write_figures(target, findings)
-    blocks = _document_blocks(findings, figures, methods_text.describe_compute_time(load(folder).records))
+    curves = [curves[0] for curves in derivative_curves(findings.curves)]
+    figures = _write_figures(target, findings, curves)
+    blocks = _document_blocks(folder, findings, curves, figures)
     head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
     texts = {
         "proposal.md": to_markdown(blocks),
@@ -83,155 +71,164 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
     }
     for name, text in texts.items():
         replace_file(target / name, text.encode())
-    return [
-        target / name
-        for name in (
-            *texts,
-            *(name for each in figures for name in dict.fromkeys((each.shown, each.printed))),
-        )
-    ]
+    drawn = (name for figure in figures for name in (figure.shown, figure.printed))
+    return [target / name for name in (*texts, *drawn)]
 
 
-def _write_figures(target: Path, findings: Findings) -> list[DocumentFigure]:
-    """Write the figures of the kinds of scaling that were measured; remove others."""
-    kinds = {curve.kind for curves in derivative_curves(findings.curves) for curve in curves}
-    several = findings.has_mixed_environments
-    drawn = [
-        figure
-        for kind in ("strong", "weak")
-        if kind in kinds
-        if (figure := devices.draw_scaling(kind, findings.curves, findings.scaling_fits, several))
-    ]
+def _write_figures(target: Path, findings: Findings, curves: Sequence[Curve]) -> list[DocumentFigure]:
+    """Write a figure of the recommended modes for each kind of scaling that was measured; remove others."""
+    kinds = dict.fromkeys(curve.kind for curve in curves)
+    found = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
+    drawn = [figure for figure in found if figure]
     files.remove_stale(target)
     files.write_figures(drawn, findings, target, ("png", "pdf"))
-    return [DocumentFigure(_FIGURES[f.name], f"{f.name}.png", f"{f.name}.pdf") for f in drawn]
+    return [DocumentFigure(figure.caption, f"{figure.name}.png", f"{figure.name}.pdf") for figure in drawn]
 
 
 def _document_blocks(
-    findings: Findings, figures: Iterable[DocumentFigure], compute_time: str
+    folder: Path, findings: Findings, curves: Sequence[Curve], figures: Iterable[DocumentFigure]
 ) -> list[DocumentBlock]:
-    curves = [curves[0] for curves in derivative_curves(findings.curves)]
-    fits_by_curve = {id(curve): fitted for curve, fitted in findings.scaling_fits}
     results: list[DocumentBlock] = [
-        *(Paragraph(_describe_curve(findings, curve, fits_by_curve.get(id(curve), ()))) for curve in curves),
+        *(Paragraph(_describe_curve(findings, curve)) for curve in curves),
         *(_curve_table(findings, curve) for curve in curves),
         *figures,
     ]
-    limits: list[DocumentBlock] = (
-        [Heading("Limitations"), ItemList(tuple(sentences))]
-        if (sentences := _list_limitations(findings))
-        else []
-    )
+    extrapolations = [sentence for curve in curves for sentence in _extrapolate(findings, curve)]
+    limits = _list_limitations(findings)
     return [
         Heading(f"Scaling of {findings.name}", 1),
         Heading("Results"),
         *(results or [Paragraph(_NO_CURVE)]),
+        *_section("Requested compute time", [s for c in curves if c.kind == "strong" for s in _request(c)]),
+        *_section("Extrapolation", extrapolations),
         Heading("Methods"),
         *(Paragraph(text) for text in methods_text.describe_methods(findings)),
-        Heading("Compute time used"),
-        Paragraph(compute_time),
-        *limits,
-        Heading("Provenance"),
-        ItemList(tuple(methods_text.describe_provenance(findings))),
+        *_section("Compute time used", [methods_text.describe_compute_time(load(folder).records)]),
+        *_section("Limitations", limits),
+        *_section("Provenance", methods_text.describe_provenance(findings)),
     ]
+
+
+def _section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
+    """Return a heading with a list, or nothing where there is no sentence."""
+    return [Heading(title), ItemList(tuple(sentences))] if sentences else []
 
 
 def _describe_program(curve: Curve) -> str:
     return f"{curve.size}, with {method_of(curve.case).name}, {describe_call(curve.case)}"
 
 
-def _describe_curve(findings: Findings, curve: Curve, fitted: Iterable[ScalingFit]) -> str:
-    """Return the best curve of a family in words: how far it was measured, its speed-up, and its law."""
+def _describe_curve(findings: Findings, curve: Curve) -> str:
+    """Return the recommended curve of a family: its baseline, its speed-up, and its law."""
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
-    speedup, efficiency = _format_speedup(last), _format_efficiency(last)
     text = (
-        f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}): the "
-        f"{word} on {count_of(last.devices, 'device')} is {speedup}{curve.relative}, the efficiency "
-        f"{efficiency}"
+        f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}), the "
+        f"fastest of the measured modes on the most devices. Its baseline is the same program on "
+        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {_format_speedup(last)}, the "
+        f"efficiency {_format_efficiency(last)}"
     )
     if last.against_jit and is_ratio_determined(last.against_jit_low, last.against_jit_high):
         jit = format_ratio(last.against_jit, last.against_jit_low, last.against_jit_high)
         text += f"; {jit} the speed of the best plain program on one device"
-    law = "".join(f" {_describe_law(law)}" for law in fitted if law.best)
-    return f"{text}.{law}{describe_environment(findings, curve.environment)}"
-
-
-def _describe_law(law: ScalingFit) -> str:
-    parts = " and ".join(
-        (
-            f"a {name} part "
-            f"{'of ' if is_share_determined(estimate.low, estimate.high) else ''}{format_share(*estimate)}"
-        )
-        for name, estimate in law.parts.items()
-    )
-    name = f"{law.name}'s law" if law.name[0].isupper() else f"The {law.name} law"
-    where = f" on {format_number(law.peak)} devices" if law.peak else ""
-    known = law.limit if law.determined else None
-    end = (
-        f", so that the speed-up over one device would be {format_number(known)} at most{where}{law.doubt}"
-        if known
-        else ""
-    )
-    off = f", though off by {format_percentage(law.spread)}" if law.spread > LARGE_ERROR else ""
-    return f"{name} describes it best{off}, with {parts}{end}."
+    fits = (law for fitted, laws in findings.scaling_fits if fitted is curve for law in laws if law.best)
+    for law in fits:
+        parts = ", ".join(f"{name} part {format_share(*estimate)}" for name, estimate in law.parts.items())
+        off = f", though off by {format_percentage(law.spread)}" if law.spread > LARGE_ERROR else ""
+        text += f". {law.name} describes it best{off}: {parts}"
+        text += f", speed-up at most {format_number(law.limit)}" if law.determined and law.limit else ""
+    return f"{text}.{describe_environment(findings, curve.environment)}"
 
 
 def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
     rows = [
         (
-            str(p.devices),
-            format_duration(p.seconds, p.low, p.high),
-            _format_speedup(p),
-            f"{p.ideal:g}x",
+            str(p.devices), format_duration(p.seconds, p.low, p.high), _format_speedup(p), f"{p.ideal:g}x",
             _format_efficiency(p),
         )
         for p in curve.points
-    ]
+    ]  # fmt: skip
     title = (
         f"{curve.kind.capitalize()} scaling of {family_name(curve.case)}, {_describe_program(curve)}; "
-        f"speed-up over {curve.baseline}"
+        f"speed-up over {curve.baseline}; 95 % intervals in brackets."
     )
-    return DocumentTable(
-        f"{title}; 95 % intervals in brackets.{describe_environment(findings, curve.environment)}",
-        _COLUMNS,
-        rows,
-    )
+    columns = ("devices", "time", "speed-up", "ideal", "efficiency")
+    return DocumentTable(title + describe_environment(findings, curve.environment), columns, rows)
 
 
 def _format_speedup(point: CurvePoint) -> str:
-    known = point.is_baseline
-    return (
-        format_ratio(point.speedup)
-        if known
-        else format_ratio(point.speedup, point.speedup_low, point.speedup_high)
-    )
+    interval = () if point.is_baseline else (point.speedup_low, point.speedup_high)
+    return format_ratio(point.speedup, *interval)
 
 
 def _format_efficiency(point: CurvePoint) -> str:
-    known = point.is_baseline
-    low, high = (None, None) if known else (point.efficiency_low, point.efficiency_high)
+    low, high = (None, None) if point.is_baseline else (point.efficiency_low, point.efficiency_high)
     return format_ratio(point.efficiency, low, high, sign="")
+
+
+def _request(curve: Curve) -> list[str]:
+    """Return the device-hours and node-hours of a number of calls, with their derivation."""
+    best = min(curve.points, key=lambda point: point.seconds)
+    timing = curve.timings[curve.points.index(best)]
+    unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
+    hours = CALLS * best.seconds * best.devices / 3600
+    nodes = max(len(record.environment.get("hosts") or [""]) for record in timing.records)
+    time = format_duration(best.seconds, best.low, best.high)
+    text = (
+        f"{family_name(curve.case)}, {_describe_program(curve)}: {CALLS:,} calls on "
+        f"{count_of(best.devices, unit)} take {format_number(hours)} {unit}-hours: {CALLS:,} x {time} x "
+        f"{count_of(best.devices, unit)} / 3600 s"
+    )
+    node_hours = CALLS * best.seconds * nodes / 3600
+    return [
+        f"{text}. On {count_of(nodes, 'node')}, as measured, that is {format_number(node_hours)} node-hours: "
+        f"{CALLS:,} x {format_duration(best.seconds)} x {count_of(nodes, 'node')} / 3600 s. Scale both with "
+        "your number of calls."
+    ]
+
+
+def _extrapolate(findings: Findings, curve: Curve) -> list[str]:
+    """Return the predicted time on the most planned devices of the same program, and the plan's error."""
+    sentences = []
+    scores = {each.hardware: each.total for each in findings.plan_scores}
+    same = stem(curve.case, curve.kind)
+    for forecast in findings.forecasts:
+        for planned in forecast.curves:
+            if planned.kind != curve.kind or stem(planned.case, planned.kind) != same:
+                continue
+            last, score = planned.points[-1], scores.get(forecast.hardware)
+            error = (
+                f"its median error is {format_percentage(score.error)} over "
+                f"{count_of(len(score.pairs), 'case')} that were also measured"
+                if score
+                else "none of its predictions was compared with a measurement, so that its error is not known"
+            )
+            sentences.append(
+                f"{family_name(curve.case)}, {_describe_program(curve)}: on "
+                f"{count_of(last.devices, 'device')} of {forecast.title} a call is predicted to take "
+                f"{format_duration(last.seconds, *last.interval)}, not measured; {error}."
+            )
+    return sentences
 
 
 def _list_limitations(findings: Findings) -> list[str]:
     """Return what a reader must know before trusting the rest."""
     sentences = [
-        (
-            "Points that grow with the devices, but not at constant work for each, "
-            "so that they stand in no table here: "
-        )
-        + refusal.removeprefix(_NOT_WEAK)
+        "Points that grow with the devices, but not at constant work for each, so that they stand in no "
+        f"table here: {refusal.removeprefix(_NOT_WEAK)}"
         for refusal in findings.weak_refusals
     ]
     if findings.has_mixed_environments:
         sentences.append(
             f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
         )
-    sentences += count_unmeasured(findings)
-    broken = [
-        each
-        for each in lint_findings(findings)
-        if each.severity in (ERROR, WARNING) and "weak" not in each.rule
+    broken = [each for each in lint_findings(findings) if each.severity in (ERROR, WARNING)]
+    return [
+        *sentences,
+        *count_unmeasured(findings),
+        *(
+            f"{each.severity.capitalize()}: {each.rule} ({each.count})."
+            for each in broken
+            if "weak" not in each.rule
+        ),
     ]
-    return sentences + [f"{each.severity.capitalize()}: {each.rule} ({each.count})." for each in broken]

@@ -3,26 +3,24 @@
 The long table is printed by `scaling report` (terminal.py).
 """
 
-import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
 from scaling.analysis import answer, lint
-from scaling.analysis.curves import FastestMethod, family_name, size_name
-from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.curves import FastestMethod
+from scaling.analysis.findings import Findings
 from scaling.analysis.methods import method_of
 from scaling.core.formatting import count_of, format_seconds
-from scaling.report.labels import clean_text
+from scaling.report.answers import describe_certainty, problem_name
+from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
 
 LINES, WIDTH = 25, 80
 _RESERVED_LINES = 4  # for the lines below: other environments, counts and the path of the report
 _MOST_WARNINGS = 4
-_UNBREAKABLE = re.compile(  # spaces within a number and its unit or noun, and within an interval
-    r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
-    r"(?=to )|(?<=to) (?=[-\d])"
-)
-_JOINED = "\N{NO-BREAK SPACE}"
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
@@ -30,18 +28,36 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
 
     A word longer than a line stays whole, on a line of its own.
     """
-    joined = _UNBREAKABLE.sub(_JOINED, " ".join(clean_text(text).split()))
+    joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
         width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    return [line.replace(_JOINED, " ") for line in wrapper.wrap(joined)]
+    return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
+
+
+def to_one_line(text: str, console: Console) -> str:
+    """Return text on one line in characters that the console can show."""
+    words = " ".join(clean_text(text).split())
+    if (console.encoding or "").lower().startswith("utf"):
+        return words
+    return words.replace("µ", "u").encode("ascii", "replace").decode()
+
+
+def print_wrapped(text: str, console: Console) -> None:
+    """Print a paragraph; on a terminal no line is broken within a number, elsewhere no line is broken."""
+    line = to_one_line(text, console)
+    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, highlight=False)
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
     """Return the lines of the summary, at most a screen with what is printed below them."""
     width = min(width, WIDTH)
     below = [*_list_warnings(findings, folder, width), *_next_steps(folder, width)]
-    paragraphs = [wrap_text(each, width, "  ") for each in _answer_sentences(findings)]
+    rows = [row for _, (row, *_) in answer.largest_problems(findings)]
+    sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)[1]
+    paragraphs = [wrap_text(each, width, "  ") for each in sentences]
     return [
         *_take_fitting(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
         *below,
@@ -59,45 +75,24 @@ def _take_fitting(paragraphs: Sequence[Sequence[str]], most: int, where: str) ->
     return lines
 
 
-def _answer_sentences(findings: Findings) -> list[str]:
-    """Return a sentence for each family."""
-    rows = [row for _, (row, *_) in answer.largest_problems(findings)]
-    return [_describe_fastest(findings, row) for row in rows] if rows else answer.summarize(findings)[1]
-
-
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     """Return the fastest method for the largest problem, its time, and how sure that is."""
-    case, where = row.first.case, describe_environment(findings, row.first.environment, row.first.honest)
-    what = f"{family_name(case)} ({size_name(case)}){where}"
-    time = f"{answer.format_time(row.first)} on {count_of(case.devices, 'device')}"
-    if row.empty:
-        return (
-            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguishable from an empty call: "
-            "none is the fastest."
-        )
-    if row.second is None:
-        return f"{what}: {answer.list_measured(row)}, {time}."
-    second = format_seconds(method_of(row.second.case).name, row.ratio, row.ratio_low, row.ratio_high)
-    doubts = f"; not sure: {', '.join(row.doubts)}" if row.doubts else ""
-    if not row.distinguished:
-        return (
-            f"{what}: {answer.name_with_blocks(row.first)} {time} is not distinguished from the "
-            f"next; {second}."
-        )
-    return f"{what}: {answer.name_with_blocks(row.first)} is fastest, {time}; {second}{doubts}."
+    time = f"{answer.format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
+    verb = "is fastest" if row.distinguished else "takes"
+    words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
+    if row.second is not None and not row.empty:
+        name = method_of(row.second.case).name
+        words += f"; {format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)}"
+    return f"{words}; {describe_certainty(row)}."
 
 
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
     """Return the first errors and warnings of lint, and the number of the others."""
-    lines = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
-    shown = [
-        _clip_line(f"{each.severity}: {each.rule} ({each.count}); {each.fix}", width)
-        for each in lines[:_MOST_WARNINGS]
-    ]
-    more = len(lines) - len(shown)
-    return shown + (
-        [_clip_line(f"{count_of(more, 'more remark')}: scaling lint {folder}", width)] if more else []
-    )
+    remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
+    lines = [f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MOST_WARNINGS]]
+    if more := len(remarks) - len(lines):
+        lines.append(f"{count_of(more, 'more remark')}: scaling lint {folder}")
+    return [_clip_line(line, width) for line in lines]
 
 
 def _clip_line(text: str, width: int) -> str:
@@ -108,12 +103,9 @@ def _clip_line(text: str, width: int) -> str:
 
 def _next_steps(folder: Path, width: int) -> list[str]:
     """Return what to do next."""
-    steps = (f"scaling report {folder}", f"scaling lint {folder}")
-    whats = ("every problem, curves and figures", "all warnings, and how to fix them")
-    return list(_align_columns(steps, whats, width))
-
-
-def _align_columns(steps: Sequence[str], whats: Sequence[str], width: int) -> Iterable[str]:
+    steps = {
+        f"scaling report {folder}": "every problem, curves and figures",
+        f"scaling lint {folder}": "all warnings, and how to fix them",
+    }
     space = max(map(len, steps)) + 2
-    for step, what in zip(steps, whats, strict=True):
-        yield f"{step:{space}}{what}" if space + len(what) <= width else step
+    return [f"{step:{space}}{what}" if space + len(what) <= width else step for step, what in steps.items()]

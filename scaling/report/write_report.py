@@ -1,58 +1,55 @@
-"""The report: a results folder as a page (page.py), its figures (figures) and its tables (tables.py),
-written as files.
-"""
+"""The report: a results folder as a page, and its tables as Markdown and CSV, written as files."""
 
 import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis.answer import answer_sentences
+from scaling.analysis.answer import answer_sentences, describe_plan
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.table import UNENCODABLE, record_table, write_csv_table
-from scaling.core.store import replace_file
-from scaling.report import figures, outcomes, page, planned, tables
-from scaling.report.document import escape_markdown
+from scaling.analysis.forecast import plan_answers
+from scaling.analysis.table import record_table
+from scaling.core.store import read_json, replace_file
+from scaling.report import answers, page, tables
+from scaling.report.document import escape_markdown, to_markdown_table
+from scaling.report.export import UNENCODABLE, write_csv_table
 from scaling.report.figures import files
 from scaling.report.labels import clean_text
-
-_UNMEASURED = ("status", "reason", "case", "text")
+from scaling.report.table import Table
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
     """Write the report of a results folder into its folder `report`; return the path of the page."""
     findings = findings or read(folder)
-    made, page_tables = figures.make_figures(findings), tables.page_tables(findings)
+    each = answers.device_table(findings)
+    folded = [*([each] if each.rows else []), *tables.page_tables(findings)]
     target = folder / "report"
     target.mkdir(exist_ok=True)
     files.remove_stale(target)
-    replace_file(target / "table.md", clean_text(_to_markdown(findings, page_tables)).encode())
+    every = [answers.answer_table(findings), *folded]
+    replace_file(target / "table.md", clean_text(_to_markdown(findings, every)).encode())
     replace_file(target / "table.csv", _to_csv(findings).encode(errors=UNENCODABLE))
-    replace_file(target / "index.html", clean_text(page.render_page(findings, made, page_tables)).encode())
+    shown = page.report_page(findings, study_title(folder, findings), folded)
+    replace_file(target / "index.html", page.render(shown).encode())
     return target / "index.html"
 
 
-def _to_markdown(findings: Findings, page_tables: Sequence[tables.PageTable]) -> str:
-    plans = planned.plan_sections(findings)
-    parts = [
-        f"# {escape_markdown(findings.name)}",
-        *map(escape_markdown, planned.leave_out_answers(plans, answer_sentences(findings))),
-    ]
-    for section in plans:
-        parts += [
-            f"## {escape_markdown(section.title)}",
-            *map(escape_markdown, (section.basis, *section.answers)),
-        ]
-    rest = [
-        (group.status, group.reason, *row)
-        for group in outcomes.group_unmeasured(findings)
-        for row in group.cases
-    ]
-    for title, columns, rows in [
-        *((table.title, table.columns, table.rows) for table in page_tables),
-        *([("Skipped and failed", _UNMEASURED, rest)] if rest else []),
-    ]:
-        lines = [columns, ["---"] * len(columns), *([escape_markdown(text) for text in row] for row in rows)]
-        parts += [f"## {escape_markdown(title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+def study_title(folder: Path, findings: Findings) -> str:
+    """Return the name of a study with its title, where its file has one."""
+    study = read_json(folder / "study.json")
+    title = study.get("title") if isinstance(study, dict) else None
+    return f"{findings.name}: {title}" if title else findings.name
+
+
+def _to_markdown(findings: Findings, page_tables: Sequence[Table]) -> str:
+    plans = [[describe_plan(each), *plan_answers(each)] for each in findings.forecasts]
+    planned = {sentence for sentences in plans for sentence in sentences}
+    sentences = [sentence for sentence in answer_sentences(findings) if sentence not in planned]
+    parts = [f"# {escape_markdown(findings.name)}", *map(escape_markdown, sentences)]
+    for each, answered in zip(findings.forecasts, plans, strict=True):
+        parts += [f"## {escape_markdown(f'Planned for {each.title}')}", *map(escape_markdown, answered)]
+    for table in page_tables:
+        if table.rows:
+            parts += [f"## {escape_markdown(table.title)}", to_markdown_table(table.columns, table.rows)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from scaling.analysis import answer, curves, findings, variants
-from scaling.report import tables
 from tests.support import made_up
 from tests.support.records import record
 
@@ -161,20 +160,6 @@ def test_no_setting_is_told_twice(read):
         if line.startswith("Memory")
     ]
     assert told.count("of the memory for") == 1
-
-
-def test_settings_have_a_table_with_those_that_did_not_fit(read):
-    found = read([*several(), setting(status="skipped", reason="too_large", text="it needs 9 TB", chunk=9)])
-    (table,) = [table for table in tables.page_tables(found) if table.anchor == "fronts"]
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert [(row["setting"], row["of the fastest"], row["front"]) for row in rows] == [
-        ("6 seeds at a time", "10 %", "on it"), ("2 seeds at a time", "50 %", "on it"), ("3 seeds at a time", "90 %", ""),
-        ("all at once", "100 %", "on it"), ("9 seeds at a time", "", ""),
-    ]  # fmt: skip
-    assert (
-        rows[1]["times as long"] == "2.00x (2.00 to 2.00)"
-        and rows[-1]["remarks"] == "did not fit: it needs 9 TB"
-    )
 
 
 def test_the_runner_up_is_another_mode_and_not_the_next_setting():

@@ -8,7 +8,6 @@ import pytest
 from scaling.analysis import curves, findings, trends
 from scaling.analysis.growth import size_exponents
 from scaling.report import tables
-from scaling.report.figures import sizes as size_figures
 from tests.support import made_up
 
 
@@ -97,6 +96,3 @@ def test_an_exponent_whose_interval_says_nothing_is_not_determined(make_record, 
     )
     rows = next(table for table in tables.page_tables(found) if table.anchor == "growth").rows
     assert [row[3].startswith("not determined (") for row in rows] == [False, True]
-    drawn = size_figures.draw_sizes(found.size_sweeps, found.size_exponents, False)
-    texts = [layer for layer in drawn.panels[0].layers if layer["mark"]["type"] == "text"]
-    assert [row["label"] for layer in texts for row in layer["data"]["values"]] == ["1.00"]

@@ -117,11 +117,5 @@ def test_padding_stands_beside_what_is_padded(found):
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         for table in tables.page_tables(found)
     }
-    assert {row["mesh"]: row["padding"] for row in of["meshes"] if row["devices"] == "4"} == {
-        "2x2": "",
-        "1x4": "20 %",
-        "4x1": "",
-    }
-    assert {row["split"]: row["remarks"] for row in of["measured"] if row["remarks"]} == {
-        "both 1x4": "20 % padding"
-    }
+    (row,) = [row for row in of["measured"] if row["remarks"]]
+    assert row["case"].endswith("mesh=1x4") and row["remarks"] == "20 % padding"

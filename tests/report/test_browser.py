@@ -1,8 +1,11 @@
 """What Chromium makes of the page of a study of two thousand records: without a complaint, and asking for nothing."""
 
+import numpy as np
 import pytest
 
-from scaling.report import write_report
+from scaling.analysis import compare
+from scaling.core.case import label
+from scaling.report import comparison, write_report
 from tests.support import made_up
 from tests.support.chromium import chromium
 
@@ -81,13 +84,9 @@ def test_a_mark_says_the_numbers_of_its_record_where_the_pointer_is(page):
     x, y = middle(page, POINT)
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     said = page.ask("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
-    name, devices, time, samples = said.split("\n")
-    assert (
-        name.endswith("points split")
-        and devices == "1 device"
-        and "ms (" in time
-        and samples.endswith("samples")
-    )
+    name, time, *ratios, samples = said.split("\n")
+    assert name.endswith("devices=1") and "s (" in time and samples.endswith("processes")
+    assert [word.split(" ")[0] for word in ratios] == ["speed-up", "efficiency", "speed-up"]
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     assert page.ask("document.getElementById('tip').hidden") is True
 
@@ -107,7 +106,7 @@ def test_a_press_in_a_legend_isolates_a_mode_in_all_figures_and_another_ends_it(
     page.ask(f"{button}.focus()")
     page.press("Enter")
     page.ask("new Promise(done => setTimeout(done, 300))")
-    for figure in ("devices", "size", "compile"):
+    for figure in ("devices", "size", "memory"):
         dimmed, kept = pale(page, figure)
         assert dimmed > kept > 0, figure
     assert page.ask(f"{button}.getAttribute('aria-pressed')") == "true"
@@ -133,17 +132,18 @@ def test_the_wheel_with_shift_zooms_and_without_it_scrolls(page):
     assert page.complaints == []
 
 
-def column(page, index):
+def column(page, heading):
+    """The texts of a column of the rows that are shown."""
+    headings = page.ask(
+        "[...document.querySelectorAll('#measured thead th')].map(th => wordsOf(th.textContent).replace(/ .$/, ''))"
+    )
     rows = "[...document.querySelectorAll('#measured tbody tr:not([hidden])')]"
-    return page.ask(f"{rows}.map(row => row.cells[{index}].textContent.trim())")
+    return page.ask(f"{rows}.map(row => wordsOf(row.cells[{headings.index(heading)}].textContent))")
 
 
-def sorted_by(page, heading):
-    """Return the column with this heading after its button was pressed."""
-    headings = page.ask("[...document.querySelectorAll('#measured th')].map(th => th.textContent.trim())")
-    index = headings.index(heading)
-    page.ask(f"document.querySelectorAll('#measured th button')[{index}].click()")
-    return column(page, index)
+def go(page, address):
+    """Follow an address within the page."""
+    page.ask(f"location.hash = {address!r}; new Promise(done => setTimeout(done, 300))")
 
 
 def seconds(text):
@@ -151,41 +151,88 @@ def seconds(text):
     return float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
 
 
-def test_a_table_is_sorted_from_the_keyboard_by_what_its_numbers_are(page):
-    header = "[...document.querySelectorAll('#measured th')].find(th => th.textContent.startsWith('time'))"
-    page.ask(f"{header}.querySelector('button').focus()")
+def test_a_table_is_sorted_from_the_keyboard_by_what_its_numbers_are_and_the_address_keeps_it(page):
+    go(page, "measured")
+    button = "[...document.querySelectorAll('#measured thead th')].find(th => th.textContent === 'time').querySelector('button')"
+    page.ask(f"{button}.focus()")
     page.press("Enter")
-    times = [seconds(text) for text in column(page, 6)]
+    times = [seconds(text) for text in column(page, "time")]
     assert times == sorted(times) and times[0] < 1e-3 < 1 < times[-1]
-    assert page.ask(f"{header}.getAttribute('aria-sort')") == "ascending"
+    assert page.ask("location.hash") == "#measured?sort=time"
     page.press("Enter")
-    assert [seconds(text) for text in column(page, 6)] == sorted(times, reverse=True)
+    assert [seconds(text) for text in column(page, "time")] == sorted(times, reverse=True)
+    assert page.ask("location.hash") == "#measured?sort=time&down=1"
 
 
-def test_devices_are_sorted_as_numbers_and_what_is_not_known_comes_last(page):
-    devices = [int(text) for text in sorted_by(page, "devices")]
-    assert devices == sorted(devices) and devices[-1] == 64
-    known = [bool(text) for text in sorted_by(page, "split")]
-    assert known == sorted(known, reverse=True) and not all(known)
+def test_an_address_filters_and_sorts(browser, index):
+    browser.open(f"{index}")
+    go(browser, "measured?q=jacrev+devices%3D64&sort=devices")
+    assert set(column(browser, "devices")) == {"64"}
+    assert all("jacrev" in case for case in column(browser, "case"))
+    shown = len(column(browser, "case"))
+    assert browser.ask("document.querySelector('#measured output').textContent").startswith(f"{shown} of ")
 
 
-def test_a_filter_leaves_the_rows_with_all_of_its_words(page):
-    page.ask("""{ const search = document.querySelector('#measured input[type=search]');
-      search.value = 'RBF jacrev';
-      search.dispatchEvent(new Event('input', {bubbles: true})); }""")
-    assert {(name, mode) for name, mode in zip(column(page, 0), column(page, 2), strict=True)} == {
-        ("rbf grad_map by x", "jacrev (vmap)")
-    }
-    page.ask("""{ const select = [...document.querySelectorAll('#measured select')].find(each => each.parentElement.textContent
-      .startsWith('devices')); select.value = '64'; select.dispatchEvent(new Event('input', {bubbles: true})); }""")
-    assert set(column(page, 5)) == {"64"}
-    shown = len(column(page, 5))
-    assert page.ask("document.querySelector('#measured output').textContent").startswith(f"{shown} of ")
+def test_a_label_that_is_pasted_into_the_filter_finds_its_row_alone(page):
+    labels = [
+        label(case)
+        for case in (made_up.case_of("rbf", "jacrev", 0, 1), made_up.case_of("linear", "jacfwd", 2, 16))
+    ]
+    for words in labels:
+        page.ask(f"""{{ const search = document.querySelector('#measured input[type=search]'); search.value = {words!r};
+          search.dispatchEvent(new Event('input', {{bubbles: true}})); }}""")
+        assert column(page, "case") == [words]
+
+
+def test_the_anchor_of_a_row_opens_the_panel_of_its_case(page):
+    anchor = page.ask("document.querySelector('#measured tbody tr').id")
+    go(page, anchor)
+    assert page.ask("document.getElementById('measured').open") is True
+    assert page.ask("document.querySelectorAll('#panel .mark-symbol path').length") >= 15
+    text = page.ask("document.getElementById('panel').textContent")
+    assert "compile " in text and "peak memory" in text and "error " in text
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_certainty_is_never_clipped(browser, index, width):
+    browser.open(index, width=width)
+    last = "[...document.querySelectorAll('#fastest tbody tr')].map(row => row.lastElementChild.getBoundingClientRect().right)"
+    edge = "document.querySelector('#fastest .scroll').getBoundingClientRect().right"
+    assert browser.ask(f"Math.max(...{last}) <= {edge} + 1")
+
+
+def test_the_first_column_stays_in_place(browser, index):
+    browser.open(index, width=390)
+    go(browser, "measured")
+    left = "document.querySelector('#measured tbody th').getBoundingClientRect().left"
+    before = browser.ask(left)
+    browser.ask("document.querySelector('#measured .scroll').scrollLeft = 300")
+    assert browser.ask(left) == before
+
+
+def test_a_comparison_opens_the_samples_of_both_sides_without_complaint(browser, tmp_path):
+    draw, sides = np.random.default_rng(0), {}
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        case = made_up.case_of("rbf", "jacfwd", 1)
+        records = [made_up.timed(draw, case, 0.01 * factor, replicate) for replicate in range(4)]
+        sides[name] = made_up.write(tmp_path / name, records)
+    written = comparison.write_comparison(compare.compare(sides["a"], sides["b"]))
+    browser.requests.clear()
+    browser.complaints.clear()
+    browser.open(written)
+    assert browser.ask("document.querySelector('#changed tbody tr td').textContent") == "slower"
+    go(browser, browser.ask("document.querySelector('#changed tbody tr').id"))
+    strokes = browser.ask(
+        "[...document.querySelectorAll('#panel .mark-line path')].map(path => path.getAttribute('stroke'))"
+    )
+    assert len(strokes) == 8 and len(set(strokes)) == 2
+    assert browser.complaints == [] and set(browser.requests) == {written.as_uri()}
 
 
 def test_text_from_records_makes_no_element(page):
     drawn(page)
-    assert page.ask("document.querySelectorAll('script').length") == 3
+    assert page.ask("document.querySelectorAll('script').length") == 4
     assert page.ask("document.querySelectorAll('img, iframe, u').length") == 0
     assert made_up.NASTY.split("\n")[0] in page.ask("document.querySelector('#unmeasured').textContent")
 
@@ -205,7 +252,7 @@ def test_on_paper_everything_is_unfolded_and_nothing_scrolls(page, tmp_path):
     assert page.ask("document.querySelectorAll('details:not([open])').length") == 0
     scrolls = "[...document.querySelectorAll('.scroll')].filter(each => getComputedStyle(each).overflowY !== 'visible').length"
     assert page.ask(scrolls) == 0
-    assert page.ask("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert page.ask("getComputedStyle(document.querySelector('.tools')).display") == "none"
     page.ask("dispatchEvent(new Event('afterprint'))")
     assert page.ask("document.querySelectorAll('details:not([open])').length") > 0
     assert page.ask("document.querySelectorAll('.chart svg').length") == panels

@@ -10,6 +10,7 @@ import pytest
 from scaling.analysis import findings
 from scaling.core.formatting import format_number
 from scaling.report import methods_text, proposal, write_report
+from tests.report.test_showing_plans import planned_record
 from tests.support import made_up
 
 TEXTS = ("proposal.md", "proposal.tex")
@@ -179,6 +180,45 @@ def test_compute_time_is_the_sum_over_every_attempt_of_devices_times_their_stage
 def test_the_hours_of_accelerators_are_no_core_hours(tmp_path):
     told = methods_text.describe_compute_time(list(series(sampling_seconds=3600.0)))
     assert re.search(r"7\.\d+ device-hours", told) and "core-hours" not in told
+
+
+def test_the_hours_that_are_requested_follow_from_the_time_the_devices_and_the_nodes(tmp_path, make_record):
+    made = [
+        make_record(devices=d, seconds=[t] * 9, environment={"platform": "gpu", "hosts": ["n1", "n2"]})
+        for d, t in ((4, 0.072), (8, 0.036))
+    ]
+    text = written(made_up.write(tmp_path, made))["proposal.md"]
+    assert "Its baseline is the same program on 4 devices" in text
+    # a million calls of 36 ms: 10 hours, on 8 devices 80 device-hours, on two nodes 20 node-hours
+    assert "take 80.0 device-hours" in text and "that is 20.0 node-hours" in text
+    assert "1,000,000 x 36.0 ms x 2 nodes / 3600 s" in text and "scaling run study=made up" in text
+
+
+def test_a_plan_extrapolates_with_its_error_where_that_is_known(tmp_path):
+    draw, records = np.random.default_rng(0), []
+    for devices in (1, 2, 4, 64):
+        case = made_up.case_of("rbf", "jacfwd", 1, devices)
+        seconds = 0.01 / devices
+        records += [made_up.timed(draw, case, seconds)] if devices < 64 else []
+        records.append(planned_record(case, 1.1 * seconds))
+    text = written(made_up.write(tmp_path, records))["proposal.md"]
+    assert "on 64 devices of far a call is predicted to take 172 µs" in text
+    assert "not measured; its median error is 10 %" in text or "its median error is 9 %" in text
+    alone = [
+        planned_record(made_up.case_of("rbf", "jacfwd", 1, d), 0.01 / d, kind="another") for d in (1, 64)
+    ]
+    folder = made_up.write(tmp_path / "unknown", [*(r for r in records if r.status == "ok"), *alone])
+    assert "its error is not known" in written(folder)["proposal.md"]
+
+
+def test_the_figure_is_that_of_the_recommended_mode_alone(whole, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(proposal.files, "write_figures", lambda figures, *rest: drawn.extend(figures))
+    proposal.write_proposal(whole, findings.read(whole))
+    for figure in drawn:
+        assert all(
+            len({row["line"] for row in panel.layers[-1]["data"]["values"]}) == 1 for panel in figure.panels
+        )
 
 
 @pytest.mark.parametrize("name", TEXTS)

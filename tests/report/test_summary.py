@@ -43,7 +43,7 @@ def test_a_study_of_many_workloads_counts_those_that_have_no_room(tmp_path):
 def test_the_answer_comes_first_then_what_gates_it_then_what_to_do(tmp_path):
     lines = told(read(tmp_path, [record(seconds=2.0), record(seconds=3.0, mode="jacrev")]), tmp_path)
     text = " ".join(" ".join(lines).split())
-    assert "jacfwd (vmap) is fastest, 2.00 s (2.00 to 2.00) on 1 device; jacrev (vmap) takes 1.50x" in text
+    assert "jacfwd (vmap) is fastest 2.00 s (2.00 to 2.00) on 1 device; jacrev (vmap) takes 1.50x" in text
     assert "not sure: one process." in text
     heads = [
         " ".join(line.split()[:2]) for line in lines if line.startswith(("error: ", "warning: ", "scaling "))
@@ -55,9 +55,7 @@ def test_the_answer_comes_first_then_what_gates_it_then_what_to_do(tmp_path):
 def test_no_mode_is_called_the_fastest_under_the_time_of_an_empty_call(tmp_path):
     rows = processes(("jacfwd", 6e-6), ("jacrev", 1.0), floor_seconds=9e-6)
     text = " ".join(" ".join(told(read(tmp_path, rows), tmp_path)).split())
-    assert (
-        "is not distinguishable from an empty call: none is the fastest" in text and "is fastest" not in text
-    )
+    assert "not distinguishable from an empty call (9.00 µs)" in text and "is fastest" not in text
 
 
 @pytest.mark.parametrize("width", [20, 33, 40, 57, 80])

@@ -1,14 +1,16 @@
-"""Figures of costs: where the efficiency goes, how near to the machine's peaks, and compiling."""
+"""Figures of costs: where the efficiency goes, the machine's peaks, memory, and how good predictions were."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from scaling.analysis.baselines import Roofline
-from scaling.analysis.curves import Curve, Timing, family_key, size_name
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown
+from scaling.analysis.baselines import Roofline, rooflines
+from scaling.analysis.curves import Curve, family_key, problem, problem_size, size_name
+from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused
+from scaling.analysis.findings import Findings
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import base_method, describe_call, method_of
-from scaling.analysis.stages import first_call_seconds
-from scaling.core.formatting import count_of, format_duration, format_number, format_percentage
+from scaling.analysis.score import PlanScores
+from scaling.analysis.variants import MemoryPoint, find_front, memory_of
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
 from scaling.report import choice
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
@@ -20,7 +22,7 @@ from scaling.report.figures.theme import (
     PURPLE,
     VERMILION,
     LineStyle,
-    method_style,
+    line_styles,
 )
 from scaling.report.labels import describe_panel
 
@@ -34,36 +36,38 @@ _PARTS = {
 _LEAST_SHARE = 0.001
 
 
-def draw_losses(
-    losses: Sequence[tuple[Curve, tuple[EfficiencyBreakdown, ...]]],
-    show_environment: bool,
-    count_refused: int = 0,
-) -> Figure | None:
+def draw_losses(findings: Findings) -> Figure | None:
     """Return where the efficiency goes, for the fastest curve of the largest problem of each family."""
-    parts_of = {id(curve): parts for curve, parts in losses if any(part.devices > 1 for part in parts)}
-    groups = choice.curves_of_largest_problems(curve for curve, _ in losses if id(curve) in parts_of)
+    parts_of = {
+        id(curve): parts
+        for curve, parts in findings.efficiency_breakdowns
+        if any(part.devices > 1 for part in parts)
+    }
+    groups = choice.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
     fastest = [max(group, key=_rank) for group in groups]
     if not fastest:
         return None
-    rows = {id(curve): _share_rows(curve, parts_of[id(curve)]) for curve in fastest[: marks.MOST_PANELS]}
+    shown = fastest[: marks.MOST_PANELS]
+    rows = {id(curve): _share_rows(curve, parts_of[id(curve)]) for curve in shown}
     drawn = {row["line"] for some in rows.values() for row in some}
     styles = [style for style in _PARTS.values() if style.name in drawn]
     panels = []
-    for curve in fastest[: marks.MOST_PANELS]:
+    for curve in shown:
         words = f"{method_of(curve.case).name}, {describe_call(curve.case)}, {size_name(curve.case)}"
-        title = marks.panel_title(curve.case, words, curve.environment if show_environment else "")
+        environment = curve.environment if findings.has_mixed_environments else ""
+        title = marks.panel_title(curve.case, words, environment)
         panels.append(Panel(title, _draw_bars(rows[id(curve)], styles), zoom=False))
     caption = (
-        "Of the device-seconds of the method that is fastest on the most devices: what does the work of the "
-        "program on one device, and where the rest goes. Dispatch is the cost of an empty call; "
-        "communication and imbalance are drawn where they are known, else they are within the rest. "
-        "Super-linear points pass the top."
+        "Device-seconds of the method that is fastest on the most devices: what does the work of the program "
+        "on one device, and where the rest goes. Communication and imbalance are drawn where they are known, "
+        "else they are within the rest."
     )
-    if count_refused:
-        refused = count_of(count_refused, "point")
-        caption += f" {refused} left out, where an empty call took as long as the case or longer."
-    caption += marks.describe_omission(panels, fastest, "are drawn; the table has all")
-    return marks.compose("losses", "Where the efficiency goes", caption, panels, styles)
+    if refused := sum(map(count_refused, findings.curves)):
+        caption += (
+            f" {count_of(refused, 'point')} left out, where an empty call took as long as the case or longer."
+        )
+    caption += marks.describe_omission(len(shown), len(fastest), "are drawn")
+    return Figure("losses", "Where the efficiency goes", caption, tuple(panels), tuple(styles))
 
 
 def _rank(curve: Curve) -> tuple[bool, int, float]:
@@ -81,16 +85,12 @@ def _share_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]
             value = efficiency.get(part.devices) if name == "work" else getattr(part, name)
             share = max(0.0, value or 0.0)
             if share > _LEAST_SHARE or name == "work":
-                devices = count_of(part.devices, "device")
-                tip = "\n".join((style.name, devices, f"{format_percentage(share)} of the device-seconds"))
-                row = {
-                    "line": style.name,
-                    "devices": part.devices,
-                    "bottom": bottom,
-                    "top": bottom + share,
-                    "tip": tip,
-                }
-                rows.append(row | ({"label": format_percentage(share)} if name == "work" else {}))
+                text, devices = format_percentage(share), count_of(part.devices, "device")
+                tip = "\n".join((style.name, devices, f"{text} of the device-seconds"))
+                place = {"devices": part.devices, "bottom": bottom, "top": bottom + share}
+                rows.append(
+                    {"line": style.name, "tip": tip, "label": text if name == "work" else "", **place}
+                )
             bottom += share
     return rows
 
@@ -100,36 +100,34 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
     y = marks.linear_axis("bottom", "share of device-seconds", max(1.02, *(row["top"] for row in rows)))
     ends = {"x": x.channel(), "y": y.channel(), "y2": {"field": "top"}}
     bars = marks.draw_layer(rows, "bar", {"width": {"band": 0.72}}, **ends, **marks.line_channels(styles))
-    work = [row | {"middle": min(row["top"], 1.0) / 2} for row in rows if "label" in row]
-    middle = marks.Axis("middle", y.options)
-    return bars, marks.draw_text(work, x, middle, color=ON_COLOUR, align="center", dx=0, dy=0)
+    work = [row | {"bottom": min(row["top"], 1.0) / 2} for row in rows if row["label"]]
+    return bars, marks.draw_text(work, x, y, color=ON_COLOUR, align="center", dx=0, dy=0)
 
 
-def draw_rooflines(rooflines: Sequence[Roofline], show_environment: bool) -> Figure | None:
+def draw_rooflines(findings: Findings) -> Figure | None:
     """Return the rate of each timing against its operational intensity, under the measured peaks."""
-    if not rooflines:
+    found = rooflines(findings.timings)
+    shown = found[: marks.MOST_PANELS]
+    if not shown:
         return None
-    shown = rooflines[: marks.MOST_PANELS]
-    styles = marks.unique_styles(method_style(method) for each in shown for method in each.points)
-    panels = [_draw_roofline(each, styles, show_environment) for each in shown]
+    styles = line_styles({m.name: ps[0].timing.case for each in shown for m, ps in each.points.items()})
+    panels = [_draw_roofline(each, styles, findings.has_mixed_environments) for each in shown]
     caption = (
         "Operations per second of one device, by the operations for each byte that must be read or written "
         "whatever the program. Under the slope memory limits, under the level arithmetic; both were measured "
         "on the same machine. What stays in a cache can pass the slope."
     )
-    caption += marks.describe_omission(shown, rooflines)
-    return marks.compose("roofline", "Roofline: how near to what the machine can do", caption, panels, styles)
+    caption += marks.describe_omission(len(shown), len(found), "are drawn")
+    title = "Roofline: how near to what the machine can do"
+    return Figure("roofline", title, caption, tuple(panels), tuple(styles))
 
 
-def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], show_environment: bool) -> Panel:
+def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
     rows = [
-        {
-            **marks.timing_row(method.name, point.timing), "intensity": point.intensity, "rate": point.rate,
-            "tip": "\n".join((
-                marks.timing_row(method.name, point.timing)["tip"], size_name(point.timing.case),
-                f"{format_number(point.rate / 1e9)} GFLOP/s", f"{format_number(point.intensity)} operations per byte",
-            )),
-        }
+        marks.timing_row(
+            method.name, point.timing, f"{format_number(point.rate / 1e9)} GFLOP/s",
+            f"{format_number(point.intensity)} operations per byte", intensity=point.intensity, rate=point.rate,
+        )
         for method, group in of.points.items() for point in group
     ]  # fmt: skip
     ridge, intensities = of.arithmetic / of.memory, marks.finite(rows, "intensity")
@@ -146,50 +144,100 @@ def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], show_environment: 
         marks.draw_points(rows, x, y, styles),
     )
     title = describe_panel(of.case, "", of.honest)
-    return Panel(marks.panel_title(of.case, title, of.environment if show_environment else ""), layers)
+    return Panel(marks.panel_title(of.case, title, of.environment if several else ""), layers)
 
 
-def draw_compiling(timings: Iterable[Timing], show_environment: bool) -> Figure | None:
-    """Return the first call against a later one, for each family, with all sizes and numbers of devices."""
-    calls = [
-        (timing, first)
-        for timing in timings
-        if (first := first_call_seconds(timing))
-        if timing.case.kind == "case" and timing.case.jit and not timing.case.ad_mode.is_value
-    ]
-    groups = list(group_by(calls, lambda call: (call[0].environment, *family_key(call[0].case))).values())
+def draw_memory(findings: Findings) -> Figure | None:
+    """Return time against memory for the problem with the most programs of each family."""
+    groups = _fullest_problems(findings)
     if not groups:
         return None
     shown = groups[: marks.MOST_PANELS]
-    styles = marks.unique_styles(method_style(base_method(t.case)) for group in shown for t, _ in group)
-    panels = [_draw_calls(group, styles, show_environment) for group in shown]
+    styles = line_styles({_program(p): p.timing.case for points in shown for p in points})
+    panels = [_draw_memory(points, styles, findings.has_mixed_environments) for points in shown]
     caption = (
-        "The first call: tracing, lowering, compiling and running once; of coloured seeds, finding them too. "
-        "On a slanted line that many later calls take as long as the first one took: below it most of the "
-        "time of such a run is computing, above it is compiling."
+        "Which modes and memory settings are both slower and larger than another. A mark for each mode, "
+        "setting and number of devices; the more devices, the larger the mark. Memory of one device: the "
+        "peak of the program where it is reported, else inputs, results and temporaries. Dotted: nothing is "
+        "both faster and smaller. Of each workload the problem with the most programs is drawn."
     )
-    caption += marks.describe_omission(shown, groups)
-    return marks.compose("compile", "Compiling against running", caption, panels, styles)
+    caption += marks.describe_omission(len(shown), len(groups), "are drawn; the table has all")
+    return Figure("memory", "Time against memory", caption, tuple(panels), tuple(styles))
 
 
-def _draw_calls(
-    group: Sequence[tuple[Timing, float]], styles: Sequence[LineStyle], show_environment: bool
-) -> Panel:
-    rows = [marks.timing_row(base_method(t.case).name, t, first=first) for t, first in group]
-    rows = [row | {"tip": f"{row['tip']}\nfirst call {format_duration(row['first'])}"} for row in rows]
-    x = marks.log_axis("seconds", "a later call", marks.finite(rows, "seconds"), "s", margin=1.6)
-    y = marks.log_axis("first", "the first call", marks.finite(rows, "first"), "s", margin=1.6)
-    (left, right), (low, high) = x.domain, y.domain
-    guides = []
-    for power in range(0, 10, 1 if high * right < 1e5 * low * left else 2):
-        start, end = max(left, low / 10**power), min(right, high / 10**power)
-        if start < end:
-            label = "1 call" if power == 0 else f"{10**power:,} calls"
-            guides.extend(marks.draw_guide([(at, at * 10**power) for at in (start, end)], x, y, label))
-    timing = group[0][0]
-    title = marks.panel_title(
-        timing.case,
-        f"{count_of(len(rows), 'case')}, all sizes",
-        timing.environment if show_environment else "",
+def _program(point: MemoryPoint) -> str:
+    return base_method(point.timing.case).name
+
+
+def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
+    """Return the points of the problem with the most programs of each family with several programs."""
+    points = [
+        MemoryPoint(memory, timing.median, timing)
+        for timing in findings.timings
+        if (memory := memory_of(timing)) and timing.honest
+        if timing.case.kind == "case" and not timing.case.ad_mode.is_value
+    ]
+    families = group_by(points, lambda p: (p.timing.environment, *family_key(p.timing.case))).values()
+    by_problem = (group_by(family, lambda p: problem(p.timing.case)).values() for family in families)
+    fullest = [max(problems, key=_fullness) for problems in by_problem]
+    return [points for points in fullest if _fullness(points)[0] > 1]
+
+
+def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
+    """Return the number of methods with their settings, that of device counts, and the size."""
+    cases = [point.timing.case for point in points]
+    return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
+
+
+def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], several: bool) -> Panel:
+    counts = sorted({point.timing.case.devices for point in points})
+    rows = [
+        marks.timing_row(_program(p), p.timing, format_bytes(p.memory), memory=p.memory,
+                         area=40 + 160 * counts.index(p.timing.case.devices) / max(1, len(counts) - 1),
+                         label=method_of(p.timing.case).short_memory_setting)
+        for p in points
+    ]  # fmt: skip
+    x = marks.log_axis("memory", "memory of a device", (row["memory"] for row in rows), "B", 1.5)
+    y = marks.log_axis("seconds", "time", marks.with_ends(rows, "seconds"), "s", 1.5)
+    size = {"field": "area", "type": "quantitative", "scale": None}
+    front = find_front(points)
+    best = {(point.memory, point.seconds) for point in front}
+    named = [row for row in rows if row["label"] and (row["memory"], row["seconds"]) in best]
+    layers = (
+        *marks.draw_guide([(p.memory, p.seconds) for p in front], x, y, interpolate="step-after"),
+        marks.draw_intervals(rows, x, y, styles),
+        marks.draw_points(rows, x, y, styles, size=size),
+        marks.draw_end_labels(named, x, y, styles),
     )
-    return Panel(title, (*guides, marks.draw_points(rows, x, y, styles)))
+    first = points[0].timing
+    where = f"{counts[0]} to {counts[-1]} devices" if len(counts) > 1 else count_of(counts[0], "device")
+    title = f"{size_name(first.case)}, {where}"
+    return Panel(marks.panel_title(first.case, title, first.environment if several else ""), layers)
+
+
+def draw_scores(scores: PlanScores, stem: str) -> Figure:
+    """Return predicted against measured seconds of each case."""
+    pairs = scores.total.pairs
+    styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})
+    rows = [
+        marks.timing_row(base_method(pair.timing.case).name, pair.timing,
+                         f"predicted {format_duration(pair.predicted_seconds)}",
+                         measured=pair.timing.median, predicted=pair.predicted_seconds)
+        for pair in pairs
+    ]  # fmt: skip
+    values = marks.finite(rows, "measured", "predicted")
+    x = marks.log_axis("measured", "measured time", values, "s")
+    y = marks.log_axis("predicted", "predicted time", values, "s")
+    low, high = x.domain
+    layers = (
+        *marks.draw_guide([(low, low), (high, high)], x, y, "as predicted", strokeDash=[1, 0]),
+        *marks.draw_guide([(low, low * 2), (high / 2, high)], x, y),
+        *marks.draw_guide([(low * 2, low), (high, high / 2)], x, y, "a factor of two"),
+        marks.draw_points(rows, x, y, styles),
+    )
+    caption = (
+        "A mark for each case that was both planned and measured on the same kind of device; above the line "
+        "it took less than predicted."
+    )
+    title = f"Predicted against measured: {scores.hardware}"
+    return Figure(f"score-{stem}", title, caption, (Panel((), layers),), tuple(styles))

@@ -11,8 +11,8 @@ import vl_convert
 
 from scaling.analysis.findings import Findings, read
 from scaling.core.store import replace_file
-from scaling.report.figures import FOR_HARDWARE, NAMES, make_figures
-from scaling.report.figures.marks import Figure, Panel, Spec
+from scaling.report.figures import FOR_HARDWARE, FORMER_NAMES, NAMES, make_figures
+from scaling.report.figures.marks import Figure, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.labels import clean_text
 
@@ -36,39 +36,56 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 }
 
 
-def page_specs(figures: Iterable[Figure]) -> str:
+def page_specs(figures: Sequence[Figure]) -> str:
     """Return the specifications of all panels as JSON for a script element, in the colours of the page."""
-    config = _map_texts(CONFIG | {"legend": {"disable": True}}, to_css_variable)
-    panels = {figure.name: [_page_spec(panel) for panel in figure.panels] for figure in figures}
-    text = json.dumps({"config": config, "figures": panels}, ensure_ascii=False, separators=(",", ":"))
+    config = to_page_colours(CONFIG | {"legend": {"disable": True}})
+    datasets, specs = _panel_specs(figures)
+    for figure, panels in zip(figures, specs, strict=True):
+        for panel, spec in zip(figure.panels, panels, strict=True):
+            spec |= {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
+            if panel.zoom:
+                spec["layer"][0] = spec["layer"][0] | {"params": [_ZOOM]}
+    drawn = {figure.name: to_page_colours(panels) for figure, panels in zip(figures, specs, strict=True)}
+    return to_script_json({"config": config, "datasets": to_page_colours(datasets), "figures": drawn})
+
+
+def to_script_json(value: Any) -> str:
+    """Return JSON for a script element, in which no text can end the element."""
+    text = json.dumps(_map_texts(value, clean_text), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _page_spec(panel: Panel) -> Spec:
-    spec = _panel_spec(panel) | {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
-    if panel.zoom:
-        spec["layer"][0] = spec["layer"][0] | {"params": [_ZOOM]}
-    return _map_texts(spec, to_css_variable)
+def to_page_colours(value: Any) -> Any:
+    """Return a specification with each of our colours as a variable of the style sheet."""
+    return _map_texts(value, to_css_variable)
 
 
-def _panel_spec(panel: Panel, prefix: str = "") -> Spec:
-    """Return the layers of a panel with their rows as data sets, each data set once."""
-    names: dict[int, str] = {}
-    datasets, layers = {}, []
-    for layer in panel.layers:
-        rows = layer["data"]["values"]
-        name = names.setdefault(id(rows), f"{prefix}{len(names)}")
+def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
+    """Return the rows of figures as data sets, equal ones once, and of each figure the layers of its panels."""
+    names: dict[str, str] = {}
+    datasets: Spec = {}
+
+    def name_rows(layer: Spec) -> Spec:
+        rows = [{k: v for k, v in row.items() if v is not None} for row in layer["data"]["values"]]
+        name = names.setdefault(json.dumps(rows), f"rows{len(names)}")
         datasets[name] = rows
-        layers.append(layer | {"data": {"name": name}})
-    return _map_texts({"height": panel.height, "datasets": datasets, "layer": layers}, clean_text)
+        return layer | {"data": {"name": name}}
+
+    specs = [
+        [{"height": panel.height, "layer": [*map(name_rows, panel.layers)]} for panel in figure.panels]
+        for figure in figures
+    ]
+    return datasets, specs
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a specification with every text in it changed."""
+    """Return a specification with every text in it changed, and numbers of six digits."""
     if isinstance(value, dict):
         return {key: _map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_map_texts(item, change) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
     return change(value) if isinstance(value, str) else value
 
 
@@ -78,11 +95,10 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
         [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
         for panel in figure.panels
     ]
-    panels: list[Spec] = [
-        {"title": {"text": lines}, "width": _WIDTH} | _panel_spec(panel, f"{number}-")
-        for number, (lines, panel) in enumerate(zip(titles, figure.panels, strict=True))
+    datasets, (specs,) = _panel_specs([figure])
+    panels = [
+        {"title": {"text": lines}, "width": _WIDTH} | spec for lines, spec in zip(titles, specs, strict=True)
     ]
-    datasets: Spec = {name: rows for panel in panels for name, rows in dict(panel.pop("datasets")).items()}
     longest = max((len(style.name) for style in figure.legend), default=1)
     columns = max(1, min(4, _LEGEND_LETTERS // longest))
     wide = any(panel.least_width > 1.5 * _WIDTH for panel in figure.panels)
@@ -155,7 +171,7 @@ def draw_report_pictures(folder: Path) -> None:
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
     """Remove the figures of an earlier version or of other records from a folder."""
-    stems = (*NAMES, *(f"{start}*" for start in FOR_HARDWARE))
+    stems = (*NAMES, *FORMER_NAMES, *(f"{start}*" for start in FOR_HARDWARE))
     for path in {path for ending in formats for stem in stems for path in folder.glob(f"{stem}.{ending}")}:
         if path not in keep:
             path.unlink()

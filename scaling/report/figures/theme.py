@@ -1,5 +1,7 @@
-"""Theme: one colour, shape and dash for each method in all figures, for light pages, dark pages and print."""
+"""Theme: one colour, shape and dash for each mode in all figures, for light pages, dark pages and print."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaling.analysis.methods import Method, method_of
@@ -10,15 +12,18 @@ INK, MUTED, GRID, GROUND, ON_COLOUR = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff"
 # Colours for the colour-blind (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008a64", "#b5568f"
 OCHRE, OLIVE, GREY, SKY = "#a87400", "#847a00", "#6e6e6e", "#2f7fa8"
-_MODE_COLOURS = {
-    "jacfwd": BLUE, "jacrev": VERMILION, "linearize": GREEN, "finite_difference": PURPLE, "vmap_grad": OCHRE,
-    "grad_of_sum": OLIVE, "analytic": INK, "analytic_vmap": INK, "value": GREY, "fwd_over_rev": BLUE,
-    "rev_over_fwd": VERMILION, "rev_over_rev": GREEN, "fwd_over_fwd": OCHRE, "mixed": PURPLE,
+_MODES = {  # colour and shape; two modes of one shape are never of one order
+    "jacfwd": (BLUE, "circle"), "jacrev": (VERMILION, "square"), "linearize": (GREEN, "up"),
+    "finite_difference": (PURPLE, "diamond"), "vmap_grad": (OCHRE, "down"), "grad_of_sum": (OLIVE, "left"),
+    "analytic": (INK, "plus"), "analytic_vmap": (INK, "cross"), "value": (GREY, "right"),
+    "fwd_over_rev": (BLUE, "circle"), "rev_over_fwd": (VERMILION, "square"), "rev_over_rev": (GREEN, "up"),
+    "fwd_over_fwd": (OCHRE, "down"), "mixed": (PURPLE, "star"),
 }  # fmt: skip
 _ENGINE_COLOURS = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
     "julia": "#8e3391",
 }  # fmt: skip
+_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # of the variants of a mode
 _DARK = {
     INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
@@ -31,21 +36,10 @@ SHAPES = {  # as SVG paths in the square from -1 to 1
     "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z", "plus": "M-1,0H1M0,-1V1", "cross": "M-.8,-.8L.8,.8M.8,-.8L-.8,.8",
     "star": "M0,-1.1L.35,-.35L1.1,0L.35,.35L0,1.1L-.35,.35L-1.1,0L-.35,-.35Z",
 }  # fmt: skip
-_MODE_SHAPES = {
-    "jacfwd": "circle", "jacrev": "square", "linearize": "up", "finite_difference": "diamond",
-    "vmap_grad": "down", "analytic": "plus", "analytic_vmap": "cross", "fwd_over_rev": "circle",
-    "rev_over_fwd": "square", "rev_over_rev": "up", "fwd_over_fwd": "diamond", "mixed": "star",
-}  # fmt: skip
-_COLOURED_SHAPES = {"jacfwd": "left", "jacrev": "right", "mixed": "star", "analytic": "plus"}
-_LAYOUT_SHAPES = {
-    ("shard_map", "points"): "circle", ("shard_map", "seeds"): "square", ("shard_map", "both"): "down",
-    ("shard_map", "data"): "plus", ("pmap", "points"): "up", ("pmap", "seeds"): "diamond",
-    ("pmap", "both"): "left", ("pmap", "data"): "right",
-}  # fmt: skip
-_DASHES = {"vmap": (1, 0), "whole": (6, 3)}
 CONFIG: dict[str, Any] = {
     "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'DejaVu Sans', sans-serif",
     "background": None,
+    "padding": {"left": 4, "top": 4, "bottom": 4, "right": 14},
     "view": {"stroke": None},
     "axis": {
         "domainColor": MUTED, "tickColor": MUTED, "gridColor": GRID, "labelColor": INK, "titleColor": INK,
@@ -70,29 +64,18 @@ class LineStyle(NamedTuple):
 def method_colour(method: Method) -> str:
     """Return the colour of the mode; a peer has one colour for all modes."""
     if method.engine == "jax":
-        return _MODE_COLOURS.get(method.mode, SKY)
+        return _MODES.get(method.mode, (SKY, ""))[0]
     return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
 
 
-def method_dash(method: Method) -> tuple[int, ...]:
-    """Return the dash of the batch, formulation, seeds and jit of a method."""
-    if method.formulation or method.seeds != "identity" or (method.engine != "jax" and method.jit):
-        return (7, 2, 2, 2)
-    return (2, 3) if method.engine == "jax" and not method.jit else _DASHES[method.batch]
-
-
-def method_style(method: Method) -> LineStyle:
-    """Return the style of a method, with the shape of its mode."""
-    shapes, default = (_MODE_SHAPES, "cross") if method.seeds == "identity" else (_COLOURED_SHAPES, "diamond")
-    shape = shapes.get(method.mode, default)
-    return LineStyle(method.name, method_colour(method), shape, method_dash(method))
-
-
-def layout_style(name: str, case: Case) -> LineStyle:
-    """Return the style of a method in one layout, with the shape of the layout."""
-    method = method_of(case)
-    shape = "cross" if case.overlap else _LAYOUT_SHAPES.get((case.api, case.split), "star")
-    return LineStyle(name, method_colour(method), shape, method_dash(method))
+def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
+    """Return the style of each named line: colour and shape of its mode, and a dash for each variant of it."""
+    styles, variants = [], Counter[str]()
+    for name, case in sorted(cases.items()):
+        colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
+        styles.append(LineStyle(name, colour, shape, _DASHES[variants[colour + shape] % len(_DASHES)]))
+        variants[colour + shape] += 1
+    return styles
 
 
 def to_css_variable(colour: str) -> str:

@@ -1,0 +1,161 @@
+"""Answers: which mode is fastest for each problem, on how many devices, by how much and how sure.
+
+From measurements; where nothing was measured, from plans. Knows no markup.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
+from scaling.analysis.certainty import dispatch_floor
+from scaling.analysis.curves import FastestMethod, baseline_name, family_key, family_name, size_name
+from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.forecast import Forecast, PredictedPoint
+from scaling.analysis.grouping import group_by
+from scaling.analysis.methods import describe_call, method_of
+from scaling.core.case import problem
+from scaling.core.formatting import (
+    count_of,
+    format_duration,
+    format_percentage,
+    format_ratio,
+    format_seconds,
+)
+from scaling.report.table import Table, make_table
+
+NOTE = (
+    "On the number of devices where it takes least. Time: median of one call with its 95 % interval. Ratio: "
+    "time of the runner-up, the fastest of the other modes on as many devices, over that of the fastest."
+)
+
+
+class Card(NamedTuple):
+    """The fastest method for the largest problem of a family."""
+
+    family: str
+    mode: str
+    where: str
+    time: str
+    ratio: str
+    certainty: str
+    sure: bool
+    speedup: str
+
+
+def describe_certainty(row: FastestMethod) -> str:
+    """Return how sure it is that the first is the fastest."""
+    if row.empty:
+        return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
+    if row.second is None:
+        return f"no other {'automatic ' if row.others else ''}mode was measured"
+    if not row.distinguished:
+        return "not distinguished from the runner-up"
+    return "sure" if row.sure else f"not sure: {', '.join(row.doubts)}"
+
+
+def format_ratio_of(row: FastestMethod) -> str:
+    """Return the time of the runner-up over that of the fastest, with its interval."""
+    return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
+
+
+def problem_name(findings: Findings, row: FastestMethod) -> str:
+    """Return the family and size of a problem, and its environment where there are several."""
+    case, first = row.first.case, row.first
+    where = describe_environment(findings, first.environment, first.honest)
+    return f"{family_name(case)} {size_name(case)}{where}"
+
+
+def answer_table(findings: Findings) -> Table:
+    """Return the fastest mode of each problem, on the number of devices where it takes least."""
+    problems = group_by(
+        findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
+    )
+    best = [min(rows, key=lambda row: row.first.median) for rows in problems.values()]
+    return _table_of(findings, "fastest", "Fastest mode of each problem", NOTE, best)
+
+
+def device_table(findings: Findings) -> Table:
+    """Return the fastest mode of each problem on each number of devices."""
+    note = "The same for each number of devices."
+    return _table_of(findings, "each", "Fastest mode on each number of devices", note, findings.fastest)
+
+
+def _table_of(findings: Findings, anchor: str, title: str, note: str, rows: Iterable[FastestMethod]) -> Table:
+    def describe_second(row: FastestMethod) -> str:
+        second = row.second
+        return f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
+
+    table = make_table(anchor, title, note, rows, {
+        "problem": lambda row: problem_name(findings, row),
+        "fastest": lambda row: name_with_blocks(row.first),
+        "time": lambda row: format_time(row.first),
+        "devices": lambda row: row.first.case.devices,
+        "runner-up": describe_second,
+        "ratio": format_ratio_of,
+        "certainty": describe_certainty,
+    })  # fmt: skip
+    return table
+
+
+def make_cards(findings: Findings) -> list[Card]:
+    """Return a card for each family."""
+    if findings.timings:
+        return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
+    return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
+
+
+def _measured_card(findings: Findings, row: FastestMethod) -> Card:
+    factor = _describe_second(method_of(row.second.case).name, row) if row.second else ""
+    return Card(
+        problem_name(findings, row),
+        name_with_blocks(row.first),
+        f"{count_of(row.first.case.devices, 'device')}, {describe_call(row.first.case)}",
+        format_time(row.first),
+        factor,
+        describe_certainty(row),
+        row.sure,
+        _describe_speedup(findings, row),
+    )
+
+
+def _describe_second(name: str, row: FastestMethod) -> str:
+    return format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)
+
+
+def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
+    """Return the speed-up over the same program on its baseline, or '' for the baseline itself."""
+    point = findings.points_of(row.first).get("strong")
+    if point is None or point.is_baseline:
+        return ""
+    speedup = format_ratio(point.speedup, point.speedup_low, point.speedup_high)
+    return f"Speed-up over {baseline_name(point.baseline_devices)}: {speedup}"
+
+
+def _planned_cards(forecast: Forecast) -> Iterable[Card]:
+    """Yield a card for the largest problem of each family; values and what is written by hand are left out."""
+    curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
+    problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
+    families = group_by(problems.items(), lambda item: item[0][0]).values()
+    for items in families:
+        same = max((curves for _, curves in items), key=lambda curves: curves[0].case.points)
+        yield _planned_card(forecast, [min(curve.points, key=lambda p: p.seconds) for curve in same])
+
+
+def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
+    """Return the card with the least predicted time, and the least of the other modes."""
+    best = min(points, key=lambda point: point.seconds)
+    case, name = best.record.case, method_of(best.record.case).name
+    rivals = [
+        (point.seconds, other) for point in points if (other := method_of(point.record.case).name) != name
+    ]
+    seconds, second = min(rivals, default=(0.0, ""))
+    return Card(
+        f"{family_name(case)} {size_name(case)}, planned for {forecast.title}",
+        name,
+        f"{count_of(best.devices, 'device')}, {describe_call(case)}",
+        format_duration(best.seconds, *best.interval),
+        format_seconds(second, seconds / best.seconds) if rivals else "",
+        "predicted, not measured",
+        False,
+        f"Efficiency {format_percentage(best.efficiency)}",
+    )

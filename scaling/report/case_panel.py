@@ -1,0 +1,96 @@
+"""Case panels: the samples of one case over time, with their marks, and its stages and memory in words."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.record import STAGES, Record
+from scaling.report.figures import marks
+from scaling.report.figures.theme import BLUE, VERMILION
+
+MOST_SAMPLES = 40_000  # on one page; of more, every second, third ... sample of each process is drawn
+_MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
+_SPARSITY = ("detect_seconds", "color_seconds")
+
+
+def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
+    """Return the panel of each case as JSON values, by anchor; groups are records with names of their lines."""
+    cases = list(groups)
+    total = sum(len(record.seconds) for _, records in cases for _, record in records)
+    step = 1 + total // MOST_SAMPLES
+    return {anchor: _panel(records, step) for anchor, records in cases if records}
+
+
+def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
+    """Return the facts of a case, and of each process its name, its samples in a unit, and the marked ones."""
+    ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
+    unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
+    samples = [
+        [name, [round(s / unit) for s in record.seconds[::step]], _marked_samples(record, step)]
+        for name, record in ordered
+    ]
+    facts = [f"every {step}th sample is drawn"] if step > 1 else []
+    return {"facts": facts + _describe([record for _, record in ordered]), "unit": unit, "samples": samples}
+
+
+def _describe(records: Sequence[Record]) -> list[str]:
+    """Return the stages, memory, marks and error of a case in words."""
+    words = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
+    words += _list_ranges(records, (*_SPARSITY, *STAGES), "_seconds", "", format_duration)
+    words += _list_ranges(records, _MEMORY, "_bytes", " memory", format_bytes)
+    for mark in sorted({mark for record in records for mark in record.marked}):
+        marked = sum(len(record.marked.get(mark, ())) for record in records)
+        turns = count_of(sum(len(record.turns) for record in records), "turn")
+        words.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
+    errors = [(record.error, record.tolerance) for record in records if record.error is not None]
+    if errors:
+        error, tolerance = max(errors)
+        words.append(f"error {error:.2g} of at most {tolerance or 0:.2g}")
+    return words
+
+
+def _list_ranges(
+    records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
+) -> list[str]:
+    """Return each field that is known with its least and largest value."""
+    words = []
+    for name in names:
+        known = [value for record in records if (value := getattr(record, name)) is not None]
+        ends = dict.fromkeys(write(end) for end in (min(known), max(known))) if known else ()
+        words += [f"{name.removesuffix(suffix)}{noun} {' to '.join(ends)}"] if ends else []
+    return words
+
+
+def _marked_samples(record: Record, step: int) -> list[int]:
+    """Return the numbers of the drawn samples that were taken in a marked turn."""
+    turns = {turn for numbers in record.marked.values() for turn in numbers}
+    of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
+    drawn = of_sample[: len(record.seconds) : step]
+    return [at for at, turn in enumerate(drawn) if turn in turns]
+
+
+def samples_spec() -> marks.Spec:
+    """Return the specification of the figure of a panel; a script fills in the rows."""
+    colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
+    cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]
+    shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}
+    x: marks.Spec = {
+        "field": "number",
+        "type": "quantitative",
+        "title": "sample, process after process (cross: marked)",
+    }
+    x |= {"axis": {"tickMinStep": 1, "format": "d"}}
+    y: marks.Spec = {"field": "seconds", "type": "quantitative", "title": "time", "scale": {"zero": False}}
+    y |= {"axis": {"labelExpr": "format(datum.value, '~s') + 's'"}}
+    shared = {"x": x | {"scale": {"nice": False}}, "y": y, "color": colour, "detail": {"field": "process"}}
+    point = {"shape": shape, "tooltip": {"field": "tip", "type": "nominal"}}
+    line = {"type": "line", "strokeWidth": 1, "strokeOpacity": 0.5}
+    return {
+        "height": 200,
+        "data": {"name": "samples"},
+        "layer": [
+            {"mark": line, "encoding": shared},
+            {"mark": {"type": "point", "size": 24}, "encoding": shared | point},
+        ],
+    }
