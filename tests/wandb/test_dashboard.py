@@ -57,7 +57,11 @@ def test_time_speedup_with_one_ideal_line_size_fastest_modes_and_failures_are_sh
     assert time["xAxis"] == speedup["xAxis"] == "devices"
     (size,) = (panel["config"] for panel in shown["Time against size"])
     assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
-    assert {"The fastest mode of each problem", "Failed and skipped cases", "The figures of the report"} <= set(shown)
+    assert {
+        "The fastest mode of each problem",
+        "Failed and skipped cases",
+        "The figures of the report",
+    } <= set(shown)
     assert set(shown) <= set(strings(views(server)["runs"]))
     assert any("scaling of rbf grad_map on 4 devices" in text for text in strings(views(server)["runs"]))
 
@@ -115,4 +119,6 @@ def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, 
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     outcome = publish(results(tmp_path / "made"), SETTINGS)
     assert set(outcome.states.values()) == {"published"} and outcome.well and server.views == {}
-    assert outcome.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
+    assert (
+        outcome.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
+    )

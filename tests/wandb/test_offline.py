@@ -57,9 +57,15 @@ def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(mad
         lines = read_back(folder, run)
         about = next(line["run"] for line in lines if line["type"] == "run")
         assert run.config.items() <= about["config"]["update"].items()
-        assert (about["display_name"], about["run_group"], about["job_type"]) == (run.name, "made-up", run.job_type)
+        assert (about["display_name"], about["run_group"], about["job_type"]) == (
+            run.name,
+            "made-up",
+            run.job_type,
+        )
         assert sorted(about["tags"]) == sorted(["smoke", *run.tags]) and lines[-1]["type"] == "exit"
-        summary = {k: v for line in lines if line["type"] == "summary" for k, v in line["summary"]["update"].items()}
+        summary = {
+            k: v for line in lines if line["type"] == "summary" for k, v in line["summary"]["update"].items()
+        }
         assert run.summary.items() <= summary.items()
         history = [line["history"]["item"] for line in lines if line["type"] == "history"]
         shown = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
@@ -123,7 +129,9 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')"
     [("import time\ntime.sleep(1000)", "fell silent"), ("import os\nos._exit(3)", "died"),
      (MISSING, "the package wandb is not installed")],
 )  # fmt: skip
-def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(tmp_path, monkeypatch, text, reason):
+def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(
+    tmp_path, monkeypatch, text, reason
+):
     folder, package = results(tmp_path / "made"), tmp_path / "fake" / "wandb"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(text)

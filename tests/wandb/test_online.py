@@ -19,7 +19,7 @@ import pytest
 from scaling.core import store
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
-from tests.support import wandb_server, wandb_study
+from tests.support import wandb_server
 from tests.support.wandb_server import ENTITY, KEY, serving
 from tests.support.wandb_study import brought, copies, record, results, runs_of
 
@@ -139,7 +139,9 @@ def another_row(body):
     part = (body.get("files") or {}).get("wandb-history.jsonl")
     if part:
         rows = [json.loads(line) for line in part["content"]]
-        part["content"] = [json.dumps({k: v * 1.001 if k.startswith("time/") else v for k, v in row.items()}) for row in rows]
+        part["content"] = [
+            json.dumps({k: v * 1.001 if k.startswith("time/") else v for k, v in row.items()}) for row in rows
+        ]
 
 
 def no_end(body):
@@ -254,7 +256,11 @@ def test_what_was_published_is_not_kept_offline_as_well(server, folder):
 
 def sync(folder: Path) -> None:
     """Send the offline copies with W&B's own command."""
-    command = [str(Path(sys.executable).with_name("wandb")), "sync", *(f"wandb/{name}" for name in copies(folder))]
+    command = [
+        str(Path(sys.executable).with_name("wandb")),
+        "sync",
+        *(f"wandb/{name}" for name in copies(folder)),
+    ]
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
 
 

@@ -109,7 +109,14 @@ def test_a_torn_figure_is_no_figure(folder):
 
 
 def test_two_environments_are_two_runs_that_say_so(folder):
-    other = {"digest": "e2", "platform": "gpu", "device_kind": "x", "cores": None, "versions": {}, "hosts": []}
+    other = {
+        "digest": "e2",
+        "platform": "gpu",
+        "device_kind": "x",
+        "cores": None,
+        "versions": {},
+        "hosts": [],
+    }
     store.Writer(folder).append(record("jacfwd", 4, environment=other))
     names = [run.name for run in runs_of(folder) if run.config.get("mode") == "jacfwd"]
     assert sorted(names) == [f"rbf jacfwd (vmap) [environment {name}]" for name in ("e1", "e2")]
@@ -133,7 +140,9 @@ def test_the_digest_of_a_run_changes_with_its_rows_and_with_nothing_else(folder)
     assert all(after[name].series == before[name].series for name in after)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None]
+)
 def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_left_out(value):
     kept = runs._row({"a": value, "\udcff": 1})
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept and "\udcff" not in kept
@@ -142,7 +151,9 @@ def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_l
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
-    ask = "import sys, scaling.wandb.publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    ask = (
+        "import sys, scaling.wandb.publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 
