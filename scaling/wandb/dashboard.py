@@ -38,7 +38,11 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     entity, project = str(job.settings.entity), job.settings.project
     columns = ["run:displayName", *(f"config:{name}.value" for name in _COLUMNS)]
     workspace = ws.Workspace(
-        entity=entity, project=project, name=title, sections=[_section(*section) for section in sections],
+        entity=entity, project=project, name=title, sections=[
+            ws.Section(name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(
+                columns=min(2, len(panels)), rows=-(-len(panels) // 2)
+            )) for name, panels in sections
+        ],
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
         runset_settings=ws.RunsetSettings(filters=shown, pinned_columns=columns),
     )  # fmt: skip
@@ -61,11 +65,6 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     report.id = next((each.id for each in reports if each.description == note), "")
     report.save()
     return f"dashboard {workspace.url}, report {report.url}"
-
-
-def _section(title: str, panels: list[Any]) -> Any:
-    layout = ws.SectionLayoutSettings(columns=min(2, len(panels)), rows=-(-len(panels) // 2))
-    return ws.Section(title, panels, is_open=True, layout_settings=layout)
 
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]:

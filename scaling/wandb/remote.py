@@ -52,15 +52,17 @@ def do_job(job: PublishJob, send_event: Report) -> None:
         send_event(run=run.digest, state=state, **({"reason": f"{run.name}: {why}"} if why else {}))
 
     try:
-        api = _connect(settings.mode, math.ceil(settings.timeout))
-        send_event(mode="online" if api else "offline")
-        if api:
+        if settings.mode != "offline":
+            api = wandb.Api(timeout=math.ceil(settings.timeout))
             entity = entity or api.default_entity
-            send_event(page=f"{app}/{entity}/{settings.project}")
+            send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish(api, job, report, send_event)
     except Exception as error:
-        send_event(reason=reason_of(error))
+        if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no key
+            send_event(mode="offline")
+        else:
+            send_event(reason=reason_of(error))
     arrived = {digest for digest, state in states.items() if state in ("published", "unchanged")}
     for digest in arrived:
         _remove_copies(digest)  # `wandb sync` would send them again
@@ -70,16 +72,6 @@ def do_job(job: PublishJob, send_event: Report) -> None:
         rest = [run for run in job.runs if run.digest not in states]
         _for_each(lambda run: _keep(job, run, there, report), rest)
     wandb.teardown()
-
-
-def _connect(mode: str, timeout: int) -> wandb.Api | None:
-    """Return the API of the server, or None where runs are to be kept offline."""
-    try:
-        return None if mode == "offline" else wandb.Api(timeout=timeout)
-    except wandb.errors.UsageError:  # there is no key
-        if mode == "online":
-            raise
-        return None
 
 
 def _keep(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
@@ -220,8 +212,8 @@ def _difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
     """
     try:
         return next((what for what, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return f"that it cannot be read: {reason_of(error)}"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "form"
 
 
 def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[str, bool]]:
