@@ -123,7 +123,7 @@ def find(known: KnownCases, given: str) -> str:
     starts = {key[: len(given)]: key for key in labels}
     near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
     need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
-    problems = (
+    problems: tuple[tuple[object, str, list[str]], ...] = (
         (labelled, f"{words!r} is how {len(labelled)} cases begin, give a key", labelled),
         (not given, "name a case, by its key or its label", [*failed] or [*labels]),
         (len(given) < _SHORTEST, f"{given!r} is too short for a key: {need}", []),

@@ -73,7 +73,9 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
             speedups[line] = {p.devices: Estimate(p.speedup, p.speedup_low, p.speedup_high) for p in points}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
-        yield Plot(kind, "speedup", title, "devices", "devices", "speed-up", speedups, baselines)
+        over = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"
+        over = f"scaled {over}" if kind == "weak" else over
+        yield Plot(kind, "speedup", title, "devices", "devices", over, speedups, baselines)
 
 
 def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:

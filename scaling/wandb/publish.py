@@ -28,12 +28,11 @@ _MOST_REASONS = 3  # in a line
 
 @dataclass
 class Outcome:
-    """What was done: runs by their state (published, unchanged, kept, there before, differs, refused), why
-    not all of it, and both in lines to show.
-    """
+    """What was done with each run, why not all of it, and both in lines to show."""
 
     mode: str
-    states: dict[str, str] = field(default_factory=dict)  # digest of a run -> state
+    # Digest of a run -> published, unchanged, kept, there before, differs, refused or lost.
+    states: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     rest: dict[str, Any] = field(default_factory=dict)  # page, superseded, dashboard
     lines: tuple[str, ...] = ()
@@ -45,11 +44,9 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Show the results of a folder in W&B. Never raises for what wandb does, and adds nothing that is there
-    already.
+    """Show the results of a folder in W&B, adding nothing that is there already; wandb raises nothing here.
 
-    workloads: those that a running study has finished: they are sent within `timeout` seconds, online or not
-    at all.
+    workloads: those that a running study has finished, sent within `timeout` seconds, online or not at all.
     """
     outcome = Outcome(settings.mode)
     try:
@@ -74,6 +71,8 @@ def _publish(
     runs = study_runs(folder, found, plots, records)
     sentences = () if live else tuple(answer.answer_sentences(found))
     job = PublishJob(settings, tuple(runs[:-1] if live else runs), tuple(plots), sentences, live)
+    if not job.runs:  # such as where only the machine's peaks have ended
+        return
     outcome.states = dict.fromkeys((run.digest for run in job.runs), "lost")
     with store.locked(folder, _LOCK, _LOCK_SECONDS) as lock:  # two at once would send everything twice
         (folder / "wandb").mkdir(exist_ok=True)
@@ -112,9 +111,7 @@ def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
 
 @dataclass
 class LivePublisher:
-    """Called by a study whenever nothing is measured; publishes finished workloads now and then, and after
-    trouble no more.
-    """
+    """Called by a study when nothing is measured: publishes finished workloads until there is trouble."""
 
     folder: Path
     settings: TrackingSettings
@@ -131,10 +128,14 @@ class LivePublisher:
         began = time.monotonic()
         if began < self.next_time:
             return
-        new = finished_workloads(self.folder, self.replicates) - self.sent
-        outcome = publish(self.folder, self.settings, new) if new else Outcome("online")
+        outcome = Outcome("online")
+        try:
+            if new := finished_workloads(self.folder, self.replicates) - self.sent:
+                outcome = publish(self.folder, self.settings, new)
+                self.sent |= new
+        except Exception as error:  # a file of the folder cannot be read
+            outcome.reasons.append(reason_of(error))
         took = time.monotonic() - began
-        self.sent |= new
         self.next_time = began + took + max(self.settings.every, took / _TIME_SHARE)
         if outcome.mode == "offline" or not outcome.well:
             self.next_time = math.inf

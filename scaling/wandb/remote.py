@@ -196,9 +196,7 @@ def _records_artifact(run: TrackedRun) -> wandb.Artifact:
 
 
 def _is_whole(log: Path) -> bool:
-    """Return whether W&B's own reader finds the end of a run: a full disk cuts the log, and `finish` is
-    silent.
-    """
+    """Return whether W&B's own reader finds the end of a run: on a full disk `finish` says nothing."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     read = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -237,7 +235,7 @@ def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[s
 
 
 def _tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Tag a run that a newer one replaces, or that did not arrive as it was sent; return whether it is new."""
+    """Tag a run that a newer one replaces, or that did not arrive as it was sent; return whether the tag is new."""
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)
     if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):

@@ -55,6 +55,7 @@ def test_time_speedup_with_one_ideal_line_size_fastest_modes_and_failures_are_sh
     assert time["metrics"] == [f"time/{stem}{end}" for end in ends] and time["yLogScale"]
     assert speedup["metrics"] == [*(f"speedup/{stem}{end}" for end in ends), "ideal/from_1"]
     assert time["xAxis"] == speedup["xAxis"] == "devices"
+    assert speedup["yAxisTitle"] == "speed-up over 1 device"
     (size,) = (panel["config"] for panel in shown["Time against size"])
     assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
     assert {

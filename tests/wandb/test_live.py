@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
 from scaling.core import store
@@ -10,6 +11,7 @@ from scaling.core.case import Case, to_dict
 from scaling.wandb import publish as publishing
 from scaling.wandb.publish import LivePublisher, Outcome, publish
 from scaling.wandb.settings import TrackingSettings
+from tests.support import made_up
 from tests.support.wandb_server import ENTITY, serving
 from tests.support.wandb_study import results
 
@@ -48,6 +50,21 @@ def test_what_is_not_finished_is_not_sent(server, folder):
     settings = TrackingSettings(entity=ENTITY, every=1e-9)
     LivePublisher(folder, settings, 2, print)()  # a second replicate of everything is to come
     assert server.runs == {} and not (folder / "wandb").exists()
+
+
+def test_peaks_of_the_machine_alone_are_no_run_and_a_damaged_study_is_a_line(server, folder):
+    lines: list[str] = []
+    (peak, *_) = made_up.machine(np.random.default_rng(0), 1)
+    store.Writer(folder).append(peak)
+    study = {"study": "made-up", "cases": [{"key": peak.key, "case": to_dict(peak.case)}]}
+    store.write_json(folder / "study.json", study)
+    look = LivePublisher(folder, TrackingSettings(entity=ENTITY, every=1e-9), 1, lines.append)
+    look()
+    assert server.runs == {} and lines == []
+    store.write_json(folder / "study.json", {"study": "made-up", "cases": [{}]})
+    look.next_time = 0.0
+    look()
+    assert len(lines) == 1 and "left alone" in lines[0]
 
 
 @pytest.fixture
