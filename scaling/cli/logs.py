@@ -119,23 +119,21 @@ def find(known: KnownCases, given: str) -> str:
     begun = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
     if len(labelled or begun) == 1:
         return (labelled or begun)[0]
-    if labelled:
-        problem = f"{words!r} is how {len(labelled)} cases begin, give a key: {_name_some(labelled, labels)}"
-    elif not given:
-        failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
-        some = list(dict.fromkeys(failed)) or list(labels)
-        problem = f"name a case, by its key or its label: {_name_some(some, labels)}"
-    elif len(given) < _SHORTEST:
-        need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
-        problem = f"{given!r} is too short for a key: {need}"
-    elif begun:
-        problem = f"{given!r} begins {len(begun)} keys, give more of it: {_name_some(begun, labels)}"
-    else:
-        starts = {key[: len(given)]: key for key in labels}
-        near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
-        more = f"near it are {_name_some(near, labels)}" if near else "`scaling status --all` shows the keys"
-        problem = f"no case {given!r} in {known.results}: {more}"
-    raise Refusal(problem)
+    failed = dict.fromkeys(r.key for r in store.latest(known.records) if r.status == "failed")
+    starts = {key[: len(given)]: key for key in labels}
+    near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
+    need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
+    problems: tuple[tuple[object, str, list[str]], ...] = (
+        (labelled, f"{words!r} is how {len(labelled)} cases begin, give a key", labelled),
+        (not given, "name a case, by its key or its label", [*failed] or [*labels]),
+        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {need}", []),
+        (begun, f"{given!r} begins {len(begun)} keys, give more of it", begun),
+        (near, f"no case {given!r} in {known.results}: near it are", near),
+        (True, f"no case {given!r} in {known.results}: `scaling status --all` shows the keys", []),
+    )
+    text, some = next((text, some) for holds, text, some in problems if holds)
+    separator = " " if some is near else ": "
+    raise Refusal(f"{text}{separator}{_name_some(some, labels)}" if some else text)
 
 
 def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from scaling.cli.verbs import BAD_INPUT, FAILED, INTERRUPTED, OK, VERBS, overvie
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets
 from scaling.study.hydra_options import Parser
-from scaling.workers.worker_group import AllocationLost
+from scaling.workers.machine import AllocationLost
 
 _LONGEST = 1400  # characters of a refusal
 _CONTINUES = "and the same command goes on from there"

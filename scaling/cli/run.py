@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cli import progress
 from scaling.cluster import settings as clusters
 from scaling.cluster.settings import ALLOCATION, HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
 from scaling.core import store
@@ -140,6 +139,8 @@ def run(
         store.check_schemas(each)
     key = preflight.cache_key(job.cells)
     if (found := preflight.load_answers(job.folder, key)) is None:
+        from scaling.cli import progress
+
         with progress.examination(console) as note:
             found = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
     answers, submitted = preflight.judge_answers(job.cells, found), False
@@ -174,6 +175,7 @@ def _run_here(
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.jobs or made.skips or made.failures):
             return made, loaded
+        from scaling.cli import progress
         from scaling.workers import supervise
 
         site = None

@@ -23,7 +23,7 @@ from scaling.cli.verbs import FAILED, INTERRUPTED, OK
 from scaling.cluster import follow, job_state, lost_cases, status_table, submission
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import seconds_between
-from scaling.cluster.settings import SUBMISSIONS
+from scaling.cluster.settings import REJECTED, SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
@@ -122,6 +122,9 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
         if key in cases:
             counts[cases[key].workload][state] += 1
     lines = [*_ended_lines(records.values(), tasks), *now, *missing]
+    if missing and (folder / REJECTED).exists():
+        why = (folder / REJECTED).read_text(errors="replace")
+        notes = [*notes, f"the last submission was rejected, nothing of it is in the queue: {why}"]
     return StudyStatus(
         folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
         list({*cases, *(key for key, _ in states)}), any(number for _, number in states),

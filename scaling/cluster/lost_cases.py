@@ -15,7 +15,7 @@ from scaling.cluster.journal import read_journal
 from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.workers import schedule, supervise
+from scaling.workers import schedule
 
 _REASONS = {  # state of a job -> the reason in records, and a text
     "TIMEOUT": (
@@ -72,6 +72,8 @@ def lost_records(
     all_cases: bool = False,
 ) -> list[Record]:
     """Return records of what a task began and did not end, or of all its cases without a record."""
+    from scaling.workers import supervise
+
     begun = {each.place: each.attempt for each in read_journal(task).unfinished}
     known = schedule.history(records, work.environments.values()).recorded
     found = []

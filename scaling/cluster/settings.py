@@ -9,6 +9,7 @@ from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # folder of submissions within a results folder
+REJECTED = "rejected.txt"  # in a results folder: why the last submission was rejected
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # ways to request GPUs
 LISTS = ("setup", "srun", "hosts", "shell")  # fields that hold words

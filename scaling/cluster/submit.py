@@ -21,9 +21,9 @@ from typing import Any
 
 from scaling.cluster import slurm, submission
 from scaling.cluster.pack import PackedTask
-from scaling.cluster.settings import SLURM, Cluster
+from scaling.cluster.settings import REJECTED, SLURM, Cluster
 from scaling.cluster.submission import Submission, SubmittedTask
-from scaling.core import environment
+from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.schedule import Schedule
@@ -50,6 +50,7 @@ def submit(
     """Submit tasks with a copy of the code. If one is rejected, none stays in the queue: a `Refusal`."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"  # sorts by time
     made = submission.create(results, stamp, cluster, tasks, settings, plan, nested)
+    (results / REJECTED).unlink(missing_ok=True)
     try:
         command = ["env", *_copy_package(made.folder / "code"), "sh", "-c", _START, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]
@@ -62,11 +63,13 @@ def submit(
             )
             made = submission.save_jobs(made, jobs)
             before = next(iter(jobs.values())).partition("_")[0]
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Refusal):
             if cluster.name == SLURM:
                 _take_back(made)
         shutil.rmtree(made.folder, ignore_errors=True)
+        if isinstance(error, Refusal):  # `scaling status` says why nothing is in the queue
+            store.replace_file(results / REJECTED, str(error).encode())
         raise
     return made
 

@@ -20,9 +20,9 @@ from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.workers import cores, schedule, supervise
+from scaling.workers.machine import AllocationLost
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.transport import SrunSteps, SshShells, Transport, allocated_nodes, cpus_per_gpu
-from scaling.workers.worker_group import AllocationLost
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # for another run of the same task to end, on a node that the scheduler gave up

@@ -6,7 +6,6 @@ Removes secrets and the paths of a user's machine from texts. Does not import JA
 import ctypes
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform as machine
@@ -48,7 +47,9 @@ def platform() -> str:
     named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if named:
         return _PLATFORMS.get(named, named)
-    installed = (each.name or "" for each in importlib.metadata.distributions())
+    from importlib import metadata
+
+    installed = (each.name or "" for each in metadata.distributions())
     plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
     return probe()["platform"] if plugin else "cpu"
 
@@ -68,9 +69,11 @@ def probe() -> dict[str, Any]:
 
 def variables(where: str) -> dict[str, str]:
     """Return the environment variables that are set for a worker; the user's values take precedence."""
+    from importlib import metadata
+
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if where == "cpu":
-        if importlib.metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
+        if metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
             xla = f"{xla} {_WRONG_FUSION}=".strip()
         # A program takes temporaries from the system at every call and returns them: cheap in huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
@@ -128,7 +131,9 @@ def alike(planned: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    installed = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    from importlib import metadata
+
+    installed = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     return installed | {"python": machine.python_version(), "ad_scaling": scaling.__version__}
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.core.case import Case, non_default_fields
-from scaling.workers.machine import ProcessShape
-from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
+from scaling.workers.machine import AllocationLost, ProcessShape
+from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
 _VARIABLES = {  # of a compile worker
     "JAX_PLATFORMS": "cpu",  # JAX looks for no devices

@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
-from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.examined import Examined
+
+if TYPE_CHECKING:
+    from scaling.workers.child_process import ChildProcess, Event
 
 _START_SECONDS = 300.0  # to import JAX
 _MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, before the other cases of a module are given up
@@ -175,6 +177,8 @@ class _Examination:
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
         """Have one process answer what remains; a number is taken from the list when it is answered."""
+        from scaling.workers.child_process import ChildProcess
+
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
         process = ChildProcess(
             [sys.executable, "-m", "scaling.study.examine"],
@@ -194,7 +198,7 @@ class _Examination:
                 answer = self._next(process, self.seconds, "while workload(case) was called", False)
                 self.answers[remaining.pop(0)] = answer
 
-    def _next(self, process: ChildProcess, seconds: float, when: str, importing: bool) -> Event:
+    def _next(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
         """Return the next event of a process.
 
         Raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`.

@@ -1,1 +1,1 @@
-"""Curves of a study as runs of Weights & Biases."""
+"""A study as runs of Weights & Biases: one for each workload and method, and one for the study itself."""

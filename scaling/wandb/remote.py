@@ -1,192 +1,269 @@
 """Make the runs of a job exist: on the server, where everything is read back, or as copies in the results
-folder.
+folder. Runs in the process of wandb, in the results folder.
 
-Runs in the process of client.py. Does not know what the runs mean.
+wandb is silent where it matters: only what was read back and compared may be called published. Each sending
+has an id of its own, so that no run has rows twice; runs are known by the digest in their config.
 """
 
+import contextlib
 import dataclasses
-import itertools
 import math
+import os
 import re
+import shutil
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import wandb
 
-from scaling.wandb.client import OUT_OF_REACH
-from scaling.wandb.client_process import DashboardContent, PublishJob, reason_of
-from scaling.wandb.comparison import as_list, difference
-from scaling.wandb.sending import SentRun, send
-from scaling.wandb.tracked_run import TrackedRun
+from scaling.core import store
+from scaling.wandb.process import UPLOADS, PublishJob, reason_of
+from scaling.wandb.runs import STEP_METRICS, TrackedRun
 
-SUPERSEDED = "superseded"
+_LEDGER = Path("wandb.json")  # destination -> digests of the runs that are there
+_ARTIFACT, _SUPERSEDED = "records", "superseded"
+_OUT_OF_REACH = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
 _THREADS = 8  # most of the time is spent waiting for the server
-_PAGE = 500
 _POLL_SECONDS = 0.5
-_ATTEMPTS = 3  # at ids that were deleted, and cannot be used again
-SendEvent = Callable[..., None]
+_CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log some time after `finish` has returned
+_MAX_ROWS = 10_000  # the server samples a longer history
+_PAGE = 500
+Report = Callable[..., None]
+Sizes = dict[str, int]  # of the files that were uploaded for a run, in bytes
 
 
-def run_job(job: PublishJob, send_event: SendEvent) -> None:
-    """Do a job and send an event for each step. Raises what wandb raises when the server cannot be used."""
-    if job.mode == "online":
-        _publish(job, send_event)
-    else:
-        _keep(job, send_event)
+def do_job(job: PublishJob, send_event: Report) -> None:
+    """Publish the runs, and keep copies of those that did not go out.
+
+    Mode auto is online where wandb finds a key for its server.
+    """
+    server, settings = wandb.setup().settings, job.settings
+    url, app = (re.sub("//.*@", "//", address.rstrip("/")) for address in (server.base_url, server.app_url))
+    entity, states = settings.entity or server.entity, dict[str, str]()
+    where, ledger = f"{url}/{entity}/{settings.project}", store.read_json(_LEDGER) or {}
+
+    def report(run: TrackedRun, state: str, why: str = "") -> None:
+        states[run.digest] = state
+        send_event(run=run.digest, state=state, **({"reason": f"{run.name}: {why}"} if why else {}))
+
+    try:
+        if settings.mode != "offline":
+            api = wandb.Api(timeout=math.ceil(settings.timeout))
+            entity = entity or api.default_entity
+            send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
+            job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
+            _publish(api, job, report, send_event)
+    except Exception as error:
+        if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no key
+            send_event(mode="offline")
+        else:
+            send_event(reason=reason_of(error))
+    arrived = {digest for digest, state in states.items() if state in ("published", "unchanged")}
+    for digest in arrived:
+        _remove_copies(digest)  # `wandb sync` would send them again
+    there = arrived.union(ledger.get(where, ()))
+    store.write_json(_LEDGER, ledger | {where: sorted(there)})
+    if not job.live:
+        rest = [run for run in job.runs if run.digest not in states]
+        _for_each(lambda run: _keep(job, run, there, report), rest)
     wandb.teardown()
 
 
-def _keep(job: PublishJob, send_event: SendEvent) -> None:
-    """Write a copy of every run; the first failure ends it, since a full disk takes none."""
+def _keep(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
+    """Write a copy of a run that is neither on the server nor kept; a failure leaves no torn copy."""
+    copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
+    if run.digest in there or any(map(_is_whole, copies)):
+        return report(run, "there before")
+    _remove_copies(run.digest)
+    try:
+        _send(job, run, "offline")
+    except BaseException:
+        _remove_copies(run.digest)
+        raise
+    return report(run, "kept")
 
-    def write(run: TrackedRun) -> None:
-        send_event(run=run.id, state="kept", directory=send(job, run, run.id).directory)
 
-    _for_each(write, job.runs)
+def _remove_copies(digest: str) -> None:
+    for copy in Path("wandb").glob(f"offline-run-*-{digest}-*"):
+        shutil.rmtree(copy, ignore_errors=True)
 
 
-def _publish(job: PublishJob, send_event: SendEvent) -> None:
+def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
     """Send what the server does not have as it should be, read it back, and tag what it supersedes."""
-    api = wandb.Api(timeout=max(1, math.ceil(job.timeout)))
-    job = dataclasses.replace(job, entity=job.entity or api.default_entity)
     listed = _list_runs(api, job)
-    current = _find_unchanged(listed, job, send_event)
-    new = [run for run in job.runs if run.series not in current]
-    sent = _send_new(new, {stored.id for stored in listed}, job, send_event)
-    wrong = _read_back(api, job, sent)
-    attempts = {}
-    for each in sent:
-        if each in wrong:
-            attempts[each.run.series, each.run.config["rows"]] = each.id
-            send_event(run=each.run.id, state="differs", why=wrong[each])
+    current: dict[str, str] = {}  # series -> id of the run that shows it as it should be
+    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # by the id on the server
+
+    def publish_run(run: TrackedRun) -> None:
+        for stored in listed:
+            if stored.config.get("digest") == run.digest and not _difference(stored, run, {}):
+                current[run.series] = stored.id
+                return report(run, "unchanged")
+        try:
+            run_id, sizes = _send(job, run, "online")
+            sent[run_id] = run, sizes
+        except Exception as error:  # a run that the server refuses does not stop the others
+            if re.search(_OUT_OF_REACH, str(error)):
+                raise
+            report(run, "refused", reason_of(error))
+
+    _for_each(publish_run, job.runs)
+    wrong = dict.fromkeys(sent, "it is not there")
+    deadline = time.monotonic() + job.settings.timeout
+    while wrong and time.monotonic() < deadline:  # the server takes its time
+        time.sleep(_POLL_SECONDS)
+        listed = _list_runs(api, job)
+        there = [stored for stored in listed if stored.id in wrong]
+        found = _for_each(lambda stored: _difference(stored, *sent[stored.id]), there)
+        wrong |= {stored.id: why for stored, why in zip(there, found, strict=True)}
+        wrong = {run_id: why for run_id, why in wrong.items() if why}
+    for run_id, (run, _) in sent.items():
+        if run_id in wrong:
+            report(run, "differs", f"what was read back differs in {wrong[run_id]}")
         else:
-            current[each.run.series] = each.id
-            send_event(run=each.run.id, state="published")
-    if new or len(listed) > len(job.runs):
-        _tag_superseded(_list_runs(api, job), job, current, attempts, send_event)
-    if job.dashboard is not None:
-        _save_dashboard(job, job.dashboard, send_event)
+            current[run.series] = run_id
+            report(run, "published")
+    send_event(superseded=sum(_for_each(lambda stored: _tag(stored, current, wrong.keys()), listed)))
+    if job.settings.dashboard and not job.live:
+        send_event(**_save_dashboard(job, current))
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
     """Return every run of the study on the server; none where the project does not exist yet."""
     api.flush()  # it caches listings
-    filters = {"group": job.runs[0].group}
-    listing = api.runs(f"{job.entity}/{job.project}", filters=filters, per_page=_PAGE, lazy=False)
+    path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
     try:
-        return as_list(listing)
+        return _as_list(api.runs(path, filters=filters, per_page=_PAGE, lazy=False))
     except ValueError as error:
         if "Could not find project" in str(error):
             return []
         raise
 
 
-def _find_unchanged(listed: Iterable[Any], job: PublishJob, send_event: SendEvent) -> dict[str, str]:
-    """Return the runs that need not be sent: series -> id of the run that shows it as it should be."""
-    stored: dict[tuple[Any, Any], list[Any]] = {}
-    for each in listed:
-        stored.setdefault((each.config.get("series"), each.config.get("rows")), []).append(each)
-    current: dict[str, str] = {}
+def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
+    """Send a run, with everything switched off that wandb would add; return its new id and its files.
 
-    def look_up(run: TrackedRun) -> None:
-        candidates = stored.get((run.series, run.config["rows"]), ())
-        equal = next((each for each in candidates if difference(each, run) is None), None)
-        if equal is not None:
-            current[run.series] = equal.id
-            send_event(run=run.id, state="unchanged")
-
-    _for_each(look_up, job.runs)
-    return current
-
-
-def _send_new(
-    runs: Sequence[TrackedRun], taken: set[str], job: PublishJob, send_event: SendEvent
-) -> list[SentRun]:
-    """Send runs; one that the server refuses does not stop the others."""
-    sent: list[SentRun] = []
-
-    def send_one(run: TrackedRun) -> None:
-        numbered = (f"{run.id}-{number}" for number in itertools.count(1))
-        free = (name for name in itertools.chain([run.id], numbered) if name not in taken)
-        for attempt, name in enumerate(itertools.islice(free, _ATTEMPTS), 1):
-            try:
-                sent.append(send(job, run, name))
-                send_event(run=run.id, state="sent")
-                break
-            except Exception as error:
-                if re.search(OUT_OF_REACH, str(error)):
-                    raise
-                if "deleted" not in str(error) or attempt == _ATTEMPTS:
-                    send_event(run=run.id, state="refused", why=reason_of(error))
-                    break
-
-    _for_each(send_one, runs)
-    return sent
-
-
-def _read_back(api: wandb.Api, job: PublishJob, sent: Sequence[SentRun]) -> dict[SentRun, str]:
-    """Read runs back until all are as they were sent or time is over; return what differs."""
-    deadline = time.monotonic() + job.timeout
-    pending = list(sent)
-    while pending:
-        listed = {stored.id: stored for stored in _list_runs(api, job)}
-
-        def check(each: SentRun, listed: dict[str, Any] = listed) -> str | None:
-            return difference(listed[each.id], each.run, each) if each.id in listed else "not there"
-
-        wrong = {each: why for each, why in zip(pending, _for_each(check, pending), strict=True) if why}
-        if time.monotonic() > deadline:
-            return wrong
-        pending = list(wrong)
-        time.sleep(_POLL_SECONDS if pending else 0)
-    return {}
-
-
-def _tag_superseded(
-    listed: Iterable[Any], job: PublishJob, current: dict[str, str], attempts: dict[tuple[str, str], str],
-    send_event: SendEvent,
-) -> None:  # fmt: skip
-    """Tag the runs that newer ones replace, and those of series that the results no longer have.
-
-    attempts: (series, rows) -> id of the last attempt at a run that differs; earlier attempts are superseded.
+    Raises what wandb raises, and OSError if wandb's copy on disk is missing or torn.
     """
+    settings = job.settings
+    lean = wandb.Settings(
+        init_timeout=settings.timeout, finish_timeout=UPLOADS * settings.timeout, finish_timeout_raises=True,
+        console="off", silent=True, disable_git=True, disable_code=True, save_code=False, symlink=False,
+        x_save_requirements=False, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
+        ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both without
+    )  # fmt: skip
+    live = wandb.init(
+        id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, group=run.group, job_type=run.job_type,
+        config=run.config, tags=(*settings.tags, *run.tags), mode=mode,  # type: ignore[arg-type]
+        project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new", settings=lean,
+    )  # fmt: skip
+    for quantity, x in STEP_METRICS.items():
+        live.define_metric(f"{quantity}/*", step_metric=x)
+    for step, row in enumerate(run.rows):
+        live.log(row, step=step)
+    media: dict[str, Any] = {name: wandb.Image(path) for name, path in run.images.items()}
+    for name, (columns, rows) in run.tables.items():
+        media[name] = wandb.Table(columns=[*columns], data=rows, allow_mixed_types=True)
+    if media:
+        live.log(media, step=len(run.rows))
+    if run.lines:
+        live.log_artifact(_records_artifact(run))
+    live.summary.update(run.summary)
+    log, files = Path(live.settings.sync_file), Path(live.dir)
+    live.finish()
+    if log.parent.parent != Path.cwd() / "wandb":  # wandb goes to /tmp when it cannot write
+        raise OSError("wandb could not write to the results folder")
+    deadline = time.monotonic() + _CLOSE_SECONDS
+    while mode == "offline" and not _is_whole(log):
+        if time.monotonic() > deadline:
+            raise OSError("wandb's copy on disk is not whole; is the disk full?")
+        time.sleep(0.05)
+    paths = (path for path in files.rglob("media/**/*") if path.is_file())
+    return live.id, {path.relative_to(files).as_posix(): path.stat().st_size for path in paths}
 
-    def tag(stored: Any) -> None:
-        series, rows = stored.config.get("series"), stored.config.get("rows")
-        newest = current.get(series, attempts.get((series, rows), stored.id))
-        superseded = series in job.gone or newest != stored.id
-        if superseded == (SUPERSEDED in stored.tags):
-            return
-        stored.load(
-            force=True
-        )  # what was listed lacks the client's own part of the config, and an update drops it
-        stored.tags = [each for each in stored.tags if each != SUPERSEDED] + [SUPERSEDED] * superseded
-        stored.update()
-        if superseded:
-            send_event(superseded=stored.config.get("kind"))
 
-    _for_each(tag, listed)
+def _records_artifact(run: TrackedRun) -> wandb.Artifact:
+    """Return the records of a study, line by line, as an artifact: equal lines are the same version."""
+    artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
+    with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in run.lines)
+    return artifact
 
 
-def _save_dashboard(job: PublishJob, content: DashboardContent, send_event: SendEvent) -> None:
+def _is_whole(log: Path) -> bool:
+    """Return whether W&B's own reader finds the end of a run: on a full disk `finish` says nothing."""
+    options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
+    command = [wandb.util.get_core_path(), "leet", "inspect", *options]
+    read = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return '"type":"exit"' in next(iter(read.stdout.strip().splitlines()[-1:]), "")
+
+
+def _difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
+    """Return how a run on the server differs from what it should be, in words; "" if it does not.
+
+    sizes: those of its files, where it was sent just now.
+    """
+    try:
+        return next((what for what, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "form"
+
+
+def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[str, bool]]:
+    yield "state", stored.state == "finished"
+    yield "name", (stored.name, stored.group) == (run.name, run.group)
+    yield "config", run.config.items() <= stored.config.items()
+    yield "summary", all(stored.summary_metrics.get(name) == value for name, value in run.summary.items())
+    history = sorted(stored.history(samples=_MAX_ROWS, pandas=False), key=lambda row: row["_step"])
+    rows = [{name: value for name, value in row.items() if name[0] != "_"} for row in history]
+    media = rows.pop() if (run.images or run.tables) and rows else {}
+    yield "rows", rows == run.rows and media.keys() == {*run.images, *run.tables}
+    if sizes:
+        there = {file.name: file.size for file in _as_list(stored.files(per_page=_PAGE))}
+        yield "files", sizes.items() <= there.items()
+    if run.lines:
+        expected, found = (_ARTIFACT, _records_artifact(run).digest, "COMMITTED"), []
+        with contextlib.suppress(AssertionError):  # the client cannot list an unfinished upload (0.31)
+            artifacts = _as_list(stored.logged_artifacts(per_page=_PAGE))
+            found = [(each.type, each.digest, each.state) for each in artifacts]
+        yield "records", expected in found
+
+
+def _tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
+    """Tag a run that a newer one replaces, or that did not arrive as it was sent; return whether the tag is new."""
+    newest = current.get(stored.config.get("series"))
+    superseded = stored.id in wrong or newest not in (None, stored.id)
+    if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):
+        return False
+    stored.load(force=True)  # an update drops the client's part of the config, which a listing lacks
+    stored.tags = [each for each in stored.tags if each != _SUPERSEDED] + [_SUPERSEDED] * superseded
+    stored.update()
+    return superseded
+
+
+def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
     """Save the workspace and the report; a failure does not concern the runs."""
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
-        send_event(dashboard=dashboard.save(str(job.entity), job.project, content))
-    except ImportError as error:
-        if str(error.name).partition(".")[0] != "wandb_workspaces":
-            raise
-        send_event(no_dashboard="it needs a package more: pip install 'ad-scaling[dashboard]'")
+        return {"dashboard": dashboard.save(job, current)}
+    except ModuleNotFoundError:
+        return {"dashboard": "no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
-        send_event(lost_dashboard=reason_of(error))
+        return {"reason": f"the dashboard could not be saved: {reason_of(error)}"}
+
+
+def _as_list(page: Any) -> list[Any]:
+    """Return the items of a listing; `list()` would ask for its length and swallow what that raises."""
+    return [item for item in page]  # noqa: C416
 
 
 def _for_each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return the results of a function for each item, computed by several threads; the first error cancels
-    the rest.
-    """
+    """Return the results of a function, computed by several threads; the first error cancels the rest."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

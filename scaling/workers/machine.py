@@ -12,6 +12,13 @@ from scaling.core.formatting import count_of
 EACH = "device"  # a process of its own for each device
 
 
+class AllocationLost(Exception):
+    """No worker can be started on other nodes.
+
+    The allocation ended or differs from the request, or no shell reaches the nodes.
+    """
+
+
 @dataclass(frozen=True)
 class ProcessShape:
     """The devices of a case, divided evenly over nodes, and over the processes that hold them."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scaling.core import environment, user_frames
 from scaling.workers import child_process
 from scaling.workers.child_process import ChildProcess, Event
-from scaling.workers.machine import ProcessShape
+from scaling.workers.machine import AllocationLost, ProcessShape
 
 if TYPE_CHECKING:
     from scaling.workers.transport import Transport
@@ -52,13 +52,6 @@ class WorkerDied(Exception):
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
-
-
-class AllocationLost(Exception):
-    """No worker can be started on other nodes.
-
-    The allocation ended or differs from the request, or no shell reaches the nodes.
-    """
 
 
 class RecordNotWritten(OSError):

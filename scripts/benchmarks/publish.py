@@ -33,8 +33,10 @@ def main() -> int:
         told = [timed(words, folder, how) for words, how in (
             ("online", online), ("online again", online), ("offline", TrackingSettings(mode="offline")),
         )]  # fmt: skip
-        curves = len(server.of("curve"))
-    brought = curves == CURVES and all(published.well for _, published in told)
+        drawn = sum(
+            name.startswith("time/") for run in server.of("method") for row in run.rows for name in row
+        )
+    brought = drawn >= CURVES * len(DEVICES) and all(published.well for _, published in told)
     return 0 if brought and max(seconds for seconds, _ in told) < MOST_SECONDS else 1
 
 

@@ -1,6 +1,8 @@
 """A study whose cases all have records starts no process, and rewrites no report whose inputs are the same."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from scaling.report import freshness
 from scaling.study import preflight
 from scaling.study.grid import GridCell
 
+MOST_LOADED = 70  # modules of the package
 STUDY = "{grids: [{workload: linear, points: [6, 12], api: jit}]}"
 
 
@@ -41,6 +44,17 @@ def test_the_same_command_again_examines_nothing_and_leaves_the_report_alone(
     (folder / ".examined.json").unlink()
     assert scaling_command(finished, env={"PYTHONPATH": str(tmp_path)}).returncode == 0
     assert examined in log.read_text()
+
+
+def test_the_same_command_again_loads_few_modules(finished, tmp_path):
+    ask = "import sys; from scaling.cli import main; main.main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
+    command = [sys.executable, "-c", ask, *finished[finished.index("run") :]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()
+    assert (
+        len([name for name in loaded if name.partition(".")[0] == "scaling"]) <= MOST_LOADED
+        and "jax" not in loaded
+    )
 
 
 def test_a_report_is_written_again_when_a_record_is_added_or_a_file_is_missing(

@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import follow, job_state, lost_cases, status_table, submission, task
+from scaling.cluster import follow, job_state, lost_cases, status_table, submission, submit, task
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import store
-from scaling.core.case import Case, label, to_dict
+from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import to_line
 from scaling.study.completion import complete
 from scaling.workers import schedule
@@ -311,6 +311,27 @@ def test_a_folder_without_jobs_is_told_as_it_always_was(make_record, tmp_path, c
         -1
     ].endswith("  error: long ago")
     assert call(["cancel", tmp_path], capsys)[:2] == (0, "nothing waits or runs\n")
+
+
+def test_a_rejected_submission_is_said_with_its_reason_while_cases_are_missing(
+    tmp_path, make_record, monkeypatch
+):
+    case = make_record().case
+    items = [ScheduledCase(Examined(case, None, None, ()), 0, 1)]
+    made = schedule.make_schedule([items[0].answer], RunSettings(), Machine("cpu", None, 1, remote=True), [])
+    task_of_one = [PackedTask(ProcessShape(1), (tuple(items),), 9.0)]
+    store.write_json(tmp_path / "study.json", study_manifest("mine", None, [], [case], RunSettings()))
+
+    def reject(*_):
+        raise Refusal("Slurm: invalid partition specified: gpuu")
+
+    monkeypatch.setattr(submit, "_copy_package", reject)
+    with pytest.raises(Refusal):
+        submit.submit(tmp_path, Cluster(name="local"), task_of_one, RunSettings(), made, False)
+    (note,) = status.look(tmp_path).notes
+    assert "rejected" in note and "gpuu" in note
+    store.Writer(tmp_path).append(make_record())
+    assert status.look(tmp_path).notes == []
 
 
 def test_the_command_remembers_what_the_scheduler_has_forgotten(study, make_record, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib import metadata
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_the_digest_changes_with_what_makes_times_incomparable():
         (environment, "source", lambda: "d" * 12),
         (environment, "processor", lambda: "Another processor"),
         (environment.machine, "python_version", lambda: "3.99.1"),
-        (environment.importlib.metadata, "version", lambda name: "0.99"),
+        (metadata, "version", lambda name: "0.99"),
     ],
 )
 def test_the_digest_changes_with_the_code_the_versions_and_the_processor(
@@ -91,10 +92,8 @@ def test_the_digest_changes_with_the_code_the_versions_and_the_processor(
 @pytest.mark.parametrize("package", ["jax", "jaxlib", "numpy"])
 def test_the_digest_changes_with_the_version_of_each_package_that_computes(monkeypatch, package):
     monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)
-    before, installed = describe(), environment.importlib.metadata.version
-    monkeypatch.setattr(
-        environment.importlib.metadata, "version", lambda name: "0.99" if name == package else installed(name)
-    )
+    before, installed = describe(), metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.99" if name == package else installed(name))
     assert describe()["digest"] != before["digest"] and describe()["setting"] != before["setting"]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.plan import compile_pool
-from scaling.workers.worker_group import AllocationLost, RecordNotWritten, Variant
+from scaling.workers.machine import AllocationLost
+from scaling.workers.worker_group import RecordNotWritten, Variant
 
 STAND_IN = """
 import json, os, sys, time

@@ -11,8 +11,8 @@ from scaling.analysis import findings
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.wandb.runs import tracked_runs
-from scaling.wandb.tracked_run import TrackedRun
+from scaling.wandb.plots import make_plots
+from scaling.wandb.runs import TrackedRun, study_runs
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
@@ -63,14 +63,15 @@ def weak(folder: Path, counts: tuple[int, ...], flops: float = 1e6, more: float 
 
 
 def runs_of(folder: Path) -> list[TrackedRun]:
-    """Return the runs that a folder makes."""
+    """Return the runs that a folder makes, that of the study last."""
     loaded = store.load(folder)
-    return tracked_runs(folder, findings.read(folder, loaded=loaded), loaded.records)
+    found = findings.read(folder, loaded=loaded)
+    return study_runs(folder, found, make_plots(found), loaded.records)
 
 
 def read_back(folder: Path, run: TrackedRun) -> list[dict]:
     """What W&B's own reader finds in the offline copy of a run."""
-    (path,) = (folder / "wandb").glob(f"offline-run-*-{run.id}/*.wandb")
+    (path,) = (folder / "wandb").glob(f"offline-run-*-{run.digest}-*/*.wandb")
     command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(path)]
     return [
         json.loads(line)
@@ -83,21 +84,18 @@ def copies(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "wandb").glob("*run-*"))
 
 
-def brought(server: Any, folder: Path, planned: list[TrackedRun] | None = None) -> bool:
+def brought(server: Any, folder: Path) -> bool:
     """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = runs_of(folder) if planned is None else planned
-    there = {run.values["series"]: run for run in (*server.of("curve"), *server.of("study"))}
-    kept = len(server.of("curve")) + len(server.of("study"))
-    if len(there) != len(planned) or kept != len(planned):
-        return False
-    for run in planned:
-        found = there[run.series]
-        told = (found.told["displayName"], found.told["groupName"], found.state)
-        if told != (run.name, run.group, "finished") or not run.config.items() <= found.values.items():
-            return False
-        if not run.summary.items() <= found.summary.items() or (run.rows and found.rows != run.rows):
-            return False
-    return True
+    planned = runs_of(folder)
+    current = [run for run in server.runs.values() if "superseded" not in run.tags]
+    there = {run.values["series"]: run for run in current}
+    return len(there) == len(planned) == len(current) and all(
+        there[run.series].values == run.config
+        and run.summary.items() <= there[run.series].summary.items()
+        and [row for row in there[run.series].rows if "_type" not in str(row)] == run.rows
+        and (there[run.series].told["displayName"], there[run.series].state) == (run.name, "finished")
+        for run in planned
+    )
 
 
 def clear_environment(patch, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Laws of the dashboard: saved and read back, made once, text that stays text, and a line where it cannot be."""
+"""Laws of the dashboard: what is shown without a click, made once, text that stays text, and a line where it cannot be."""
 
 import json
 
@@ -7,9 +7,9 @@ import pytest
 from scaling.core import store
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
-from tests.support import wandb_study
+from tests.support import made_up, wandb_study
 from tests.support.wandb_server import ENTITY, Server, serving
-from tests.support.wandb_study import results
+from tests.support.wandb_study import record, results
 
 pytestmark = pytest.mark.wandb
 
@@ -28,10 +28,10 @@ def views(server: Server) -> dict[str, dict]:
     return {view["type"]: json.loads(view["spec"]) for view in server.views.values()}
 
 
-def panels(spec: dict) -> list[dict]:
-    return [
-        panel for section in spec["section"]["panelBankConfig"]["sections"] for panel in section["panels"]
-    ]
+def sections(server: Server) -> dict[str, list[dict]]:
+    """The panels of the open sections of the workspace, by title."""
+    found = views(server)["project-view"]["section"]["panelBankConfig"]["sections"]
+    return {section["name"]: section["panels"] for section in found if section["isOpen"]}
 
 
 def strings(value) -> list[str]:
@@ -41,20 +41,47 @@ def strings(value) -> list[str]:
     return [text for each in value for text in strings(each)] if isinstance(value, list) else [str(value)]
 
 
-def test_a_person_finds_a_finished_workspace_and_a_report(server, tmp_path):
-    said = publish(results(tmp_path / "made"), SETTINGS)
-    assert said.well and f"dashboard {server.url}/{ENTITY}/ad-scaling?nw=" in said.lines[1]
-    spec = views(server)
-    shown = panels(spec["project-view"])
-    drawn = [panel["config"] for panel in shown if panel["viewType"] == "Run History Line Plot"]
-    assert [(each["xAxis"], each["metrics"]) for each in drawn] == [
-        ("devices", ["speedup", "ideal"]), ("devices", ["efficiency", "ideal_efficiency"]), ("devices", ["seconds"]),
-    ]  # fmt: skip
-    kinds = {panel["viewType"] for panel in shown}
-    assert {"Markdown Panel", "Media Browser"} <= kinds and len(kinds) == 4  # and the two tables
-    told = strings(spec["runs"])
-    assert any("scaling of rbf grad_map on 4 devices" in text for text in told)
-    assert {"figures/speedup", "superseded", "study_digest"} <= set(told) | set(strings(spec["project-view"]))
+def test_time_speedup_with_one_ideal_line_size_fastest_modes_and_failures_are_shown_without_a_click(
+    server, tmp_path
+):
+    folder = results(tmp_path / "made")
+    store.Writer(folder).append(record("jacfwd", 2, sizes={"m": 96}))
+    assert publish(folder, SETTINGS).well
+    shown = sections(server)
+    (strong,) = (panels for title, panels in shown.items() if title.startswith("Strong scaling"))
+    time, speedup = (panel["config"] for panel in strong)
+    stem = "rbf_grad_map_m_48_points_32_shard_map_points_split"
+    ends = ("", "_low", "_high")
+    assert time["metrics"] == [f"time/{stem}{end}" for end in ends] and time["yLogScale"]
+    assert speedup["metrics"] == [*(f"speedup/{stem}{end}" for end in ends), "ideal/from_1"]
+    assert time["xAxis"] == speedup["xAxis"] == "devices"
+    assert speedup["yAxisTitle"] == "speed-up over 1 device"
+    (size,) = (panel["config"] for panel in shown["Time against size"])
+    assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
+    assert {
+        "The fastest mode of each problem",
+        "Failed and skipped cases",
+        "The figures of the report",
+    } <= set(shown)
+    assert set(shown) <= set(strings(views(server)["runs"]))
+    assert any("scaling of rbf grad_map on 4 devices" in text for text in strings(views(server)["runs"]))
+
+
+def test_the_ends_of_intervals_are_dotted_lines_of_the_runs_that_are_there(server, tmp_path):
+    publish(results(tmp_path / "made"), SETTINGS)
+    panels = sections(server)["Strong scaling: the same work on more devices"]
+    dotted = {name for panel in panels for name in panel["config"]["overrideMarks"]}
+    ends = {
+        f"{run.name}:{name}" for run in server.runs.values() for row in run.rows for name in row
+        if name.endswith(("_low", "_high"))
+    }  # fmt: skip
+    assert dotted == ends and len(ends) == 2 * 2 * 2
+
+
+def test_plots_that_are_left_out_are_counted(server, tmp_path):
+    publish(made_up.write(tmp_path / "made", list(made_up.study(1500))), SETTINGS)
+    (title,) = (title for title in sections(server) if title.startswith("Strong"))
+    assert len(sections(server)[title]) == 12 and "(12 of " in title
 
 
 def test_publishing_again_brings_the_same_two_up_to_date_and_makes_no_others(server, tmp_path):
@@ -63,15 +90,10 @@ def test_publishing_again_brings_the_same_two_up_to_date_and_makes_no_others(ser
     first = {name: view["spec"] for name, view in server.views.items()}
     store.Writer(folder).append(wandb_study.record("jacrev", 4, replicate=1, seconds=[0.002] * 8))
     publish(folder, SETTINGS)
-    assert set(server.views) == set(first) and all(
-        view["spec"] != first[name] for name, view in server.views.items()
-    )
-
-
-def test_two_studies_of_one_project_have_a_dashboard_each(server, tmp_path):
-    for study in ("one", "two"):
-        publish(results(tmp_path / study, study), SETTINGS)
-    assert len(server.views) == 4
+    assert set(server.views) == set(first)
+    assert all(view["spec"] != first[name] for name, view in server.views.items())
+    publish(results(tmp_path / "another", "another"), SETTINGS)
+    assert len(server.views) == 4  # another study has its own
 
 
 def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
@@ -79,42 +101,16 @@ def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
     for devices in (1, 2):
         store.Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
     assert publish(folder, SETTINGS).well
-    markdown = next(
-        panel for panel in panels(views(server)["project-view"]) if panel["viewType"] == "Markdown Panel"
-    )
-    value = markdown["config"]["value"]
-    assert (
-        "\\<i\\>\\*\\*name" in value
-        and "<" not in value.replace("\\<", "")
-        and "*" not in value.replace("\\*", "")
-    )
+    assert "Markdown Panel" not in strings(views(server)["project-view"])
     (name,) = {view["displayName"] for view in server.views.values()}
     assert not set(name) & set("<>[]/")
 
 
-def test_every_sign_of_markdown_is_escaped():
-    from scaling.wandb import dashboard  # imports wandb_workspaces
-
-    assert dashboard.markdown("a **b** <i> [x](y)\n# `c`") == r"a \*\*b\*\* \<i\> \[x\]\(y\) \# \`c\`"
-
-
-def test_a_refused_weak_series_is_nowhere_called_weak_but_where_it_is_refused(server, tmp_path):
-    from scaling.wandb import dashboard  # imports wandb_workspaces
-
-    publish(wandb_study.weak(tmp_path / "refused", (1, 2, 4), more=1e5), SETTINGS)
-    for spec in views(server).values():
-        for text in (text for text in strings(spec) if "weak" in text.lower()):
-            assert "Not weak scaling" in text
-    publish(wandb_study.weak(tmp_path / "grown", (1, 2, 4)), SETTINGS)
-    assert any(
-        dashboard._MEANING["weak"] in strings(json.loads(view["spec"])) for view in server.views.values()
-    )
-
-
 def test_a_dashboard_that_the_server_does_not_take_costs_no_run(server, tmp_path):
     server.trouble = lambda operation: 400 if operation in ("UpsertView2", "upsertView") else None
-    said = publish(results(tmp_path / "made"), SETTINGS)
-    assert said.sent == 3 and "the dashboard could not be saved (" in said.lines[-1] and not said.well
+    outcome = publish(results(tmp_path / "made"), SETTINGS)
+    assert set(outcome.states.values()) == {"published"} and not outcome.well
+    assert "the dashboard could not be saved" in outcome.lines[-1]
 
 
 def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, tmp_path, monkeypatch):
@@ -122,6 +118,8 @@ def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, 
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ModuleNotFoundError('gone', name='wandb_workspaces')")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    said = publish(results(tmp_path / "made"), SETTINGS)
-    assert said.sent == 3 and said.well and server.views == {}
-    assert said.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
+    outcome = publish(results(tmp_path / "made"), SETTINGS)
+    assert set(outcome.states.values()) == {"published"} and outcome.well and server.views == {}
+    assert (
+        outcome.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
+    )

@@ -1,6 +1,7 @@
-"""Laws of the projection onto W&B: which runs a folder makes, and when a changed one is another."""
+"""Laws of the projection onto W&B: which runs a folder makes, what is drawn, and when a changed one is another."""
 
-import dataclasses
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -8,13 +9,11 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.analysis.curves import scaling_curves
+from scaling.analysis import findings
 from scaling.core import store
-from scaling.core.case import Case, to_dict
 from scaling.wandb import runs
-from scaling.wandb.runs import finished_curves
-from scaling.wandb.tracked_run import TrackedRun
-from tests.support import wandb_study
+from scaling.wandb.plots import make_plots
+from tests.support import made_up, wandb_study
 from tests.support.wandb_study import SECONDS, record, results, runs_of, weak
 
 ROOT = Path(scaling.__file__).parents[1]
@@ -25,156 +24,130 @@ def folder(tmp_path):
     return results(tmp_path / "made")
 
 
-def only(folder: Path, job_type: str) -> list[TrackedRun]:
-    return [run for run in runs_of(folder) if run.job_type == job_type]
+def drawn(run, stem: str) -> dict[str, list]:
+    """The values of each metric whose name begins like this."""
+    names = {name for row in run.rows for name in row if name.startswith(stem)}
+    return {name: [row[name] for row in run.rows if name in row] for name in sorted(names)}
 
 
-def test_the_rows_of_a_curve_are_its_points_with_the_ideal_beside_them(folder):
-    drawn = {curve.name: curve for curve in scaling_curves(store.load(folder).records)}
-    made = only(folder, "curve")
-    assert {run.name for run in made} == set(drawn) and len(made) == 2
-    for run in made:
-        for row, point in zip(run.rows, drawn[run.name].points, strict=True):
-            told = {name: value for name, value in dataclasses.asdict(point).items() if value is not None}
-            assert row == told | {"ideal": point.devices / point.baseline_devices, "ideal_efficiency": 1.0}
-            assert {
-                "seconds",
-                "low",
-                "high",
-                "speedup",
-                "speedup_low",
-                "speedup_high",
-                "efficiency",
-                "efficiency_low",
-            } <= set(row)
+def test_there_is_one_run_for_each_workload_and_method_and_one_for_the_study(tmp_path):
+    records = list(made_up.study(300))
+    planned = runs_of(made_up.write(tmp_path / "made", records))
+    pairs = {(each.case.workload, each.case.mode) for each in records if each.case.kind == "case"}
+    methods = [run for run in planned if run.job_type == "method"]
+    assert {(run.config["workload"], run.config["mode"]) for run in methods} == pairs
+    assert len(methods) == len(pairs) == len(planned) - 1 and planned[-1].job_type == "study"
+    assert len({run.series for run in planned}) == len(planned)
 
 
-def test_a_run_can_be_filtered_by_every_field_of_its_case_and_by_where_it_was_made(folder):
-    config = next(run for run in only(folder, "curve") if "jacrev" in run.name).config
-    fields = {name for name in Case.__dataclass_fields__ if name != "devices"}
-    assert fields | {
-        "study",
-        "study_digest",
-        "kind",
-        "environment",
-        "device_kind",
-        "versions",
-        "rows",
-        "series",
-    } <= set(config)
-    assert config["mode"] == "jacrev" and config["sizes"] == {"m": 48} and config["size_m"] == 48
-    assert (
-        config["study"] == "made-up"
-        and config["environment"] == "e1"
-        and config["versions"]["jax"] == "0.10.2"
-    )
-    assert config["baseline_devices"] == 1
-    assert (
-        config["device_kind"] == "A Processor" and config["host"] == "node-7" and config["kind"] == "strong"
-    )
+def test_the_rows_of_a_run_are_the_points_of_its_curves_with_their_intervals(folder):
+    found = findings.read(folder)
+    for run, curve in zip(runs_of(folder), found.curves, strict=False):
+        assert run.config["mode"] == curve.case.mode
+        points = curve.points
+        for stem, field in (("time/", "seconds"), ("speedup/", "speedup")):
+            low, high = (field + "_low", field + "_high") if field == "speedup" else ("low", "high")
+            values = list(drawn(run, stem).values())  # the metric, its high end and its low end
+            for got, name in zip(values, (field, high, low), strict=True):
+                expected = [getattr(point, name) for point in points if getattr(point, name) is not None]
+                assert got == pytest.approx(expected, rel=1e-5)
+        assert [row["devices"] for row in run.rows] == [point.devices for point in points]
+    assert drawn(runs_of(folder)[-1], "ideal/") == {"ideal/from_1": [1, 2, 4]}
 
 
-def test_the_run_of_the_study_holds_every_record_the_fastest_modes_the_figures_and_the_counts(folder):
-    (run,) = only(folder, "study")
-    table = run.tables["records"]
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    for row, made in zip(rows, store.load(folder).records, strict=True):
-        assert (row["key"], row["status"], row["text"], row["samples"]) == (
-            made.key,
-            made.status,
-            made.text,
-            len(made.seconds),
-        )
-    assert {"ok": 6, "failed": 1, "skipped": 0, "cases": 7}.items() <= run.summary.items()
-    assert len(run.tables["fastest"]["data"]) == len(SECONDS) and list(run.images) == ["report/speedup.png"]
+def test_time_against_size_is_drawn_over_the_size_and_apart_for_each_number_of_devices(tmp_path):
+    folder = results(tmp_path / "made")
+    for m in (96, 192):
+        store.Writer(folder).append(record("jacfwd", 2, sizes={"m": m}))
+    (run,) = (run for run in runs_of(folder) if run.config.get("mode") == "jacfwd")
+    rows = [row for row in run.rows if "size" in row]
+    assert [row["size"] for row in rows] == [48, 96, 192] and not any("devices" in row for row in rows)
+    (plot,) = (plot for plot in make_plots(findings.read(folder)) if plot.kind == "size")
+    assert "2 devices" in plot.title and plot.x_title == "m" and all(plot.metric in row for row in rows)
+
+
+def test_plots_of_two_problems_never_share_a_metric(tmp_path):
+    folder = results(tmp_path / "made")
+    for target in ("a b", "a_b"):
+        for devices in SECONDS:
+            store.Writer(folder).append(record("jacfwd", devices, target=target))
+    plots = make_plots(findings.read(folder))
+    assert len({plot.metric for plot in plots}) == len(plots) == 6
+
+
+def test_a_run_can_be_filtered_by_what_its_cases_share_and_by_where_they_ran(folder):
+    run = next(run for run in runs_of(folder) if run.config.get("mode") == "jacrev")
+    expected = {
+        "mode": "jacrev", "size_m": 48, "points": 32, "study": "made-up", "environment": "e1", "host": "node-7",
+        "version_jax": "0.10.2", "device_kind": "A Processor", "kind": "method", "method": "jacrev (vmap)",
+    }  # fmt: skip
+    assert expected.items() <= run.config.items() and "devices" not in run.config
+    assert run.tags == ("method", "rbf", "jacrev", "shard_map") and run.group == "made-up"
+    assert run.summary == {"cases": 3, "ok": 3}
+
+
+def test_a_method_that_only_failed_has_a_run_with_the_tag_failures(folder):
+    run = next(run for run in runs_of(folder) if run.config.get("mode") == "linearize")
+    assert run.rows == [] and run.summary == {"cases": 1, "failed": 1} and run.tags[-1] == "failures"
+
+
+def test_the_run_of_the_study_holds_the_fastest_modes_the_failures_the_figures_and_every_record(folder):
+    run = runs_of(folder)[-1]
+    assert run.summary == {"cases": 7, "ok": 6, "failed": 1}
+    columns, rows = run.tables["failures"]
+    (failure,) = [dict(zip(columns, row, strict=True)) for row in rows]
+    assert (failure["reason"], failure["text"]) == ("wrong_answer", "off by **0.3** <b>")
+    assert len(run.tables["fastest"][1]) == len(SECONDS)
+    assert run.images == {"figures/speedup": "report/speedup.png"}
     assert run.lines == tuple((next(folder.glob("*.jsonl"))).read_text().splitlines())
 
 
 def test_a_torn_figure_is_no_figure(folder):
     picture = folder / "report" / "speedup.png"
     picture.write_bytes(picture.read_bytes()[:-20])
-    assert only(folder, "study")[0].images == {}
+    assert runs_of(folder)[-1].images == {}
 
 
-def test_a_weak_curve_says_its_points_per_device_and_keeps_its_identity_when_a_smaller_device_count_comes(
-    tmp_path,
-):
-    late, whole = (only(weak(tmp_path / str(len(n)), n), "curve")[0] for n in ((2, 4), (1, 2, 4)))
-    assert late.series == whole.series and late.id != whole.id
-    assert whole.config["points_per_device"] == 32 and "points" not in whole.config
-    assert [row["points"] for row in whole.rows] == [32, 64, 128]
-
-
-def test_strong_and_weak_rows_have_no_name_in_common_but_where_they_stand(folder, tmp_path):
-    strong = {name for run in only(folder, "curve") for row in run.rows for name in row}
-    grown = {
-        name for run in only(weak(tmp_path / "weak", (1, 2, 4)), "curve") for row in run.rows for name in row
+def test_two_environments_are_two_runs_that_say_so(folder):
+    other = {
+        "digest": "e2",
+        "platform": "gpu",
+        "device_kind": "x",
+        "cores": None,
+        "versions": {},
+        "hosts": [],
     }
-    assert strong & grown == {"devices", "points"} and "weak/speedup" in grown
+    store.Writer(folder).append(record("jacfwd", 4, environment=other))
+    names = [run.name for run in runs_of(folder) if run.config.get("mode") == "jacfwd"]
+    assert sorted(names) == [f"rbf jacfwd (vmap) [environment {name}]" for name in ("e1", "e2")]
 
 
-def test_a_series_whose_work_grows_is_nowhere_called_weak(tmp_path):
-    refused = weak(tmp_path / "refused", (1, 2, 4), more=1e5)
-    for run in runs_of(refused):
-        assert run.config["kind"] != "weak" and not [
-            name for row in run.rows for name in row if "weak" in name
-        ]
-    assert [run for run in runs_of(weak(tmp_path / "weak", (1, 2, 4))) if run.config["kind"] == "weak"]
+def test_a_weak_curve_is_drawn_as_weak_and_a_series_whose_work_grows_is_not(tmp_path):
+    kinds = []
+    for more in (0.0, 1e5):
+        folder = weak(tmp_path / str(more), (1, 2, 4), more=more)
+        plots = make_plots(findings.read(folder))
+        kinds.append({plot.kind for plot in plots if plot.x == "devices" and plot.width > 1})
+    assert kinds == [{"weak"}, set()]
 
 
-def test_the_parts_of_the_fitted_laws_stand_in_the_summary_with_their_intervals(tmp_path, monkeypatch):
-    monkeypatch.setattr(wandb_study, "SECONDS", {n: 0.04 * (0.05 + 0.95 / n) for n in (1, 2, 4, 8, 16, 32)})
-    folder = tmp_path / "long"
-    folder.mkdir()
-    store.write_json(folder / "study.json", {"study": "made-up", "scaling": ["strong"]})
-    writer = store.Writer(folder)
-    for devices in wandb_study.SECONDS:
-        writer.append(record("jacfwd", devices))
-    summary = only(folder, "curve")[0].summary
-    low, value, high = (summary[f"law/Amdahl/serial{end}"] for end in ("_low", "", "_high"))
-    assert low <= value <= high and value == pytest.approx(0.05, abs=0.01) and summary["law/best"]
-
-
-def test_the_id_of_a_run_changes_with_its_rows_and_with_nothing_else(folder):
+def test_the_digest_of_a_run_changes_with_its_rows_and_with_nothing_else(folder):
     before = {run.name: run for run in runs_of(folder)}
     store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     after = {run.name: run for run in runs_of(folder)}
-    changed = {name for name, run in after.items() if run.id != before[name].id}
+    changed = {name for name, run in after.items() if run.digest != before[name].digest}
     assert changed == {name for name in after if "jacrev" in name or name == "made-up"}
     assert all(after[name].series == before[name].series for name in after)
 
 
-def test_the_last_bits_of_a_number_make_no_other_run():
-    assert runs._digest([0.1 + 0.2, {"a": 1.0}]) == runs._digest([0.3, {"a": 1.0000000001}])
-    assert runs._digest([0.3]) != runs._digest([0.30001])
-
-
-def planned(folder: Path, *cases: Case) -> None:
-    """Say that these are the cases of the study."""
-    cells = [{"key": case.key, "case": to_dict(case)} for case in cases]
-    store.write_json(folder / "study.json", {"study": "made-up", "scaling": ["strong"], "cases": cells})
-
-
-def test_while_a_study_runs_a_curve_waits_for_all_that_its_rows_may_rest_on(folder):
-    there = [made.case for made in store.load(folder).records]
-    ids = {run.id for run in only(folder, "curve")}
-    planned(folder, *there)
-    assert {run.id for run in finished_curves(folder, 1, (), 9)} == ids
-    assert finished_curves(folder, 1, ids, 9) == [] and len(finished_curves(folder, 1, (), 1)) == 1
-    assert finished_curves(folder, 2, (), 9) == []  # a second replicate is to come
-    planned(
-        folder, *there, Case("rbf", target="grad_map", sizes={"m": 48}, points=32, api="jit")
-    )  # the baseline of all of them
-    assert finished_curves(folder, 1, (), 9) == []
-    planned(folder, *there, Case("rbf", target="grad_map", sizes={"m": 64}, points=32))  # of another problem
-    assert {run.id for run in finished_curves(folder, 1, (), 9)} == ids
-
-
-def test_an_early_run_is_what_the_last_publish_makes_of_it(folder):
-    planned(folder, *(made.case for made in store.load(folder).records))
-    late = {run.id: run for run in only(folder, "curve")}
-    for run in finished_curves(folder, 1, (), 9):
-        assert run == late[run.id]
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None]
+)
+def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_left_out(value):
+    kept = runs._row({"a": value, "\udcff": 1})
+    assert json.loads(json.dumps(kept, allow_nan=False)) == kept and "\udcff" not in kept
+    assert json.dumps(kept, ensure_ascii=False).encode()
+    assert runs._row({"a": 0.1 + 0.2}) == runs._row({"a": 0.3}) != runs._row({"a": 0.30001})
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
@@ -183,3 +156,9 @@ def test_importing_what_publishes_starts_neither_jax_nor_wandb():
     )
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_same_records_make_the_same_runs_whatever_else_is_in_the_folder(folder):
+    before = runs_of(folder)
+    (folder / "wandb").mkdir()
+    assert runs_of(folder) == before and wandb_study.copies(folder) == []

@@ -9,7 +9,7 @@ from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up, wandb_cases
 from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
 from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought, runs_of
+from tests.support.wandb_study import brought, results, runs_of
 
 pytestmark = pytest.mark.wandb
 
@@ -40,13 +40,21 @@ def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_
     cases = thinned(cases_of_studies(name), known)
     folder = made_up.write(tmp_path / name, records_of(cases), name)
     runs = runs_of(folder)
-    assert {run.config["way"] for run in runs if run.job_type == "curve"} and len(runs) > 1
-    said = publish(folder, SETTINGS)
-    assert said.well and (said.sent, said.differ) == (len(runs), 0), said.lines
+    assert len(runs) > 1
+    outcome = publish(folder, SETTINGS)
+    assert outcome.well and set(outcome.states.values()) == {"published"}, outcome.lines
     assert brought(server, folder)
     again = publish(folder, SETTINGS)
-    assert again.well and (again.sent, again.before, again.superseded) == (0, len(runs), 0), again.lines
+    assert again.well and set(again.states.values()) == {"unchanged"}, again.lines
     assert len(server.runs) == len(runs) and brought(server, folder)
+
+
+@pytest.mark.parametrize("study", ['it\'s {a} "study"', "ü \U0001f600", "a/b.c=d", "x" * 200, "\udcff"])
+def test_a_study_of_any_name_is_published_once(server, tmp_path, study):
+    folder = results(tmp_path / "made", study=study)
+    assert publish(folder, SETTINGS).well
+    again = publish(folder, SETTINGS)
+    assert set(again.states.values()) == {"unchanged"} and brought(server, folder)
 
 
 def test_the_thinned_cases_hold_every_shape_of_config_of_every_study(cases_of_studies):

@@ -1,0 +1,96 @@
+"""The line plots of a study in plain values: time and speed-up over devices, and time against size.
+
+A plot shows one problem that is called in one way, with a line for each method in each environment. Does not
+know W&B.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from scaling.analysis.curves import Curve, SizeSweep, family_name, stem
+from scaling.analysis.findings import Findings
+from scaling.analysis.grouping import group_by
+from scaling.analysis.methods import Method, describe_call, method_of
+from scaling.analysis.ratios import Estimate
+from scaling.core.case import Case
+from scaling.core.formatting import count_of
+
+_NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
+
+
+class Line(NamedTuple):
+    """What a line of a plot belongs to: the timings of one run."""
+
+    environment: str
+    workload: str
+    method: Method
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot: its values are logged as `metric`, the ends of intervals as metric_low and metric_high."""
+
+    kind: str  # strong, weak or size
+    metric: str
+    title: str
+    x: str  # the metric of the x-axis: devices or size
+    x_title: str
+    y_title: str
+    lines: Mapping[Line, Mapping[int, Estimate]]
+    baselines: tuple[int, ...] = ()  # of a speed-up: the numbers of devices that it is relative to
+
+    @property
+    def width(self) -> int:
+        """Return the number of values on the x-axis."""
+        return len({x for line in self.lines.values() for x in line})
+
+
+def make_plots(found: Findings) -> list[Plot]:
+    """Return every plot of a study, those with most lines and values first; no two have one metric."""
+    used: Counter[str] = Counter()
+    plots = []
+    for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):
+        metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
+        used[metric] += 1
+        plots.append(replace(plot, metric=metric + (f"_{used[metric]}" if used[metric] > 1 else "")))
+    return sorted(plots, key=lambda plot: (-len(plot.lines), -plot.width))
+
+
+def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
+    def shared(curve: Curve) -> tuple[str, Case]:
+        return curve.kind, replace(stem(curve.case, curve.kind), **_NO_METHOD)
+
+    for (kind, _), group in group_by(curves, shared).items():
+        case = group[0].case
+        title = f"{family_name(case)} {group[0].size}, {describe_call(case)}"
+        times, speedups = dict[Line, dict[int, Estimate]](), dict[Line, dict[int, Estimate]]()
+        for curve in group:
+            line, points = Line(curve.environment, case.workload, method_of(curve.case)), curve.points
+            times[line] = {p.devices: Estimate(p.seconds, p.low, p.high) for p in points}
+            speedups[line] = {p.devices: Estimate(p.speedup, p.speedup_low, p.speedup_high) for p in points}
+        baselines = tuple(sorted({curve.baseline_devices for curve in group}))
+        yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
+        over = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"
+        over = f"scaled {over}" if kind == "weak" else over
+        yield Plot(kind, "speedup", title, "devices", "devices", over, speedups, baselines)
+
+
+def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
+    def shared(sweep: SizeSweep) -> tuple[Case, str, str, bool]:
+        case = replace(sweep.case, **_NO_METHOD, points=1, sizes={})
+        return case, sweep.swept, sweep.held, sweep.honest
+
+    for (case, swept, held, honest), group in group_by(sweeps, shared).items():
+        words = [f"{family_name(case)} {held}".strip(), count_of(case.devices, "device"), describe_call(case)]
+        title = ", ".join([*words, *([] if honest else ["oversubscribed"])])
+        lines = {
+            Line(sweep.environment, case.workload, method): {
+                size: Estimate(timing.median, *(timing.interval or (None, None))) for size, timing in row
+            }
+            for sweep in group
+            for method, row in sweep.lines.items()
+        }
+        yield Plot("size", "time_by_size", title, "size", swept, "seconds", lines)
