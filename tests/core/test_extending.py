@@ -80,8 +80,8 @@ def test_a_reduction_is_one_value(mode, layout, monkeypatch):
     assert record.error < 1e-12
     off = dataclasses.replace(
         reductions.REDUCTIONS[name],
-        columns=reductions.SliceStep(lambda c: 1.001 * abs(c).sum(axis=-1), added=True),
-        rows=reductions.SliceStep(lambda row, x: 1.001 * sum(abs(a).sum() for a in row), added=True),
+        columns=reductions.SliceStep(lambda c: 1.001 * abs(c).sum(axis=-1), sums_seeds=True),
+        rows=reductions.SliceStep(lambda row, x: 1.001 * sum(abs(a).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: 1.001 * abs(J).sum(axis=(1, 2)),
     )
     monkeypatch.setitem(reductions.REDUCTIONS, name, off)
