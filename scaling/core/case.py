@@ -27,13 +27,9 @@ SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over t
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
-SEEDS = ("identity", "colored")
 AUTO = "auto"  # chunk=auto searches for the largest chunk that fits by compiling
-STORAGES = ("device", "host")
 # Policies of jax.checkpoint.
 REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")
-# The state of the persistent compilation cache before the case compiles: empty, or with its program.
-CACHES = ("cold", "warm")
 CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
 # The targets of CEILING that measure a peak rate, with the unit of their work.
 PEAKS = {
@@ -88,12 +84,12 @@ class Case:
     precision: str = _field("problem", "highest")
     jit: bool = _field("method", True)
     data_seed: int = _field("problem", 0)
-    # The AD system: this package, or a peer.
-    engine: str = _field("method", "jax")
+    engine: str = _field("method", JAX)
     # Seeds per step of a loop on the device: None takes all in one step, "auto" searches for the largest.
     chunk: int | str | None = _field("memory", None)
     formulation: str | None = _field("method", None)  # which implementation of the same function
-    # The state of the persistent compilation cache: None disables it.
+    # The persistent compilation cache before the case compiles: "cold" is empty, "warm" contains its program.
+    # None disables it.
     cache: str | None = _field("method", None)
     seeds: str = _field("method", "identity")  # or "colored": seeds compressed by a coloring
     # The reduction of the Jacobian of each point: None selects that of the workload.
@@ -169,10 +165,10 @@ class Case:
 
 CHOICES: dict[str, Collection[str]] = {
     "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES,
-    "precision": PRECISIONS, "seeds": SEEDS,
+    "precision": PRECISIONS, "seeds": ("identity", "colored"),
 }  # fmt: skip
 OPTIONS: dict[str, Collection[str]] = {  # None is valid too
-    "cache": CACHES, "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS,
+    "cache": ("cold", "warm"), "reduce": REDUCTIONS, "storage": ("device", "host"), "remat": REMATS,
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
@@ -182,19 +178,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def view_values(case: Case, view: str) -> tuple[Any, ...]:
-    """Return the values of the fields of a group in `VIEWS`, as a hashable tuple."""
-    return tuple(
-        tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in VIEWS[view]
-    )
-
-
 def problem(case: Case) -> tuple[Any, ...]:
     """Return the values of the `problem` fields, which are equal if two cases compute the same quantity.
 
     The result may still have another shape, depending on `batch`, `seeds` and `split`.
     """
-    return view_values(case, "problem")
+    fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
+    return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:

@@ -335,9 +335,8 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
 
     def sum_of(numbers: Any) -> list[Any]:
-        points = numbers // outputs
         zeros = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype)  # noqa: E731
-        return [zeros(a).at[points].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
+        return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
 
     return sum_over_seeds(sum_of, seeds)
 

@@ -230,7 +230,7 @@ def _place_argument(
     def global_array() -> np.ndarray:
         return shared_input(case, workload, name) if name in workload.shared else program.given[name]
 
-    def of_device(device: int) -> np.ndarray:
+    def pmap_row(device: int) -> np.ndarray:
         if is_per_point:
             start = device // seed_devices * points_per_device
             return rows(start, start + points_per_device)
@@ -239,10 +239,10 @@ def _place_argument(
     def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
         if case.api == "pmap":  # the first axis is that of the devices
-            return np.stack([of_device(device) for device in range(start, stop)])
+            return np.stack([pmap_row(device) for device in range(start, stop)])
         return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
     if case.api == "jit":
-        placed: jax.Array = jax.device_put(of_device(0), struct.sharding)
+        placed: jax.Array = jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
         return placed
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)

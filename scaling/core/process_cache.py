@@ -31,11 +31,6 @@ def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None
     return cached_value
 
 
-def keys(kind: str) -> list[Hashable]:
-    """Return the keys of the cached values of a kind, the oldest first."""
-    return list(_values.get(kind, {}))
-
-
 def clear(kind: str | None = None) -> None:
     """Remove the values of one kind, or all values."""
     for name in [kind] if kind else list(_values):

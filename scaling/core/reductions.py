@@ -10,7 +10,7 @@ table.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ class SliceStep:
     products: bool = False
 
 
-def _largest_bound(_: "Jacobians", bound: Any) -> Any:
-    """Return the largest bound of each point: (points,)."""
-    return bound.max(axis=1)
-
-
 @dataclass(frozen=True)
 class Reduction:
     """A function of the Jacobian J of a point, (outputs, inputs).
@@ -74,13 +69,14 @@ class Reduction:
     """
 
     name: str
+    _: KW_ONLY
     axes: tuple[str | None, str | None]
-    columns: SliceStep
-    rows: SliceStep
+    columns: SliceStep = SliceStep()
+    rows: SliceStep = SliceStep()
     of_jacobians: Callable[[Any, Any], Any]
     entries: Callable[["EntryCounts"], int]
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    step_bound: Callable[["Jacobians", Any], Any] = _largest_bound
+    step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1
     sampling: str | None = None
     along_point: bool = False
@@ -109,18 +105,6 @@ class Reduction:
     def products(self) -> bool:
         """Whether a device combines several slices of J in one step."""
         return self.columns.products or self.rows.products
-
-
-def _sum_row(row: Any, _: Any) -> Any:
-    return sum(a.sum() for a in row)
-
-
-def _multiply_row_by_point(row: Any, x: Any) -> Any:
-    return sum((a * b).sum() for a, b in zip(row, x, strict=True))
-
-
-def _sum_squares(row: Any, _: Any) -> Any:
-    return sum((a**2).sum() for a in row)
 
 
 def _multiply_by_point(J: Any, x: Any) -> Any:
@@ -192,8 +176,6 @@ def _bound_gram(J: "Jacobians", bound: Any) -> Any:
 WHOLE = Reduction(
     "whole",
     axes=(OUTPUTS, INPUTS),
-    columns=SliceStep(),
-    rows=SliceStep(),
     of_jacobians=lambda J, x: J,
     entries=lambda count: 1,
     reference=_reference_whole,
@@ -215,7 +197,7 @@ _TABLE = (
         "inputs",
         axes=(OUTPUTS, None),
         columns=SliceStep(sums_seeds=True),
-        rows=SliceStep(_sum_row),
+        rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
         entries=lambda count: count.row,
         reference=_reference_products,
@@ -225,8 +207,7 @@ _TABLE = (
     Reduction(
         "vector",
         axes=(OUTPUTS, None),
-        columns=SliceStep(),
-        rows=SliceStep(_multiply_row_by_point),
+        rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=_multiply_by_point,
         entries=lambda count: count.row,
         reference=_reference_products,
@@ -237,7 +218,7 @@ _TABLE = (
         "norm",
         axes=(None, None),
         columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
-        rows=SliceStep(_sum_squares, sums_seeds=True),
+        rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
         entries=lambda count: count.entries,
         reference=_reference_norm,
@@ -259,8 +240,6 @@ _TABLE = (
     Reduction(
         "points",
         axes=(None, INPUTS),
-        columns=SliceStep(),
-        rows=SliceStep(),
         of_jacobians=lambda J, x: J.sum(axis=1),
         entries=lambda count: count.points * count.column,
         reference=_reference_points,
