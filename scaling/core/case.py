@@ -33,8 +33,8 @@ REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable
 CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
 # The targets of CEILING that measure a peak rate, with the unit of their work.
 PEAKS = {
-    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "", "reduction": "",
-    "transpose": "B", "all_reduce": "B",
+    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "",
+    "reduction": "", "transpose": "B", "all_reduce": "B",
 }  # fmt: skip
 FLOORS = ("call", "collective")  # the targets of CEILING that measure the latency of a call
 LARGEST = 10**15  # the largest valid value of a count
@@ -61,7 +61,7 @@ def _field(view: str, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of a study.
+    """The settings of one run, one cell of a study.
 
     The fields are flat, as on disk. Each belongs to one of the groups in `VIEWS`: `problem` (what is
     differentiated), `method` (how), `layout` (on which devices) or `memory` (how much at a time, and where).
@@ -144,7 +144,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What the record measures: a `case`, a peak rate (`ceiling`) or a latency (`floor`) of the machine."""
+        """The kind of the record: `case`, or a peak rate (`ceiling`) or latency (`floor`) of the machine."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property

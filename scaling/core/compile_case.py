@@ -2,11 +2,11 @@
 
 Running, planning and advising call the same functions, each with its own devices and compiler:
 
-    settle_shape                    the shape of the derivative; detects the coloring of seeds=colored
-    compile_case                    searches the blocks of chunk=auto; raises TooLarge if the case does not fit
-      compile_blocks                lays out the program of one choice of blocks
-        settings.compile_program    traces, lowers and compiles it, see timing.compile_stages
-    make_runner                     places the inputs of the compiled program
+    settle_shape                  the shape of the derivative; detects the coloring of seeds=colored
+    compile_case                  searches the blocks of chunk=auto; raises TooLarge if the case does not fit
+      compile_blocks              lays out the program of one choice of blocks
+        settings.compile_program  traces, lowers and compiles it, see timing.compile_stages
+    make_runner                   places the inputs of the compiled program
 
 Blocks are the points (`block`) and the seeds (`chunk`) that a device computes at a time.
 """
@@ -109,7 +109,7 @@ class CompiledCase:
     def compulsory_bytes(self) -> int | None:
         """The bytes that each device must move: inputs read once and results written once, or None.
 
-        With storage=host the shared inputs count once, the per-point inputs and the results in each step.
+        With storage=host these are the per-point inputs and results of all steps; shared inputs count once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
@@ -214,9 +214,9 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of a program whose function has no method `trace`.
+    """Return the jaxpr of the program of a case.
 
-    `jax.pmap` cannot be traced over several processes, so shard_map, with the same work per device, replaces it.
+    `jax.pmap` cannot be traced over several processes. `jax.shard_map`, with equal work, replaces it.
     """
     program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
@@ -225,7 +225,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
     """Return a case without a program, with the bytes of its inputs and its result on a device.
 
-    `overflow` contains the reason if an array is too large for XLA, or the number of a seed for JAX.
+    `overflow` contains the reason if an array is too large for XLA, or a seed number too large for JAX.
     """
     plan = None
     if case.storage == "host" and sizes.parts:
@@ -244,10 +244,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
 
 
 def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
-    """Return why an array of a case is too large for XLA, or a number of a seed for JAX; None if neither is.
-
-    array_bytes: the bytes of the largest array.
-    """
+    """Return why an array or a seed number of the case is too large, or None if neither is."""
     seeds = max((part.seeds for part in sizes.parts), default=0)
     if array_bytes > _MAX_ARRAY_BYTES:
         return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
@@ -262,20 +259,18 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of elements of the seeds that a device stores at a time, for all points of a block."""
+    """Return the number of elements of the seeds that a device stores at a time, for a block of points."""
     point_devices, seed_devices = case.axes
     points = 1
     if case.batch != "whole":
         points = min(ceil_div(case.points, point_devices), case.block or case.points)
+    chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
     elements = [0]
     for part in sizes.parts:
-        seeds = ceil_div(part.seeds, seed_devices)
-        if isinstance(case.chunk, int):
-            seeds = min(seeds, case.chunk)
         length = part.seeds
         if sizes.coloring is not None:
             length = sizes.inputs if part.computes_columns else sizes.outputs
-        elements.append(points * seeds * length)
+        elements.append(points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
     return max(elements)
 
 

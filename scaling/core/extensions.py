@@ -16,7 +16,7 @@ On the path of some cases:
     finite_step          result_bounds, input_bounds; for `mode=finite_difference`
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
     computed_reference   examine, with_reference, session; for a function without a closed form
-    sampled_reference    compare_samples, sum_over_outputs, compared_shares; if its whole reference takes too long
+    sampled_reference    compare_samples, sum_over_outputs, compared_shares; if all entries take too long
     peers                module, formulations, collected; for `engine`
 """
 

@@ -1,7 +1,7 @@
 """Assemble the results of the devices into arrays (points, outputs', inputs') on the host.
 
-The arrays of the devices have two leading axes, those of the mesh: (point devices, seed devices, ...). Padding
-is dropped. Sums over seeds that are divided over devices are completed here, in float64.
+The arrays of the devices have two leading axes, those of the mesh: (point devices, seed devices, ...).
+Padding is dropped. Sums over seeds that are divided over devices are completed here, in float64.
 """
 
 import math

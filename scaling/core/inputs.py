@@ -28,8 +28,8 @@ _SMALLEST = 2.0**-24  # excludes the lower end of the interval after rounding to
 class InputSpec:
     """The shape of one row of an input, and the function that draws rows.
 
-    `make(generator, rows)` takes a NumPy generator and the row numbers and returns float64 (len(rows), *shape).
-    integer: whether the input is an int32 array, which is not differentiated, instead of the case's dtype.
+    make: takes a NumPy generator and the row numbers, and returns float64 (len(rows), *shape).
+    integer: whether the input is int32, and not differentiated, instead of the dtype of the case.
     """
 
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return the points `start` to `stop` of a per-point input: (stop - start, *shape) in the case's dtype."""
+    """Return the points `start` to `stop` of a per-point input, in the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 

@@ -1,14 +1,15 @@
 """The part of a derivative that one device computes: seeds -> slices of the Jacobian -> reduced result.
 
 A seeded mode maps (f, x) to a linear map from a seed to one slice of the Jacobian of f at x: a column in
-forward mode, a row in reverse mode. A Jacobian is this map applied to each row of a seed matrix: the identity,
-or with seeds=colored the sums of its rows of one color. To distribute the work is to partition the points,
-the rows of the seed matrix, or both. A device reduces its slices as they are computed, and with `chunk` it
-stores at most that many.
+forward mode, a row in reverse mode. A Jacobian is this map applied to each row of a seed matrix: the
+identity, or with seeds=colored the sums of its rows of one color. To distribute the work is to partition the
+points, the rows of the seed matrix, or both. A device reduces its slices as they are computed, and with
+`chunk` it stores at most that many.
 
 The mesh and the APIs are in layout.py, the assembly of the result on the host is in gather.py.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,6 +52,9 @@ class PartColoring(NamedTuple):
     positions: Any
 
 
+Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=colored
+
+
 @dataclass(frozen=True)
 class SeedRange:
     """The rows `first` to `first + count` of the seed matrix, computed `chunk` at a time, or all at once."""
@@ -86,26 +90,15 @@ class Slices(NamedTuple):
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
-    """Return the function (per-point inputs, shared inputs, colorings, position) -> result of one device.
+) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
+    """Return a function that computes the result of one device.
 
-    The result of a seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry contains
-    the nonzeros that the device reads.
+    Its arguments are the per-point inputs, the shared inputs, the colorings and the position. The result of a seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry is the
+    nonzeros that the device reads.
     """
+    evaluate = functools.partial(_evaluate, case, workload, sizes)
 
-    def evaluate(
-        function: Callable[..., Any],
-        inputs: Named,
-        colorings: Sequence[PartColoring],
-        position: DevicePosition,
-    ) -> Any:
-        if case.ad_mode.is_value:
-            return function(**inputs)
-        return _jacobian(case, workload, sizes, function, inputs, colorings, position)
-
-    def compute(
-        points: Named, shared: Named, colorings: Sequence[PartColoring], position: DevicePosition
-    ) -> Any:
+    def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
@@ -125,35 +118,28 @@ def local_derivative(
     return compute
 
 
-def _jacobian(
+def _evaluate(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
     function: Callable[..., Any],
     inputs: Named,
-    colorings: Sequence[PartColoring],
+    colorings: Colorings,
     position: DevicePosition,
-) -> tuple[Any, ...]:
-    """Return the reduced slices of one Jacobian that a device computes, one entry per linear map."""
-    if colorings:
-        sparse = extensions.load("sparse")
-        return tuple(
-            sparse.read_entries(
-                apply_linear_map(case, part, function, inputs, position, colors), colors, positions
-            )
-            for part, (colors, positions) in zip(sizes.parts, colorings, strict=True)
-        )
+) -> Any:
+    """Return the value of a function, or the reduced slices of its Jacobian, one entry per linear map."""
+    if case.ad_mode.is_value:
+        return function(**inputs)
     batch = case.points if case.batch == "whole" and not sizes.summed else None
-    return tuple(
-        reduce_slices(
-            apply_linear_map(case, part, function, inputs, position),
-            workload.reduction,
-            sizes.outputs,
-            sizes.inputs,
-            batch,
-        )
-        for part in sizes.parts
-    )
+    entries = []
+    for number, part in enumerate(sizes.parts):
+        colors, positions = colorings[number] if colorings else (None, None)
+        slices = apply_linear_map(case, part, function, inputs, position, colors)
+        if colorings:
+            entries.append(extensions.load("sparse").read_entries(slices, colors, positions))
+        else:
+            entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
+    return tuple(entries)
 
 
 def _workload_derivative(
@@ -213,8 +199,8 @@ def apply_linear_map(
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
     """Return a row of the seed matrix, as a tuple of arrays with the shapes and dtypes of `like`.
 
-    The row is that of the identity, or the sum of the rows with the color `number`. A row beyond the last one,
-    and one for a color without rows, is zero.
+    It is a row of the identity, or the sum of the rows with the color `number`. A row beyond the last one, or
+    for a color without rows, is zero.
     """
     seed, start = [], 0
     for a in like:
@@ -237,8 +223,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return the sum over all seeds. `sum_of` takes the numbers of some seeds and returns their sum."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
-    chunk = seeds.chunk
-    assert chunk is not None
+    chunk = seeds.chunk or seeds.count
     loops, rest = divmod(seeds.count, chunk)
 
     def sum_range(start: Any, length: int) -> Any:
@@ -256,17 +241,12 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reduce_slices(
-    slices: Slices,
-    reduction: Reduction = WHOLE,
-    outputs: int = 1,
-    inputs: int = 0,
-    batch: int | None = None,
+    slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
     """Return the slices of a device after the step of a reduction.
 
-    Args:
-        outputs, inputs: the shape of the Jacobian of a point.
-        batch: the number of points, if the function returns the outputs of all points; otherwise None.
+    outputs, inputs: the shape of the Jacobian of a point. batch: the number of points, if the function
+    returns the outputs of all points, otherwise None.
     """
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)

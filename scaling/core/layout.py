@@ -22,7 +22,7 @@ from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
 from scaling.core.shape import DerivativeShape, ceil_div, derivative_shape, input_structs, result_shape
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has a single axis, POINTS, over all devices, with the index over seeds varying fastest.
+# The axes of the mesh. pmap has a single axis, POINTS, on which the index over seeds varies fastest.
 POINTS, SEEDS = "points", "seeds"
 # Names of arguments that are not inputs: the colors and the positions of each linear map, see
 # `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
@@ -116,7 +116,10 @@ def _arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argum
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return the function (position, arrays) -> result of one device, with arrays in the order of `names`."""
+    """Return a function that computes the result of one device.
+
+    Its arguments are the position of the device and the arrays in the order of `names`.
+    """
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -171,7 +174,7 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program under `jax.pmap`. Its arguments and result have one leading axis, over all devices."""
+    """Return the program under `jax.pmap`. Its arguments and result have a leading axis over all devices."""
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
@@ -214,7 +217,7 @@ def place_inputs(
 
 def _place_argument(
     case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
-) -> jax.Array:
+) -> Any:
     """Place one argument of a program."""
     struct, seed_devices = program.arguments[name], case.axes[1]
     points_per_device = ceil_div(case.points, case.axes[0])
@@ -243,6 +246,5 @@ def _place_argument(
         return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
     if case.api == "jit":
-        placed: jax.Array = jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
-        return placed
+        return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)

@@ -27,11 +27,10 @@ class Pattern:
 class Coloring:
     """A coloring of the columns and rows of a pattern.
 
-    columns: (inputs,) int32, the color of each column, or -1 for a column without one. None if no column has
-        one.
+    columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
     rows: (outputs,) int32, the colors of the rows, likewise.
     column_count, row_count: the number of colors.
-    by_row: (entries,) bool, whether an entry is read from the compressed row of its color, instead of column.
+    by_row: (entries,) bool, whether an entry is read from a compressed row, instead of a compressed column.
     detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
@@ -47,7 +46,7 @@ class Coloring:
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """The entries that two patterns, `ours` and `theirs`, have in common. All fields are None if they are equal.
+    """The common entries of two patterns, `ours` and `theirs`. All fields are None if these are equal.
 
     at: for each entry of ours, its index in theirs, or an arbitrary index.
     has: for each entry of ours, whether theirs contains it.

@@ -25,7 +25,7 @@ class ReferenceTerms(NamedTuple):
     The arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result.
 
     expected: the result.
-    influence: the change of the result if each entry of J changes by its own scale.
+    influence: the change of the result due to rounding of J, divided by the tolerance of an entry of J.
     magnitude: the sum of the magnitudes of the terms that the result adds up.
     """
 
@@ -62,8 +62,8 @@ class Reduction:
     step_bound: (J, bound) -> the largest change of the result if each entry of J changes by at most the bound
         of its input. bound is (points, inputs), the result (points,).
     degree: the degree of the result as a polynomial in J.
-    sampling: how the check compares a sample if the whole reference takes too long: "entries" of J, "products"
-        of J with a vector, or "columns" of J^T J. None if it cannot.
+    sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
+        "products" of J and a vector, or "columns" of J^T J. None if it cannot.
     along_point: whether forward mode needs one seed only, the point itself.
     sums_points: whether the result is summed over the points too.
     """
@@ -93,7 +93,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the inputs can be processed separately: the result is linear in J and keeps its last axis."""
+        """Whether the result is linear in J and keeps the axis of the inputs, which can then be separated."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -138,10 +138,10 @@ def _reference_points(e: "SizedEntries") -> ReferenceTerms:
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
-def _reference_products(e: "SizedEntries") -> ReferenceTerms:
-    """Return the product of J and e.x, or the sums over the inputs if e.x is None."""
-    weights = None if e.x is None else abs(e.x)
-    products = (e.by_output(e.values, e.x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
+def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
+    """Return the product of J and x, or the sums over the inputs if x is None."""
+    weights = None if x is None else abs(x)
+    products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
@@ -200,7 +200,7 @@ _TABLE = (
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
         entries=lambda count: count.row,
-        reference=_reference_products,
+        reference=lambda e: _reference_product(e, None),
         step_bound=lambda J, bound: bound.sum(axis=1),
         sampling="products",
     ),
@@ -210,7 +210,7 @@ _TABLE = (
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=_multiply_by_point,
         entries=lambda count: count.row,
-        reference=_reference_products,
+        reference=lambda e: _reference_product(e, e.x),
         sampling="products",
         along_point=True,
     ),

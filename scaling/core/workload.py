@@ -1,4 +1,4 @@
-"""The `Workload` dataclass, which a workload module returns, and the steps from a module name to a `Workload`.
+"""The `Workload` dataclass, which a workload module returns, and the import of workload modules by name.
 
 A workload module, built in or of a user, has a function `workload(case) -> Workload` and, optionally, these
 constants:
@@ -62,7 +62,7 @@ class Workload:
         or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
     points: the inputs with a value for each point, a dict from name to `InputSpec` or pytree of `InputSpec`.
         `build` turns each leaf of a pytree into an input named by its path, such as `params.w`.
-    shared: the inputs with one value for all points, likewise.
+    shared: the inputs with one value for all points, as a dict of the same form.
     wrt: the default differentiated inputs, joined by "+". `params` means all floating-point leaves of that
         input, in the order of the tree; `params.w` means one leaf.
     reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
@@ -73,13 +73,13 @@ class Workload:
         derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
         `jax.vmap(jax.jacrev(...))` returns. For target=hessian and target=hvp it returns that quantity. For
         seeds=colored it returns the entries of `pattern`: (points, entries).
-    reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in `points` and
-        `shared`. Outputs and inputs of its result are raveled. None means that the derivative in float64 of
-        `function` is the reference.
+    reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in `points`
+        and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference is the
+        derivative of `function` in float64.
     second: the reference for the Hessian of a scalar function.
     terms: the number of terms that one element of the result adds up, which scales the tolerance.
-    pattern: the sparsity pattern of the Jacobian of a point, if it is known: int32 (rows, columns), sorted by
-        row, then by column.
+    pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known: int32
+        arrays (rows, columns), sorted by row, then by column.
     nonzeros: the reference if the Jacobian is too large to be stored: as `reference`, with a derivative of
         shape (points, 1, entries).
     default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
