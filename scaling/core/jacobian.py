@@ -10,7 +10,7 @@ The mesh and the APIs are in layout.py, the assembly of the result on the host i
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,10 +21,8 @@ from scaling.core import extensions
 from scaling.core.case import Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import WHOLE, Reduction
-from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
+from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.workload import Workload
-
-Named = Mapping[str, Any]
 
 
 class DevicePosition(NamedTuple):
@@ -93,8 +91,9 @@ def local_derivative(
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
     """Return a function that computes the result of one device.
 
-    Its arguments are the per-point inputs, the shared inputs, the colorings and the position. The result of a seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry is the
-    nonzeros that the device reads.
+    Its arguments are the per-point inputs, the shared inputs, the colorings and the position. The result of a
+    seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry is the nonzeros that the
+    device reads.
     """
     evaluate = functools.partial(_evaluate, case, workload, sizes)
 

@@ -19,7 +19,14 @@ from scaling.core.case import Case, Refusal
 from scaling.core.gather import gather_pieces
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
-from scaling.core.shape import DerivativeShape, ceil_div, derivative_shape, input_structs, result_shape
+from scaling.core.shape import (
+    DerivativeShape,
+    Named,
+    ceil_div,
+    derivative_shape,
+    input_structs,
+    result_shape,
+)
 from scaling.core.workload import Workload
 
 # The axes of the mesh. pmap has a single axis, POINTS, on which the index over seeds varies fastest.
@@ -27,7 +34,6 @@ POINTS, SEEDS = "points", "seeds"
 # Names of arguments that are not inputs: the colors and the positions of each linear map, see
 # `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
-Named = Mapping[str, Any]
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
 

@@ -19,7 +19,7 @@ from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.pattern import Coloring
 from scaling.core.workload import Workload
 
-Named = Mapping[str, Any]
+Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
