@@ -1,6 +1,6 @@
-"""A case: one cell of a study, as a frozen value, with the values that each field may take.
+"""The `Case` dataclass: the settings of one run, their valid values, and their dict, hash and text forms.
 
-Knows the vocabulary and nothing else: not JAX, not the workloads, not the disk.
+Depends on the tables of AD modes and reductions only. Imports neither JAX nor a workload.
 """
 
 import dataclasses
@@ -19,68 +19,62 @@ from scaling.core.formatting import format_bytes
 from scaling.core.modes import MODES, Mode
 from scaling.core.reductions import REDUCTIONS
 
-JAX = "jax"  # the engine of this package; others are peers
-# Targets of every function of one number: its Hessian, and its Hessian times the point itself.
+JAX = "jax"  # the engine of this package; every other engine is a peer
+# Second-order targets of a scalar function: its Hessian, and the product of the Hessian with the point.
 SECOND = ("hessian", "hvp")
 BATCHES = ("vmap", "whole")
-SPLITS = ("points", "seeds", "both", "data")  # data: one function, a sum over the points of all devices
+SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over the points of all devices
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
-SEEDS = ("identity", "colored")
-AUTO = "auto"  # a chunk that is found by compiling
-STORAGES = ("device", "host")
+AUTO = "auto"  # chunk=auto searches for the largest chunk that fits by compiling
 # Policies of jax.checkpoint.
-REMATS = (
-    "nothing_saveable",
-    "dots_saveable",
-    "dots_with_no_batch_dims_saveable",
-    "everything_saveable",
-)
-# Of the persistent compilation cache when the case compiles: empty, or holding its program.
-CACHES = ("cold", "warm")
-CEILING = "ceiling"  # the workload that measures the most that the machine can do
-PEAKS = {  # its targets that bound a program from above, with the unit of their work
-    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "", "reduction": "",
-    "transpose": "B", "all_reduce": "B",
+REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")
+CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
+# The targets of CEILING that measure a peak rate, with the unit of their work.
+PEAKS = {
+    "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "",
+    "reduction": "", "transpose": "B", "all_reduce": "B",
 }  # fmt: skip
-FLOORS = ("call", "collective")  # its targets that measure the least time of a call
-LARGEST = 10**15  # of any count
-# The article's names for a mode and its batching; the plain names keep the grid's own `batch`.
+FLOORS = ("call", "collective")  # the targets of CEILING that measure the latency of a call
+LARGEST = 10**15  # the largest valid value of a count
+# Names from the literature that set both `mode` and `batch`; other mode names leave `batch` unchanged.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """Bad input, described in one line: the value, the alternatives, the fix."""
+    """Invalid input. The message is one line with the value, the alternatives and the fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return the refusal of a name that is not in a closed list, with the nearest one that is."""
+    """Return the error for a name that is not in `known`, with the most similar valid name."""
     names = [str(name) for name in known]
-    close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    similar = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {similar[0]!r}?" if similar else ""
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
 
 
 def _field(view: str, default: Any) -> Any:
-    """Declare a field of a case that belongs to a view, see `VIEWS`."""
+    """Declare a field of `Case` with a default, as a member of one of the groups in `VIEWS`."""
     return field(default=default, metadata={"view": view})
 
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of a study.
+    """The settings of one run, one cell of a study.
 
-    Fields are flat, as on disk; each belongs to one of the views `problem`, `method`, `layout` and `memory`.
-    `None` in `target`, `variant`, `wrt` and `formulation` means the workload's own first choice.
+    The fields are flat, as on disk. Each belongs to one of the groups in `VIEWS`: `problem` (what is
+    differentiated), `method` (how), `layout` (on which devices) or `memory` (how much at a time, and where).
+    The reference of the correctness check ignores `method` (except `formulation`), `layout` and `memory`.
+    `None` in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})
     target: str | None = _field("problem", None)
-    variant: str | None = _field("problem", None)  # of the function
+    variant: str | None = _field("problem", None)  # which function of the workload
     sizes: Mapping[str, int] = field(default_factory=dict, metadata={"view": "problem"})
     points: int = _field("problem", 1)
-    wrt: str | None = _field("problem", None)  # input names joined by "+"
+    wrt: str | None = _field("problem", None)  # the differentiated inputs, names joined by "+"
     mode: str = _field("method", "jacfwd")
     batch: str = _field("method", "vmap")
     split: str = _field("layout", "points")
@@ -90,27 +84,27 @@ class Case:
     precision: str = _field("problem", "highest")
     jit: bool = _field("method", True)
     data_seed: int = _field("problem", 0)
-    # Another system that differentiates, a peer.
-    engine: str = _field("method", "jax")
-    # Seeds at a time: None takes all at once, "auto" the largest blocks that fit.
+    engine: str = _field("method", JAX)
+    # Seeds per step of a loop on the device: None takes all in one step, "auto" searches for the largest.
     chunk: int | str | None = _field("memory", None)
-    formulation: str | None = _field("method", None)  # how the same function is written
-    # The persistent compilation cache: None compiles without one.
+    formulation: str | None = _field("method", None)  # which implementation of the same function
+    # The persistent compilation cache before the case compiles: "cold" is empty, "warm" contains its program.
+    # None disables it.
     cache: str | None = _field("method", None)
-    seeds: str = _field("method", "identity")  # or "colored": compressed by a colouring
-    # What is computed from each point's Jacobian: None is the workload's own reduction.
+    seeds: str = _field("method", "identity")  # or "colored": seeds compressed by a coloring
+    # The reduction of the Jacobian of each point: None selects that of the workload.
     reduce: str | None = _field("problem", None)
-    block: int | None = _field("memory", None)  # points at a time on each device; None takes all at once
-    memory_limit: int | None = _field("memory", None)  # bytes of each device; None is all of its memory
-    # Of per-point inputs and the result; from the host they are sent block by block.
+    block: int | None = _field("memory", None)  # points per step on each device: None takes all in one step
+    memory_limit: int | None = _field("memory", None)  # bytes per device: None allows all of its memory
+    # Where the per-point inputs and the result are kept. From the host they are copied block by block.
     storage: str | None = _field("memory", None)
-    # What reverse mode stores, a policy of jax.checkpoint: None is JAX's own choice.
+    # A policy of jax.checkpoint for reverse mode: None does not checkpoint.
     remat: str | None = _field("method", None)
-    # With mode=mixed: the inputs to differentiate forward, joined by "+".
+    # The inputs that mode=mixed differentiates in forward mode, names joined by "+".
     forward: str | None = _field("method", None)
-    # With split=both: devices over points x devices over seeds, such as 2x4.
+    # The mesh of split=both: devices over points x devices over seeds, such as 2x4.
     mesh: str | None = _field("layout", None)
-    # With split=data: reduce each part of the gradient as soon as it is computed.
+    # With split=data: all-reduce each part of the gradient as soon as it is computed.
     overlap: bool = _field("layout", False)
 
     def __post_init__(self) -> None:
@@ -145,44 +139,24 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The mode as a value."""
+        """The AD mode."""
         return MODES[self.mode]
 
     @property
-    def problem(self) -> tuple[Any, ...]:
-        """What is computed: equal for two cases whose results are the same numbers."""
-        return _view(self, "problem")
-
-    @property
-    def method(self) -> tuple[Any, ...]:
-        """How it is differentiated, and by what."""
-        return _view(self, "method")
-
-    @property
-    def layout(self) -> tuple[Any, ...]:
-        """How the work is distributed over devices."""
-        return _view(self, "layout")
-
-    @property
-    def memory(self) -> tuple[Any, ...]:
-        """How much is held in memory at a time, and where."""
-        return _view(self, "memory")
-
-    @property
     def kind(self) -> str:
-        """What the record measures: a `case`, the machine's maximum (`ceiling`) or minimum (`floor`)."""
+        """The kind of the record: `case`, or a peak rate (`ceiling`) or latency (`floor`) of the machine."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def axes(self) -> tuple[int, int]:
-        """The number of devices over which the points are divided, and over which the seeds are."""
+        """The shape of the device mesh: (devices over points, devices over seeds)."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
     @property
     def key(self) -> str:
-        """A short hash of the fields that differ from their defaults: a later field changes no old key."""
+        """A short hash of the non-default fields, which does not change when `Case` gets a new field."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -190,10 +164,11 @@ class Case:
 
 
 CHOICES: dict[str, Collection[str]] = {
-    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES, "precision": PRECISIONS, "seeds": SEEDS,
+    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES,
+    "precision": PRECISIONS, "seeds": ("identity", "colored"),
 }  # fmt: skip
-OPTIONS: dict[str, Collection[str]] = {  # or None
-    "cache": CACHES, "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS,
+OPTIONS: dict[str, Collection[str]] = {  # None is valid too
+    "cache": ("cold", "warm"), "reduce": REDUCTIONS, "storage": ("device", "host"), "remat": REMATS,
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
@@ -203,32 +178,34 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _view(case: Case, view: str) -> tuple[Any, ...]:
-    """Return the values of the fields of a view, which can be hashed: sizes are a tuple of pairs."""
-    return tuple(
-        tuple(case.sizes.items()) if name == "sizes" else getattr(case, name) for name in VIEWS[view]
-    )
+def problem(case: Case) -> tuple[Any, ...]:
+    """Return the values of the `problem` fields, which are equal if two cases compute the same quantity.
+
+    The result may still have another shape, depending on `batch`, `seeds` and `split`.
+    """
+    fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
+    return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return the values that these fields have where nothing is stated."""
+    """Return the default values of the named fields."""
     return {name: _DEFAULTS[name] for name in names}
 
 
-def _require_integer(name: str, value: Any, least: int) -> None:
-    kind = "a positive integer" if least else "an integer, zero or more"
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _require_integer(name: str, value: Any, minimum: int) -> None:
+    """Raise `Refusal` unless a value is an integer of at least `minimum`, 0 or 1."""
+    kind = "a positive integer" if minimum else "an integer, zero or more"
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise Refusal(f"{name} must be {kind}, not {value!r}")
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
-    """Parse a mesh: "2x4" -> (2, 4)."""
-    match = (
-        re.fullmatch(r"0*([1-9][0-9]{0,15})x0*([1-9][0-9]{0,15})", mesh) if isinstance(mesh, str) else None
-    )
-    if match is None or max(int(match[1]), int(match[2])) > LARGEST:
+    """Return a mesh such as "2x4" as (devices over points, devices over seeds)."""
+    match = re.fullmatch(r"0*([1-9][0-9]{0,15})x0*([1-9][0-9]{0,15})", str(mesh))
+    counts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if match is None or max(counts) > LARGEST:
         raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
-    return int(match[1]), int(match[2])
+    return counts
 
 
 def to_dict(case: Case) -> dict[str, Any]:
@@ -237,46 +214,45 @@ def to_dict(case: Case) -> dict[str, Any]:
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, which older versions can read too."""
+    """Return the fields that differ from their defaults as plain JSON values."""
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
-    """Return the case with these fields; raise `Refusal` for an unknown field or a bad value."""
+    """Return the case with these fields. Raise `Refusal` for an unknown field or an invalid value."""
     for name in fields:
         if name not in FIELDS:
             raise unknown_name("field", name, FIELDS)
     return Case(**fields)
 
 
-def problem(case: Case) -> tuple[Any, ...]:
-    """Return what is computed: equal for two cases whose results are the same numbers."""
-    return case.problem
-
-
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the modules in a folder of the package: its `workloads`, or its `peers`."""
+    """Return the names of the modules in a folder of the package: `workloads` or `peers`."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the modules of a case that are not of this package: its workload, its engine, or both."""
+    """Return the modules that a case imports from outside this package: its workload, its engine, or both."""
     engine = case.engine.partition("/")[0]
-    named = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
-    return tuple(name for name, ours in named if name not in ours)
+    modules = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
+    return tuple(name for name, known in modules if name not in known)
 
 
 _ALWAYS_IN_LABEL = {"mode", "points", "devices", "api", "split"}
-# Fields that a label gives with their names.
+# Fields that a label shows as name=value.
 _NAMED_IN_LABEL = {
-    "points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh", "data_seed",
+    "points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh",
+    "data_seed",
 }  # fmt: skip
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a case as one line of text: its fields without a default, in their order."""
-    words = {
+    """Return a case as one line of text: its fields that differ from their defaults, in order.
+
+    The fields in `leave_out` are omitted.
+    """
+    texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",
         "memory_limit": f"within {format_bytes(case.memory_limit)}" if case.memory_limit else "",
@@ -284,7 +260,6 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
         "jit": "eager",
         "engine": f"{case.engine} compiled" if case.jit else case.engine,
     }
-    words |= {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL}
-    given = _ALWAYS_IN_LABEL | set(non_default_fields(case))
-    shown = [name for name in FIELDS if name in given - set(leave_out)]
-    return " ".join(words.get(name, str(getattr(case, name))) for name in shown)
+    texts |= {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL}
+    shown = (_ALWAYS_IN_LABEL | set(non_default_fields(case))) - set(leave_out)
+    return " ".join(texts.get(name, str(getattr(case, name))) for name in FIELDS if name in shown)

@@ -1,8 +1,14 @@
-"""Compile a case so that it fits into memory, before anything is allocated.
+"""Compile a case to a program that fits into memory. Nothing is allocated before that is known.
 
-`compile_case` settles what the case leaves open: a colouring, and with chunk=auto the blocks. Running,
-planning and advising call it with their own devices, memory and way to compile. Does not know records, nor
-clocks beyond those of the stages.
+Running, planning and advising call the same functions, each with its own devices and compiler:
+
+    settle_shape                  the shape of the derivative; detects the coloring of seeds=colored
+    compile_case                  searches the blocks of chunk=auto; raises TooLarge if the case does not fit
+      compile_blocks              lays out the program of one choice of blocks
+        settings.compile_program  traces, lowers and compiles it, see timing.compile_stages
+    make_runner                   places the inputs of the compiled program
+
+Blocks are the points (`block`) and the seeds (`chunk`) that a device computes at a time.
 """
 
 import dataclasses
@@ -28,19 +34,21 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-_MOST_BYTES = 2**63 - 1  # of one array; XLA ends the process beyond
-_MOST_SEEDS = 2**31 - 1  # that are counted in int32, as JAX does without float64
-# Numbers in the seeds of a program without a tracing stage beyond which the sizes of its arrays are checked.
-_MOST_UNCHECKED = 2**31
+_MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
+_MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
+# If the seeds of a program without a tracing stage have more elements, the sizes of its arrays are checked.
+_MAX_UNCHECKED_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a case with storage=host, which follow each other on the devices.
+    """The steps of a case with storage=host. The same program runs once per step.
 
-    case, sizes: what one step computes. seeds: how many it takes, where these are divided. count: of steps.
-    host_bytes: what the host holds, all per-point inputs and the result. moved_bytes: what is moved to
-    and from a device for them, beyond the arguments of one step.
+    case, sizes: the case and the derivative of one step.
+    seeds: the number of seeds per step, or None if each step takes all seeds.
+    count: the number of steps.
+    host_bytes: the bytes of all per-point inputs and of the result, on the host.
+    moved_bytes: the bytes that each device copies from and to the host, beyond the arguments of one step.
     """
 
     case: Case
@@ -53,10 +61,13 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class CompiledCase:
-    """A case as it runs, with what it left open filled in, and its compiled program.
+    """A case with settled blocks and its compiled program.
 
-    plan: its steps, with storage=host. overflow: why there is no program, in words; `needs` is then what any
-    program of the case needs at least. blocks: how its blocks were found, with chunk=auto, for a record.
+    needs: the bytes of the program on each device, as fields of a record. Without a program they are a lower
+        bound: the bytes of the inputs and the result.
+    plan: the steps, with storage=host.
+    overflow: why there is no program, or None.
+    blocks: the search for the blocks of chunk=auto, as a field of a record.
     """
 
     case: Case
@@ -71,32 +82,34 @@ class CompiledCase:
 
     @property
     def steps(self) -> int:
-        """How often the program runs for one result."""
+        """The number of times that the program runs per result."""
         return self.plan.count if self.plan else 1
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The needs for a record: without a program only the inputs, and maybe the result, are known."""
+        """The known bytes per device. Without a program the temporaries are not known."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Bytes of each device while the program runs: inputs, temporaries, result; two results of a step."""
+        """The bytes of each device while the program runs, or None if not known.
+
+        With storage=host a device stores two results: one is copied to the host while the next is computed.
+        """
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of the host that the case needs as well, with storage=host."""
+        """The bytes that the case needs on the host, with storage=host."""
         return self.plan.host_bytes if self.plan else 0
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Bytes that each device must move: its inputs read once and its result written once, if known.
+        """The bytes that each device must move: inputs read once and results written once, or None.
 
-        With storage=host the per-point inputs and the result are those of the whole case; what the points
-        share stays on the device and counts once.
+        With storage=host these are the per-point inputs and results of all steps; shared inputs count once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
@@ -104,37 +117,38 @@ class CompiledCase:
         return memory.bytes_while_running({**self.needs, "temp_bytes": 0})
 
 
-CompileStages = Callable[[layout.Program], timing.Stages]
-MissingMemory = Callable[[CompiledCase], str | None]
+CompileProgram = Callable[[layout.Program], timing.Stages]
+DescribeShortage = Callable[[CompiledCase], str | None]
 
 
-def compile_program(program: layout.Program) -> timing.Stages:
-    """Trace, lower and compile a program with abstract arguments."""
+def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
+    """Trace, lower and compile a program."""
     return timing.compile_stages(program.function, list(program.arguments.values()))
 
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """How programs are compiled, and what for.
+    """How programs are compiled, and which of them fit.
 
-    stages: compiles a program. missing_memory: what a compiled case lacks, in words; None if it fits.
-    known_blocks: the blocks that an earlier attempt at the case found, as a record has them; tried first.
+    compile_program: compiles one program.
+    describe_shortage: returns the needed and the available bytes as text if a case does not fit, else None.
+    known_blocks: the blocks that an earlier run of the case found, as in its record. They are tried first.
     """
 
-    stages: CompileStages = compile_program
-    missing_memory: MissingMemory = lambda one: None
+    compile_program: CompileProgram = _compile_with_abstract_arguments
+    describe_shortage: DescribeShortage = lambda compiled: None
     known_blocks: Mapping[str, Any] | None = None
 
 
-def settle_shape(case: Case, workload: Workload, missing_memory: MissingMemory) -> DerivativeShape:
-    """Return the shape of the derivative of a case; detect a colouring where its seeds are coloured.
+def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
+    """Return the shape of the derivative of a case, with a coloring if its seeds are colored.
 
-    Raise `TooLarge` where the inputs at which a pattern is detected do not fit.
+    Raise `TooLarge` if the inputs do not fit, before a sparsity pattern is detected.
     """
     sizes = derivative_shape(case, workload)
     if case.seeds != "colored":
         return sizes
-    require_room(lower_bound(case, workload, sizes), missing_memory)
+    require_room(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
     return derivative_shape(case, workload, extensions.load("sparse").detect_coloring(case, workload))
@@ -147,90 +161,96 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return the compiled program of a case that fits into memory; raise `TooLarge` if none does.
+    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of blocks fits.
 
-    sizes: as `settle_shape` returns them, where they are known already.
+    sizes: the result of `settle_shape`, if it is known.
     """
-    sizes = sizes or settle_shape(case, workload, settings.missing_memory)
+    sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
+
+    def compile_(case: Case) -> CompiledCase:
+        return compile_blocks(case, workload, sizes, devices, settings.compile_program)
+
     if case.chunk == AUTO:
-        compile_ = functools.partial(
-            compile_blocks, workload=workload, sizes=sizes, devices=devices, stages=settings.stages
+        largest: CompiledCase = extensions.load("autochunk").compile_largest(
+            case, workload, sizes, compile_, settings
         )
-        autochunk = extensions.load("autochunk")
-        found: CompiledCase = autochunk.compile_largest(case, workload, sizes, compile_, settings)
-        return found
-    if not case.jit:  # an uncompiled function has no memory analysis
-        require_room(lower_bound(case, workload, sizes), settings.missing_memory)
-    compiled = compile_blocks(case, workload, sizes, devices, settings.stages)
-    require_room(compiled, settings.missing_memory)
+        return largest
+    if not case.jit:  # without compilation there is no memory analysis
+        require_room(lower_bound(case, workload, sizes), settings.describe_shortage)
+    compiled = compile_(case)
+    require_room(compiled, settings.describe_shortage)
     return compiled
 
 
 def compile_blocks(
-    case: Case, workload: Workload, sizes: DerivativeShape, devices: Sequence[Any], stages: CompileStages
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    devices: Sequence[Any],
+    compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Return the program of a case whose blocks are known, or why it has none."""
+    """Compile a case with settled blocks. If it has no program, `overflow` contains the reason."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
     try:
         program = _lay_out(bound, devices)
-        if not hasattr(program.function, "trace") and _seed_numbers(case, sizes) > _MOST_UNCHECKED:
+        has_tracing = hasattr(program.function, "trace")
+        if not has_tracing and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
             timing.require_addressable(trace_program(bound, devices))
-        compiled = stages(program)
+        stages = compile_program(program)
     except OverflowError as error:
         return dataclasses.replace(bound, overflow=f"XLA cannot run it: {' '.join(str(error).split())}")
-    needs = memory.program_bytes(compiled.compiled) if compiled.compiled is not None else {}
-    return dataclasses.replace(bound, program=program, stages=compiled, needs=needs)
+    needs = memory.program_bytes(stages.compiled) if stages.compiled is not None else {}
+    return dataclasses.replace(bound, program=program, stages=stages, needs=needs)
 
 
-def _lay_out(one: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    """Return the program of a case, or of one of its steps. api: instead of its own."""
-    step = one.plan or one
-    stepped = one.plan is not None and one.plan.seeds is not None
+def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
+    """Return the program of a case, or of one of its steps. `api` replaces that of the case."""
+    step = compiled.plan or compiled
+    has_start = compiled.plan is not None and compiled.plan.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
-    return layout.lay_out(case, one.workload, devices, step.sizes, stepped)
+    return layout.lay_out(case, compiled.workload, devices, step.sizes, has_start)
 
 
-def trace_program(one: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of a program without a tracing stage.
+def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
+    """Return the jaxpr of the program of a case.
 
-    pmap cannot be traced at all over several processes; a device does the same under shard_map.
+    `jax.pmap` cannot be traced over several processes. `jax.shard_map`, with equal work, replaces it.
     """
-    program = _lay_out(one, devices, "shard_map" if one.case.api == "pmap" else None)
+    program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
     """Return a case without a program, with the bytes of its inputs and its result on a device.
 
-    `overflow` says whether an array, or the number of a seed, is beyond what XLA and JAX can count.
+    `overflow` contains the reason if an array is too large for XLA, or a seed number too large for JAX.
     """
-    offloaded = case.storage == "host" and sizes.parts
-    plan = extensions.load("host_offload").plan_offload(case, workload, sizes) if offloaded else None
-    step, of_step = (plan.case, plan.sizes) if plan else (case, sizes)
+    plan = None
+    if case.storage == "host" and sizes.parts:
+        plan = extensions.load("host_offload").plan_offload(case, workload, sizes)
+    step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
     points, shared = input_structs(step, workload)
-    arguments = ceil_div(step.points, step.axes[0]) * (count_bytes(points) // step.points) + count_bytes(
-        shared
-    )
+    point_bytes = count_bytes(points) // step.points
+    arguments = ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
     itemsize, output = jnp.dtype(case.dtype).itemsize, 0
-    if (
-        case.seeds != "colored" or sizes.coloring is not None
-    ):  # otherwise the size of the pattern is not known
-        output = math.prod(result_shape(step, workload, of_step)) * itemsize // case.devices
+    if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
+        output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
-    overflow = _overflow(case, sizes, max(arguments, output, _seed_numbers(step, of_step) * itemsize))
+    largest = max(arguments, output, _seed_elements(step, step_sizes) * itemsize)
+    overflow = _describe_overflow(case, sizes, largest)
     return CompiledCase(case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan, overflow)
 
 
-def _overflow(case: Case, sizes: DerivativeShape, largest: int) -> str | None:
-    """Return why a case is beyond what can be counted. largest: the bytes of its largest array."""
+def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
+    """Return why an array or a seed number of the case is too large, or None if neither is."""
     seeds = max((part.seeds for part in sizes.parts), default=0)
-    if largest > _MOST_BYTES:
-        return f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
-    if seeds > _MOST_SEEDS and case.dtype != "float64":
-        words = f"{seeds:,} seeds: JAX counts them in int32, up to {_MOST_SEEDS:,}"
-        return f"{words}, and in int64 with dtype=float64 only"
+    if array_bytes > _MAX_ARRAY_BYTES:
+        return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
+    if seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
+        limit = f"JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, and in int64 with dtype=float64 only"
+        return f"{seeds:,} seeds: {limit}"
     return None
 
 
@@ -238,35 +258,42 @@ def _no_program(*_: Any) -> Any:
     raise AssertionError("a case without a program is not run")
 
 
-def _seed_numbers(case: Case, sizes: DerivativeShape) -> int:
-    """Return how many numbers the seeds have that a device takes at a time, at all points of a block."""
-    a, b = case.axes
-    points = 1 if case.batch == "whole" else min(ceil_div(case.points, a), case.block or case.points)
-    most = 0
+def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
+    """Return the number of elements of the seeds that a device stores at a time, for a block of points."""
+    point_devices, seed_devices = case.axes
+    points = 1
+    if case.batch != "whole":
+        points = min(ceil_div(case.points, point_devices), case.block or case.points)
+    chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
+    elements = [0]
     for part in sizes.parts:
-        seeds = ceil_div(part.seeds, b)
-        seeds = min(seeds, case.chunk) if isinstance(case.chunk, int) else seeds
-        length = part.seeds if sizes.coloring is None else sizes.inputs if part.columns else sizes.outputs
-        most = max(most, points * seeds * length)
-    return most
+        length = part.seeds
+        if sizes.coloring is not None:
+            length = sizes.inputs if part.computes_columns else sizes.outputs
+        elements.append(points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
+    return max(elements)
 
 
-def require_room(one: CompiledCase, missing_memory: MissingMemory) -> None:
-    """Raise `TooLarge` with the figures where a case needs more than there is, or has no program."""
-    if words := missing_memory(one) or one.overflow:
-        raise TooLarge(words, one.recorded_needs)
+def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
+    """Raise `TooLarge` if a case does not fit into memory or has no program."""
+    if text := describe_shortage(compiled) or compiled.overflow:
+        raise TooLarge(text, compiled.recorded_needs)
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the bytes of abstract arrays."""
+    """Return the total bytes of abstract arrays."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values())
 
 
-def make_runner(one: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return what computes a result, its arguments placed, and what collects it in one array on the host."""
-    assert one.program is not None
-    if one.plan is not None:
-        run: Callable[[], Any] = extensions.load("host_offload").make_offload_runner(one)
+def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Place the inputs of a compiled case.
+
+    Returns:
+        A function that computes a result, and a function that returns a result as one array on the host.
+    """
+    assert compiled.program is not None
+    if compiled.plan is not None:
+        run: Callable[[], Any] = extensions.load("host_offload").make_offload_runner(compiled)
         return run, lambda result: result
-    arguments = layout.place_inputs(one.case, one.workload, one.program)
-    return functools.partial(one.stages.call, *arguments), one.program.collect
+    arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
+    return functools.partial(compiled.stages.call, *arguments), compiled.program.collect

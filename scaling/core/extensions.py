@@ -1,20 +1,23 @@
-"""Features beyond the dense path, each in a module that is imported when a case first asks for it.
+"""The table of options: modules outside the core that are imported when a case needs them.
 
-The core names no module of an option but in this table. What it expects of each:
+This is the only place where the core names such a module. On the path of every case:
 
-    compilation_cache    persistent_cache(case, processes, compile) -> context manager; for `cache`
+    program_stats        measure_work; the FLOPs, bytes and collectives of the compiled program
+    host_monitor         read_host, start_meter, find_disturbances, MARKS; other load on the host
+    second_look          look_again; decides about a result that differs from the reference
+
+On the path of some cases:
+
+    compilation_cache    persistent_cache(state, compile), CacheUnavailable; for `cache`
     sparse               detect_coloring, gather_indices, read_entries, gather_entries; for `seeds=colored`
-    autochunk            compile_largest(...) -> CompiledCase; for `chunk=auto`
-    host_offload         plan_offload(...) -> StepPlan, make_offload_runner(compiled); for `storage=host`
-    data_parallel        sum_derivative; for a sum over points
+    autochunk            compile_largest; for `chunk=auto`
+    host_offload         plan_offload, make_offload_runner; for `storage=host`
+    data_parallel        sum_derivative; for a sum over the points
     finite_step          result_bounds, input_bounds; for `mode=finite_difference`
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
-    second_look          look_again(comparisons); for a result that is a little off
     computed_reference   examine, with_reference, session; for a function without a closed form
-    sampled_reference    compare_samples, sum_over_outputs, compared_shares; where that would take too long
-    host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine does
-    program_stats        measure_work(compiled, devices) -> ProgramWork; what a program computes and moves
-    peers                another system that differentiates; for `engine`
+    sampled_reference    compare_samples, sum_over_outputs, compared_shares; if all entries take too long
+    peers                module, formulations, collected; for `engine`
 """
 
 import importlib
@@ -37,6 +40,6 @@ _MODULES = {
 }
 
 
-def load(feature: str) -> ModuleType:
-    """Return the module of a feature."""
-    return importlib.import_module(_MODULES[feature])
+def load(option: str) -> ModuleType:
+    """Import and return the module of an option."""
+    return importlib.import_module(_MODULES[option])

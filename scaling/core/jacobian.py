@@ -1,14 +1,16 @@
-"""The derivative that one device computes: seeds -> slices -> its part of the result.
+"""The part of a derivative that one device computes: seeds -> slices of the Jacobian -> reduced result.
 
 A seeded mode maps (f, x) to a linear map from a seed to one slice of the Jacobian of f at x: a column in
-forward mode, a row in reverse mode. A Jacobian is that map applied to a matrix of seeds, whose rows are those
-of the identity, or their sums by colour. Distributing it is choosing which axis to partition: a device has
-some of the points, and some rows of the matrix of seeds. It reduces its slices as they are computed; with
-`chunk` it never holds more than that many. Does not know meshes or apis (layout.py), nor how parts are put
-together (gather.py).
+forward mode, a row in reverse mode. A Jacobian is this map applied to each row of a seed matrix: the
+identity, or with seeds=colored the sums of its rows of one color. To distribute the work is to partition the
+points, the rows of the seed matrix, or both. A device reduces its slices as they are computed, and with
+`chunk` it stores at most that many.
+
+The mesh and the APIs are in layout.py, the assembly of the result on the host is in gather.py.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,118 +21,138 @@ from scaling.core import extensions
 from scaling.core.case import Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import WHOLE, Reduction
-from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
+from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.workload import Workload
-
-Named = Mapping[str, Any]
 
 
 class DevicePosition(NamedTuple):
-    """Where a device is along points and seeds, the first seed of this step, and the sum over all devices."""
+    """The position of a device in the mesh.
+
+    points, seeds: its index along each mesh axis.
+    start: the number of the first seed of this step, for a program that runs once per range of seeds.
+    sum_over_devices: the all-reduce of split=data; otherwise the identity.
+    """
 
     points: Any = 0
     seeds: Any = 0
     start: Any = 0
-    over_all: Callable[[Any], Any] = lambda tree: tree
+    sum_over_devices: Callable[[Any], Any] = lambda tree: tree
+
+
+class PartColoring(NamedTuple):
+    """The arrays with which a device compresses one linear map.
+
+    colors: the color of each column, (inputs,), or of each row, (outputs,).
+    positions: the flat positions in the slices of the nonzeros that this device reads.
+    """
+
+    colors: Any
+    positions: Any
+
+
+Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=colored
 
 
 @dataclass(frozen=True)
 class SeedRange:
-    """Rows `first` to `first + count` of the matrix of seeds, at most `chunk` at a time, None for all."""
+    """The rows `first` to `first + count` of the seed matrix, computed `chunk` at a time, or all at once."""
 
     first: Any
     count: int
     chunk: int | None = None
 
     @property
-    def rows(self) -> Any:
+    def numbers(self) -> Any:
         """The numbers of the rows."""
         return self.first + jnp.arange(self.count)
 
     @property
-    def at_once(self) -> bool:
-        """Whether all rows are taken without a loop."""
+    def is_one_chunk(self) -> bool:
+        """Whether all rows are computed without a loop."""
         return self.chunk is None or self.chunk >= self.count
 
 
 class Slices(NamedTuple):
-    """The slices of a linear map on one device: seed number -> slice, and the numbers of its seeds.
+    """The slices that a device computes with one linear map.
 
-    x: the inputs that the map differentiates by.
+    compute: the function from the number of a seed to a slice.
+    seeds: the seeds of the device.
+    x: the differentiated inputs.
     """
 
     part: LinearMapPart
-    at: Callable[[Any], Any]
+    compute: Callable[[Any], Any]
     seeds: SeedRange
     x: tuple[Any, ...]
 
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, Named, DevicePosition], Any]:
-    """Return the function (per-point inputs, shared inputs, coloring, position) -> part of this device.
+) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
+    """Return a function that computes the result of one device.
 
-    A seeded derivative is a tuple with an entry for each linear map; with coloured seeds, of the entries of
-    the pattern that this device reads.
+    Its arguments are the per-point inputs, the shared inputs, the colorings and the position. The result of a
+    seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry is the nonzeros that the
+    device reads.
     """
+    evaluate = functools.partial(_evaluate, case, workload, sizes)
 
-    def compute(points: Named, shared: Named, coloring: Named, here: DevicePosition) -> Any:
+    def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
-                return _derivative_by_hand(case, workload, sizes, {**points, **shared}, here)
+                return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
                 option = extensions.load("data_parallel")
-                return option.sum_derivative(case, workload, sizes, points, shared, here)
+                return option.sum_derivative(case, workload, sizes, points, shared, position)
             if case.batch == "whole":
                 assert workload.whole is not None
-                return evaluate(workload.whole, {**points, **shared}, coloring, here)
-            at_point = lambda one: evaluate(workload.function, {**one, **shared}, coloring, here)  # noqa: E731
+                return evaluate(workload.whole, {**points, **shared}, colorings, position)
+            at_point = lambda point: evaluate(  # noqa: E731
+                workload.function, {**point, **shared}, colorings, position
+            )
             if case.block is None:
                 return jax.vmap(at_point)(points)
             return jax.lax.map(at_point, points, batch_size=case.block)
 
-    def evaluate(function: Callable[..., Any], named: Named, coloring: Named, here: DevicePosition) -> Any:
-        if case.ad_mode.is_value:
-            return function(**named)
-        return _jacobian(case, workload, sizes, function, named, coloring, here)
-
     return compute
 
 
-def _jacobian(
+def _evaluate(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
     function: Callable[..., Any],
-    named: Named,
-    coloring: Named,
-    here: DevicePosition,
-) -> tuple[Any, ...]:
-    """Return this device's slices of one Jacobian, reduced, one entry for each linear map."""
-    batch = case.points if case.batch == "whole" and not sizes.summed else None
-    made = []
-    for number, part in enumerate(sizes.parts):
-        colors = coloring.get("columns" if part.columns else "rows")
-        slices = apply_linear_map(case, part, function, named, here, colors)
-        if colors is None:
-            made.append(reduce_slices(slices, workload.reduction, sizes, batch))
-        else:
-            made.append(extensions.load("sparse").read_entries(slices, colors, coloring[f"entries {number}"]))
-    return tuple(made)
-
-
-def _derivative_by_hand(
-    case: Case, workload: Workload, sizes: DerivativeShape, named: Named, here: DevicePosition
+    inputs: Named,
+    colorings: Colorings,
+    position: DevicePosition,
 ) -> Any:
-    """Return the derivative that the workload itself computes, reduced where it is a whole Jacobian."""
-    result = workload.whole_modes[case.mode](**named)
+    """Return the value of a function, or the reduced slices of its Jacobian, one entry per linear map."""
+    if case.ad_mode.is_value:
+        return function(**inputs)
+    batch = case.points if case.batch == "whole" and not sizes.summed else None
+    entries = []
+    for number, part in enumerate(sizes.parts):
+        colors, positions = colorings[number] if colorings else (None, None)
+        slices = apply_linear_map(case, part, function, inputs, position, colors)
+        if colorings:
+            entries.append(extensions.load("sparse").read_entries(slices, colors, positions))
+        else:
+            entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
+    return tuple(entries)
+
+
+def _workload_derivative(
+    case: Case, workload: Workload, sizes: DerivativeShape, inputs: Named, position: DevicePosition
+) -> Any:
+    """Return the derivative that a function of the workload computes, reduced if it is a whole Jacobian."""
+    result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
-        return here.over_all(result)
+        return position.sum_over_devices(result)
     if not workload.reduces_whole_modes:
         return result
-    points = next(named[name].shape[0] for name in workload.points)
-    leading = [named[name] if name in workload.points else named[name][None] for name in workload.names]
-    x = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in leading]
+    points = next(inputs[name].shape[0] for name in workload.points)
+    batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]
+    x = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in batched]
     J = result.reshape(points, sizes.outputs, sizes.inputs)
     return workload.reduction.of_jacobians(J, jnp.concatenate(x, axis=1))
 
@@ -139,166 +161,166 @@ def apply_linear_map(
     case: Case,
     part: LinearMapPart,
     function: Callable[..., Any],
-    named: Named,
-    here: DevicePosition,
+    inputs: Named,
+    position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the slices of a function's derivative at its inputs that a device computes.
+    """Return the slices of the derivative of a function that a device computes.
 
-    colors: of the columns or rows of the Jacobian; None for the rows of the identity as seeds.
+    colors: the colors of the columns or rows of the Jacobian. None if the seed matrix is the identity.
     """
-    x, mode = tuple(named[name] for name in part.names), MODES[part.mode]
+    x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
-        y = function(**{**named, **dict(zip(part.names, z, strict=True))})
+        y = function(**{**inputs, **dict(zip(part.names, z, strict=True))})
         return jnp.sum(y) if mode.sums_outputs else y
 
     if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)
-    if part.along:
+    if part.along_point:
         return Slices(part, lambda _: linear_map(x), SeedRange(0, 1), x)
-    like = x if part.columns else (jax.eval_shape(f, *x),)
-    # XLA need not multiply by a seed that is the number one.
-    only = case.axes[1] == 1 and sum(a.size for a in like) == 1
+    like = x if part.computes_columns else (jax.eval_shape(f, *x),)
+    # A constant seed saves XLA a multiplication.
+    is_scalar = case.axes[1] == 1 and sum(a.size for a in like) == 1
 
-    def at(number: Any) -> Any:
-        seed = tuple(jnp.ones(a.shape, a.dtype) for a in like) if only else make_seed(like, number, colors)
-        return linear_map(seed) if part.columns else linear_map(*seed)
+    def compute(number: Any) -> Any:
+        seed = make_seed(like, number, colors)
+        if is_scalar:
+            seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
+        return linear_map(seed) if part.computes_columns else linear_map(*seed)
 
     count, chunk = ceil_div(part.seeds, case.axes[1]), case.chunk if isinstance(case.chunk, int) else None
-    return Slices(part, at, SeedRange(here.start + here.seeds * count, count, chunk), x)
+    return Slices(part, compute, SeedRange(position.start + position.seeds * count, count, chunk), x)
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return a row of the identity, or with colors the sum of its rows of that color, as arrays like these.
+    """Return a row of the seed matrix, as a tuple of arrays with the shapes and dtypes of `like`.
 
-    The seed is zero beyond the last row, and for a color without rows.
+    It is a row of the identity, or the sum of the rows with the color `number`. A row beyond the last one, or
+    for a color without rows, is zero.
     """
     seed, start = [], 0
     for a in like:
         stop = start + a.size
-        rows = number == start + jnp.arange(a.size) if colors is None else colors[start:stop] == number
-        seed.append(rows.astype(a.dtype).reshape(a.shape))
+        nonzero = number == start + jnp.arange(a.size) if colors is None else colors[start:stop] == number
+        seed.append(nonzero.astype(a.dtype).reshape(a.shape))
         start = stop
     return tuple(seed)
 
 
-def map_seeds(each: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function of a seed number to all seeds, and stack the results along an axis."""
-    if seeds.at_once:
-        return jax.vmap(each, out_axes=axis)(seeds.rows)
-    made = jax.lax.map(each, seeds.rows, batch_size=seeds.chunk)
-    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), made)
+def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
+    """Apply a function of the number of a seed to all seeds, and stack the results along an axis."""
+    if seeds.is_one_chunk:
+        return jax.vmap(function, out_axes=axis)(seeds.numbers)
+    stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), stacked)
 
 
-def sum_over_seeds(total_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum over all seeds. total_of: adds up the seeds whose numbers it is given."""
-    if seeds.at_once:
-        return total_of(seeds.rows)
-    chunk = seeds.chunk
-    assert chunk is not None
+def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
+    """Return the sum over all seeds. `sum_of` takes the numbers of some seeds and returns their sum."""
+    if seeds.is_one_chunk:
+        return sum_of(seeds.numbers)
+    chunk = seeds.chunk or seeds.count
     loops, rest = divmod(seeds.count, chunk)
 
-    def total_from(start: Any, length: int) -> Any:
-        """Return the sum over some seeds; a long sum is not kept in the 8 bits of bfloat16."""
-        total = total_of(seeds.first + start + jnp.arange(length))
+    def sum_range(start: Any, length: int) -> Any:
+        """Return the sum over a range of seeds, in float32 if the dtype is bfloat16."""
+        total = sum_of(seeds.first + start + jnp.arange(length))
         return jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), total)
 
     add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
-    total = total_from(0, chunk)
+    total = sum_range(0, chunk)
     if loops > 1:
-        total = jax.lax.fori_loop(1, loops, lambda k, total: add(total, total_from(k * chunk, chunk)), total)
-    total = add(total, total_from(loops * chunk, rest)) if rest else total
-    like = jax.eval_shape(lambda: total_of(seeds.first + jnp.arange(chunk)))
+        total = jax.lax.fori_loop(1, loops, lambda k, total: add(total, sum_range(k * chunk, chunk)), total)
+    total = add(total, sum_range(loops * chunk, rest)) if rest else total
+    like = jax.eval_shape(lambda: sum_of(seeds.first + jnp.arange(chunk)))
     return jax.tree.map(lambda a, b: a.astype(b.dtype), total, like)
 
 
 def reduce_slices(
-    slices: Slices,
-    reduction: Reduction = WHOLE,
-    sizes: DerivativeShape | None = None,
-    batch: int | None = None,
+    slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Return the slices of a device, or what its reduction keeps of them.
+    """Return the slices of a device after the step of a reduction.
 
-    batch: the points whose outputs the function returns at once; None where it returns those of one point.
+    outputs, inputs: the shape of the Jacobian of a point. batch: the number of points, if the function
+    returns the outputs of all points, otherwise None.
     """
-    if slices.part.columns:
-        return _reduce_columns(slices, reduction, sizes.inputs if sizes else 0, batch)
-    return _reduce_rows(slices, reduction, sizes.outputs if sizes else 1, batch)
+    if slices.part.computes_columns:
+        return _reduce_columns(slices, reduction, inputs, batch)
+    return _reduce_rows(slices, reduction, outputs, batch)
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return columns, seeds last; their sum; or their products with the columns of all inputs."""
+    """Return the columns with the seeds on the last axis, their sum, or their products with all columns."""
     shape = (-1,) if batch is None else (batch, -1)
-    flat = lambda number: slices.at(number).reshape(shape)  # noqa: E731
+    column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds
-    if slices.part.along:
-        return flat(0)
+    if slices.part.along_point:
+        return column(0)
     if step.products:
-        return _multiply_columns(flat, seeds, inputs)
-    each = step.each
-    kept = slices.at if each is None else lambda number: each(flat(number))
-    if seeds.count == 1:  # a batch of one seed costs up to four times as much as one call
-        return kept(seeds.first)
-    if step.added:
-        return sum_over_seeds(lambda rows: jnp.sum(jax.vmap(kept)(rows), axis=0), seeds)
-    return map_seeds(kept, seeds, axis=-1)
+        return _multiply_columns(column, seeds, inputs)
+    function = step.function
+    reduced = slices.compute if function is None else lambda number: function(column(number))
+    if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
+        return reduced(seeds.first)
+    if step.sums_seeds:
+        return sum_over_seeds(lambda numbers: jnp.sum(jax.vmap(reduced)(numbers), axis=0), seeds)
+    return map_seeds(reduced, seeds, axis=-1)
 
 
 def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the products of this device's columns with all: (columns of this device, inputs).
+    """Return the inner products of this device's columns and all columns: (columns of the device, inputs).
 
-    In chunks, all columns are computed again with each chunk of this device's.
+    If the device has only some columns, or a chunk of them, all columns are computed again for each chunk.
     """
-    if seeds.at_once and seeds.count >= inputs:
-        C = jax.vmap(column)(seeds.rows)
+    if seeds.is_one_chunk and seeds.count >= inputs:
+        C = jax.vmap(column)(seeds.numbers)
         return C @ C.T
     length = min(seeds.chunk or seeds.count, seeds.count)
 
-    def block(number: Any) -> Any:
-        C = jax.vmap(column)(seeds.first + number * length + jnp.arange(length))
-        return map_seeds(lambda r: C @ column(r), SeedRange(0, inputs, seeds.chunk), axis=-1)
+    def multiply_chunk(chunk: Any) -> Any:
+        C = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
+        return map_seeds(lambda k: C @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
 
-    blocks = ceil_div(seeds.count, length)
-    return jax.lax.map(block, jnp.arange(blocks)).reshape(blocks * length, -1)[: seeds.count]
+    chunks = ceil_div(seeds.count, length)
+    return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    """Return rows, seeds first, an array for each input; their sum; that of their products; or numbers.
-
-    outputs: of each point.
-    """
+    """Return the rows with the seeds on the first axis, one array per input, their sum, or their products."""
     step, seeds = reduction.rows, slices.seeds
     if step.products:
-        return sum_over_seeds(lambda some: _multiply_rows(jax.vmap(slices.at)(some)), seeds)
-    each = step.each
-    kept = slices.at if each is None else lambda number: each(slices.at(number), slices.x)
-    if step.added:
-        leaves = lambda number: jax.tree.leaves(kept(number))  # noqa: E731
-        if batch is not None:
-            return _sum_by_point(leaves, seeds, batch, outputs)
-        if seeds.count == 1:
-            return leaves(seeds.first)
-        return sum_over_seeds(lambda some: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(some)], seeds)
-    return kept(seeds.first) if seeds.count == 1 else map_seeds(kept, seeds)
+        return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)
+    function = step.function
+    reduced = (
+        slices.compute if function is None else lambda number: function(slices.compute(number), slices.x)
+    )
+    if not step.sums_seeds:
+        return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
+    leaves = lambda number: jax.tree.leaves(reduced(number))  # noqa: E731
+    if batch is not None:
+        return _sum_by_point(leaves, seeds, batch, outputs)
+    if seeds.count == 1:
+        return leaves(seeds.first)
+    return sum_over_seeds(lambda numbers: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(numbers)], seeds)
 
 
-def _sum_by_point(at: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the rows of a batch summed by point; seeds run over the outputs of one point after another."""
-    if seeds.at_once and seeds.count == batch * outputs:
-        return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in jax.vmap(at)(seeds.rows)]
+def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
+    """Return the sum of the rows of each point of a batch. Seed k belongs to the point k // outputs."""
+    if seeds.is_one_chunk and seeds.count == batch * outputs:
+        by_seed = jax.vmap(rows)(seeds.numbers)
+        return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
 
-    def total(numbers: Any) -> list[Any]:
-        add = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype).at[numbers // outputs].add(a, mode="drop")  # noqa: E731
-        return [add(a) for a in jax.vmap(at)(numbers)]
+    def sum_of(numbers: Any) -> list[Any]:
+        zeros = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype)  # noqa: E731
+        return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
 
-    return sum_over_seeds(total, seeds)
+    return sum_over_seeds(sum_of, seeds)
 
 
 def _multiply_rows(rows: Any) -> Any:
-    """Return the products of all pairs of inputs, summed over rows that are an array for each input."""
+    """Return R^T R for rows R, given as one array (seeds, ...) per input: (inputs, inputs)."""
     R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
     return R.T @ R

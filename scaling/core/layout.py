@@ -1,9 +1,8 @@
 """Lay out a derivative over devices with `jit`, `shard_map` or `pmap`, and place its inputs.
 
-Devices are a mesh of two axes, one over points and one over seeds, either of which may be one. Distribution
-is only the question of which axis is partitioned, so the three apis differ in how the same function of one
-device is wrapped. `lay_out` returns what to compile, with the shapes and shardings of its arguments, and
-places nothing.
+Devices are a mesh with two axes, points and seeds, of which one or both may have length 1. The three APIs
+differ only in how they wrap the same function of one device. `lay_out` returns the function to compile, with
+the shapes and shardings of its arguments. `place_inputs` puts the arguments on the devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,26 +16,36 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.core import extensions
 from scaling.core.case import Case, Refusal
-from scaling.core.gather import gather_pieces, join_pieces
+from scaling.core.gather import gather_pieces
 from scaling.core.inputs import point_rows, shared_input
-from scaling.core.jacobian import DevicePosition, local_derivative
-from scaling.core.shape import DerivativeShape, ceil_div, derivative_shape, input_structs, result_shape
+from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
+from scaling.core.shape import (
+    DerivativeShape,
+    Named,
+    ceil_div,
+    derivative_shape,
+    input_structs,
+    result_shape,
+)
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has the first alone, along which devices over seeds follow each other.
+# The axes of the mesh. pmap has a single axis, POINTS, on which the index over seeds varies fastest.
 POINTS, SEEDS = "points", "seeds"
-# Arguments that are no inputs begin with "+": the colours, the entries that a device reads, the first seed.
-ENTRIES, START = "+entries", "+start"
-Named = Mapping[str, Any]
+# Names of arguments that are not inputs: the colors and the positions of each linear map, see
+# `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
+COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function to compile, its abstract arguments by name, and how to gather its result.
+    """A function to compile, with its arguments.
 
-    collect: result -> (points, outputs, inputs) on the host, see `shape.result_shape`. pieces: the same in
-    arrays that follow each other along the inputs. given: the arguments that are no inputs, by name.
+    arguments: the abstract arguments by name, in the order of the parameters of `function`.
+    collect: returns a result on the host as one array in the shape of `shape.result_shape`.
+    pieces: returns a result on the host as arrays to concatenate along the inputs.
+    sizes: the shape of the derivative.
+    given: the values of the arguments that are not inputs.
     """
 
     function: Callable[..., Any]
@@ -48,7 +57,7 @@ class Program:
 
 
 class _Argument(NamedTuple):
-    """An argument: its shape on one device, its dtype, and how it is partitioned over the mesh."""
+    """The shape on one device, the dtype and the partition of an argument."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -60,68 +69,74 @@ def lay_out(
     workload: Workload,
     devices: Sequence[Any],
     sizes: DerivativeShape | None = None,
-    stepped: bool = False,
+    has_start: bool = False,
 ) -> Program:
-    """Return the program of a case on these devices, as many as the case has.
+    """Return the program of a case on its devices.
 
-    stepped: whether the number of its first seed is an argument, for a program that takes one step after
-    another.
+    has_start: whether the number of the first seed is an argument, for a program that runs once per range of
+        seeds.
     """
     if len(devices) != case.devices:
-        raise Refusal(f"the case wants {case.devices} devices and was given {len(devices)}")
+        raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
-    given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if stepped else {}
+    given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     sparse = extensions.load("sparse") if sizes.coloring is not None else None
     if sparse is not None:
-        entries = sparse.gather_indices(sizes, case.axes[1])
-        given = entries.arguments | given
+        indices = sparse.gather_indices(sizes, case.axes[1])
+        given = indices.arguments | given
     arguments = _arguments(case, workload, given)
     on_device = _device_function(case, workload, sizes, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map, "pmap": _wrap_pmap}[case.api]
     function, structs = wrap(case, on_device, arguments, devices)
-    leading = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]
+    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
+    shape = result_shape(case, workload, sizes)
 
     def pieces(result: Any) -> list[np.ndarray]:
-        on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[leading:]), result)
+        on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
         if sparse is not None:
-            return [sparse.gather_entries(entries, result_shape(case, workload, sizes), on_mesh)]
+            return [sparse.gather_entries(indices, shape, on_mesh)]
         return gather_pieces(case, workload, sizes, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
-        return join_pieces(case, workload, sizes, pieces(result))
+        arrays = pieces(result)
+        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).reshape(shape)
 
     return Program(function, structs, collect, pieces, sizes, given)
 
 
 def _arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
-    """Return the arguments by name: per-point inputs, shared inputs, and what a colouring or a step needs."""
+    """Return the arguments by name: per-point inputs, shared inputs, and those that are not inputs."""
     points, shared = input_structs(case, workload)
-    each = ceil_div(case.points, case.axes[0])
-    arguments = {name: _Argument((each, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
+    points_per_device = ceil_div(case.points, case.axes[0])
+    arguments = {
+        name: _Argument((points_per_device, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()
+    }
     arguments |= {name: _Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in given.items():
-        by_seeds = name.startswith(ENTRIES)
-        arguments[name] = (
-            _Argument((1, *x.shape[1:]), x.dtype, P(SEEDS)) if by_seeds else _Argument(x.shape, x.dtype)
-        )
+        is_split = name.startswith(POSITIONS)
+        shape, spec = ((1, *x.shape[1:]), P(SEEDS)) if is_split else (x.shape, P())
+        arguments[name] = _Argument(shape, x.dtype, spec)
     return arguments
 
 
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return the function (position, arrays in the order of names) -> part of one device."""
+    """Return a function that computes the result of one device.
+
+    Its arguments are the position of the device and the arrays in the order of `names`.
+    """
     compute = local_derivative(case, workload, sizes)
 
-    def on_device(here: DevicePosition, arrays: Sequence[Any]) -> Any:
+    def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
         named = dict(zip(names, arrays, strict=True))
-        here = here._replace(start=named.pop(START, 0))
-        points = {name: named.pop(name) for name in workload.points}
-        shared = {name: named.pop(name) for name in workload.shared}
-        coloring = {
-            name.removeprefix("+"): x[0] if name.startswith(ENTRIES) else x for name, x in named.items()
-        }
-        return compute(points, shared, coloring, here)
+        points = {name: named[name] for name in workload.points}
+        shared = {name: named[name] for name in workload.shared}
+        colorings = [
+            PartColoring(named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
+            for number in range(len(sizes.parts) if sizes.coloring is not None else 0)
+        ]
+        return compute(points, shared, colorings, position._replace(start=named.get(START, 0)))
 
     return on_device
 
@@ -129,9 +144,11 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program on one device; it is not compiled with jit=false."""
-    one = SingleDeviceSharding(devices[0])
-    structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one) for name, x in arguments.items()}
+    """Return the program for one device under `jax.jit`, or not compiled with jit=false."""
+    sharding = SingleDeviceSharding(devices[0])
+    structs = {
+        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
+    }
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, structs
 
@@ -139,23 +156,23 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program that runs the same function on every device of the mesh."""
+    """Return the program under `jax.shard_map`. Its result has two leading axes, those of the mesh."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
-        here = DevicePosition(
+        position = DevicePosition(
             jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _sum_over_devices(case)
         )
-        return jax.tree.map(lambda x: x[None, None], on_device(here, arrays))
+        return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
-    # The parts of the result are independent. Were JAX to check what is replicated, it would also all-reduce
-    # the derivative by a replicated input, which is the whole Jacobian.
+    # With check_vma=True, JAX would all-reduce the derivative with respect to a replicated input, which is
+    # the whole Jacobian. The results of the devices are independent.
     specs = tuple(x.spec for x in arguments.values())
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
-    times = {P(POINTS): case.axes[0], P(SEEDS): case.axes[1], P(): 1}
+    shards = {P(POINTS): case.axes[0], P(SEEDS): case.axes[1], P(): 1}
     structs = {}
     for name, x in arguments.items():
-        shape = (times[x.spec] * x.shape[0], *x.shape[1:]) if x.shape else ()
+        shape = (shards[x.spec] * x.shape[0], *x.shape[1:]) if x.shape else ()
         structs[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, x.spec))
     return jax.jit(mapped), structs
 
@@ -163,11 +180,12 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the same program by pmap: devices are one axis, and shared inputs are repeated along it."""
+    """Return the program under `jax.pmap`. Its arguments and result have a leading axis over all devices."""
 
     def on_axis(*arrays: Any) -> Any:
-        device, b = jax.lax.axis_index(POINTS), case.axes[1]
-        return on_device(DevicePosition(device // b, device % b, 0, _sum_over_devices(case)), arrays)
+        device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
+        position = DevicePosition(device // seed_devices, device % seed_devices, 0, _sum_over_devices(case))
+        return on_device(position, arrays)
 
     sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
     structs = {
@@ -178,7 +196,7 @@ def _wrap_pmap(
 
 
 def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return the sum over all devices with split=data, otherwise the identity."""
+    """Return the all-reduce over all devices with split=data, otherwise the identity."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -191,43 +209,48 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Place the arguments of a program on its devices; each device makes its own rows.
+    """Place the arguments of a program on its devices. Each process draws the rows of its own devices only.
 
-    host: per-point inputs that are on the host already, as many points as the case has.
+    Args:
+        host: the per-point inputs, if they are on the host already.
+        names: the arguments to place. The default is all.
     """
-    wanted = program.arguments if names is None else names
-    return [_place_one(case, workload, program, name, host) for name in wanted]
+    return [
+        _place_argument(case, workload, program, name, host)
+        for name in (program.arguments if names is None else names)
+    ]
 
 
-def _place_one(
+def _place_argument(
     case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
-) -> jax.Array:
+) -> Any:
     """Place one argument of a program."""
-    struct, b = program.arguments[name], case.axes[1]
-    each = ceil_div(case.points, case.axes[0])
+    struct, seed_devices = program.arguments[name], case.axes[1]
+    points_per_device = ceil_div(case.points, case.axes[0])
+    is_per_point = name in workload.points
 
     def rows(start: int, stop: int) -> np.ndarray:
-        """Return points; the last one is repeated as padding."""
+        """Return the points `start` to `stop`. Copies of the last point are the padding."""
         first, last = min(start, case.points - 1), min(stop, case.points)
         real = point_rows(case, workload, name, first, last) if host is None else host[name][first:last]
-        missing = stop - start - len(real)
-        return np.concatenate([real, np.repeat(real[-1:], missing, axis=0)]) if missing else real
+        padding = stop - start - len(real)
+        return np.concatenate([real, np.repeat(real[-1:], padding, axis=0)]) if padding else real
 
-    def whole() -> np.ndarray:
+    def global_array() -> np.ndarray:
         return shared_input(case, workload, name) if name in workload.shared else program.given[name]
 
-    def on_device(device: int) -> np.ndarray:
-        if name in workload.points:
-            return rows(device // b * each, (device // b + 1) * each)
-        return whole()[device % b, None] if name.startswith(ENTRIES) else whole()
+    def pmap_row(device: int) -> np.ndarray:
+        if is_per_point:
+            start = device // seed_devices * points_per_device
+            return rows(start, start + points_per_device)
+        return global_array()[device % seed_devices, None] if name.startswith(POSITIONS) else global_array()
 
-    def part(index: Any) -> np.ndarray:
+    def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if case.api == "pmap":  # devices lead, and each has its own points, or all of a shared input
-            return np.stack([on_device(device) for device in range(start, stop)])
-        return rows(start, stop) if name in workload.points else np.asarray(whole()[index])
+        if case.api == "pmap":  # the first axis is that of the devices
+            return np.stack([pmap_row(device) for device in range(start, stop)])
+        return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
     if case.api == "jit":
-        placed: jax.Array = jax.device_put(on_device(0), struct.sharding)
-        return placed
-    return jax.make_array_from_callback(struct.shape, struct.sharding, part)
+        return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
+    return jax.make_array_from_callback(struct.shape, struct.sharding, shard)

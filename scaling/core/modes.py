@@ -1,16 +1,21 @@
-"""AD modes: what each computes, which seeds it takes, and its linear map.
+"""The table of AD modes: for each mode its order, the kind of its seeds, and its linear map.
 
-A seeded mode is a function `f, x -> (seed -> slice)`, with x a tuple of arrays. Forward modes take a tangent
-(a tuple like x) to a column (like f(x)); reverse modes take a cotangent (like f(x)) to a row (a tuple like
-x). Hessian modes take a function of one number and give columns of its Hessian, flat. To add a mode, add one
-value to `MODES`. JAX is imported only when a linear map is made.
+A seeded mode has a function `linear_map(f, x)`, with x a tuple of arrays, that returns a function from a seed
+to one slice of the derivative:
+
+    seed TANGENT    a tuple like x   -> a column of the Jacobian, an array like f(*x)
+    seed COTANGENT  an array like f(*x) -> a row of the Jacobian, a tuple like x
+
+A mode of order 2 takes a scalar function and returns columns of its Hessian, each raveled to (inputs,). To
+add a mode, add one value to `MODES`. JAX is imported on the first call of a linear map only, since modules
+that read records import this table.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Steps of finite differences: 1e-6 in float64, near the square root of the unit roundoff elsewhere.
+# Steps of finite differences: 1e-6 in float64, about the square root of the unit roundoff elsewhere.
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
 
 LinearMap = Callable[[Any], Any]
@@ -19,18 +24,17 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to differentiate a function.
+    """An AD mode.
 
-    order: how many derivatives it takes: 0 (the function itself), 1 (Jacobian) or 2 (Hessian).
-    seed: TANGENT, COTANGENT, BOTH for a mode that is composed of two others, or None for a result that is
-    computed without seeds.
-    linear_map: (f, x) -> (seed -> slice); None for a mode that is composed, or that has no seeds.
-    parts: the names of the modes that compute the columns and the rows of a composed mode.
-    sums_outputs: whether it differentiates the sum over the outputs, which is one number.
+    order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
+    seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
+    linear_map: the function (f, x) -> (seed -> slice); None for a combination and for a mode without seeds.
+    parts: the names of the forward and the reverse mode of a combination.
+    sums_outputs: whether it differentiates the sum over the outputs, a scalar.
     uses_reverse: whether it stores intermediate values for a reverse pass.
-    finite_step: whether it takes a finite step, which has an error of its own.
-    closed_form: whether it evaluates a derivative that was derived by hand.
-    pass_per_output: whether each seed takes one JVP for each output.
+    finite_step: whether it is a finite difference, which has a truncation error.
+    closed_form: whether it evaluates a formula that was derived by hand.
+    pass_per_output: whether each seed takes one JVP per output.
     """
 
     name: str
@@ -46,22 +50,22 @@ class Mode:
 
     @property
     def is_value(self) -> bool:
-        """Whether it computes the function itself."""
+        """Whether the mode evaluates the function without differentiating it."""
         return self.order == 0
 
     @property
     def has_seeds(self) -> bool:
-        """Whether its result is assembled from slices, one for each seed."""
+        """Whether the derivative is assembled from slices, one per seed."""
         return self.seed is not None
 
     @property
     def by_workload(self) -> bool:
-        """Whether the workload itself provides the derivative."""
+        """Whether the workload supplies a function that returns the derivative."""
         return self.seed is None and self.order > 0
 
     @property
     def single_seed(self) -> bool:
-        """Whether one cotangent gives the whole derivative."""
+        """Whether a single cotangent gives the whole derivative."""
         return self.sums_outputs and self.order == 1
 
 
@@ -73,7 +77,7 @@ def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the VJP of f at x, whose forward pass all seeds share."""
+    """Return the VJP of f at x. All seeds share one forward pass."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -81,7 +85,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of f at x, with one forward pass that all seeds share."""
+    """Return the JVP of f at x, linearized. All seeds share one forward pass."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -89,45 +93,45 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return v -> (f(x + h v) - f(x)) / h, where all seeds share f(x)."""
+    """Return the function v -> (f(x + h v) - f(x)) / h. All seeds share f(x)."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
 def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return x -> the gradient of f, a number, by reverse mode, flat: (inputs,)."""
+    """Return the function x -> gradient of the scalar function f, by reverse mode, raveled to (inputs,)."""
     import jax
 
     return lambda *x: ravel(jax.grad(f, argnums=tuple(range(len(x))))(*x))
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Return a tuple of arrays as one vector."""
+    """Ravel and concatenate a tuple of arrays to one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])
 
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of the gradient."""
+    """Return the JVP of the gradient of f at x."""
     return jacfwd(_gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the gradient of the JVP along the seed."""
+    """Return the function v -> gradient of the JVP of f with the tangent v."""
     import jax
 
     return lambda v: _gradient(lambda *z: jax.jvp(f, z, v)[1])(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the VJP of the gradient; a Hessian is symmetric, so that a row is a column."""
+    """Return the VJP of the gradient of f. Since a Hessian is symmetric, its rows are its columns."""
     vjp = jacrev(_gradient(f), x)
     return lambda v: ravel(vjp(ravel(v)))
 
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of the gradient by forward mode, which takes one JVP for each input."""
+    """Return the JVP of the gradient of f, which forward mode computes with one JVP per input."""
     import jax
 
     return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)

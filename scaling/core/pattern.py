@@ -1,6 +1,6 @@
-"""Sparsity patterns: where a Jacobian may be other than zero, its colours, and how two patterns compare.
+"""Sparsity patterns: the possible nonzeros of a Jacobian, their coloring, and the entries of two patterns.
 
-Does not know how a pattern is detected or coloured.
+How a pattern is detected and colored is in options/sparse.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from scaling.core.case import Refusal
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where a Jacobian may be other than zero: rows and columns, int32, of each entry once, row by row."""
+    """The positions of the possible nonzeros of a Jacobian (outputs, inputs).
+
+    rows, cols: (entries,) int32, distinct, sorted by row, then by column.
+    """
 
     rows: np.ndarray
     cols: np.ndarray
@@ -22,12 +25,13 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Coloring:
-    """A pattern and its colours.
+    """A coloring of the columns and rows of a pattern.
 
-    columns: (inputs,) int32, the colour of each column, -1 for one that has none; None where no columns are
-    compressed. rows: (outputs,), likewise. by_row: (entries,), whether an entry is read off its row's colour,
-    otherwise off its column's. The seconds are those of the first time, without importing and compiling
-    asdex.
+    columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
+    rows: (outputs,) int32, the colors of the rows, likewise.
+    column_count, row_count: the number of colors.
+    by_row: (entries,) bool, whether an entry is read from a compressed row, instead of a compressed column.
+    detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
     pattern: Pattern
@@ -42,10 +46,11 @@ class Coloring:
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """How the entries of a pattern (`ours`) lie in another (`theirs`).
+    """The common entries of two patterns, `ours` and `theirs`. All fields are None if these are equal.
 
-    at: for each of ours the number of the same entry of theirs, where there is one (`has`); lacking: the
-    numbers of theirs that we have not. All None where both patterns are the same.
+    at: for each entry of ours, its index in theirs, or an arbitrary index.
+    has: for each entry of ours, whether theirs contains it.
+    lacking: the indices of the entries of theirs that ours does not contain.
     """
 
     at: np.ndarray | None = None
@@ -54,40 +59,37 @@ class CommonEntries:
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a pattern of this shape; refuse one that does not name each entry once, row by row."""
+    """Return a pattern. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        raise Refusal(
-            "a pattern is the rows and the columns of its entries, "
-            f"not arrays of {rows.shape} and {cols.shape}"
-        )
+        shapes = f"not arrays of {rows.shape} and {cols.shape}"
+        raise Refusal(f"a pattern is the rows and the columns of its entries, {shapes}")
     if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
         raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
     pattern = Pattern(rows, cols, outputs, inputs)
-    if not np.all(np.diff(_numbers(pattern)) > 0):
+    if not np.all(np.diff(_flat_indices(pattern)) > 0):
         raise Refusal("a pattern must name each of its entries once, row by row")
     return pattern
 
 
 def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Where our entries lie among theirs. Both of the same shape."""
+    """Return the common entries of two patterns of the same shape."""
     if np.array_equal(ours.rows, theirs.rows) and np.array_equal(ours.cols, theirs.cols):
         return CommonEntries()
-    mine, other = _numbers(ours), _numbers(theirs)
-    at = np.minimum(np.searchsorted(other, mine), len(other) - 1)
-    has = other[at] == mine
-    found = np.zeros(len(other), bool)
-    found[at[has]] = True
-    return CommonEntries(at, has, np.flatnonzero(~found))
+    our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
+    at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
+    has = their_indices[at] == our_indices
+    lacking = np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True)
+    return CommonEntries(at, has, lacking)
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """(points, entries) -> (points, outputs, inputs), zero elsewhere."""
-    made: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
-    made[:, pattern.rows, pattern.cols] = entries
-    return made
+    """Return dense Jacobians (points, outputs, inputs) with the given entries, (points, entries)."""
+    dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
+    dense[:, pattern.rows, pattern.cols] = entries
+    return dense
 
 
-def _numbers(pattern: Pattern) -> np.ndarray:
-    """Return the number of each entry in the matrix written out, in int64."""
+def _flat_indices(pattern: Pattern) -> np.ndarray:
+    """Return the int64 index of each entry in the raveled Jacobian."""
     return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

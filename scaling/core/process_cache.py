@@ -1,6 +1,6 @@
-"""The one cache of a process, for values that many of its cases need, and keys of functions for a cache.
+"""A cache for values that several cases of a process need, and cache keys for functions.
 
-Holds sparsity patterns and their colourings, computed references, expected results, and the dispatch latency.
+It contains sparsity patterns, colorings, references, expected results and the dispatch latency.
 """
 
 import functools
@@ -17,38 +17,36 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the value of a key, made if it is missing. most: values of this kind to keep, the newest."""
+    """Return the cached value of a key, computed by `make` if it is missing.
+
+    most: the number of values of this kind to keep. The oldest is removed first.
+    """
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()
         while most is not None and len(values) >= most:
             values.pop(next(iter(values)))
         values[key] = value
-    found: Value = values[key]
-    return found
-
-
-def keys(kind: str) -> list[Hashable]:
-    """Return the keys of a kind, oldest first."""
-    return list(_values.get(kind, {}))
+    cached_value: Value = values[key]
+    return cached_value
 
 
 def clear(kind: str | None = None) -> None:
-    """Forget the values of a kind, or all of them."""
-    for each in [kind] if kind else list(_values):
-        _values.pop(each, None)
+    """Remove the values of one kind, or all values."""
+    for name in [kind] if kind else list(_values):
+        _values.pop(name, None)
 
 
 def fingerprint(value: Any) -> Hashable:
-    """Return a key that is equal for functions with equal code that close over equal values.
+    """Return a cache key that is equal for functions with the same code and the same captured values.
 
-    A workload's functions are made anew for each case. A value that cannot be hashed is equal to itself
-    alone.
+    Each case creates the functions of its workload again, so that the functions themselves are never equal. A
+    value that is not hashable is compared by identity.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
     if isinstance(value, Mapping):
-        return tuple((fingerprint(key), fingerprint(each)) for key, each in value.items())
+        return tuple((fingerprint(key), fingerprint(item)) for key, item in value.items())
     if isinstance(value, functools.partial):
         return fingerprint((value.func, value.args, value.keywords))
     if hasattr(value, "__array__"):
@@ -61,13 +59,13 @@ def fingerprint(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return _Identity(value)
-    same: Hashable = value
-    return same
+    hashable: Hashable = value
+    return hashable
 
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A key of an object that is equal to no other object."""
+    """A cache key that compares an object by identity, and keeps it alive so that its id stays unique."""
 
     value: Any
 

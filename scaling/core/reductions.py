@@ -1,92 +1,99 @@
-"""Reductions: what is computed from the Jacobian J of each point, as values.
+"""The table of reductions: what a case computes from the Jacobian J of each point.
 
-A case names one of `REDUCTIONS`. A device applies `columns` or `rows` to its slices as they are computed, so
-that a whole Jacobian need not exist; `of_jacobians` reduces one that a workload computed as a whole. Some
-results are a sum over the seeds, which the host adds up over devices; the others have a place for each seed.
-`reference` says the expected result in float64, and how large the terms are that it adds up; see
-tolerances.py. To add a reduction, add one value to `REDUCTIONS`. Imports neither JAX nor NumPy until
-one is applied.
+A case names one value of `REDUCTIONS`. A device applies `columns` (in forward mode) or `rows` (in reverse
+mode) to each slice of J as it is computed, so that the whole J is never stored. `of_jacobians` reduces a J
+that the workload returns as a whole. `reference` computes the expected result for the correctness check, with
+the two magnitudes from which tolerances.py computes a tolerance. To add a reduction, add one value to
+`REDUCTIONS`. JAX and NumPy are imported on the first call only, since modules that read records import this
+table.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from scaling.core.tolerances import EntryCounts, Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
-# The expected result, its influence and its magnitude: three arrays (points, outputs', inputs').
-Terms = tuple[Any, Any, Any]
+
+
+class ReferenceTerms(NamedTuple):
+    """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
+
+    The arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result.
+
+    expected: the result.
+    influence: the change of the result due to rounding of J, divided by the tolerance of an entry of J.
+    magnitude: the sum of the magnitudes of the terms that the result adds up.
+    """
+
+    expected: Any
+    influence: Any
+    magnitude: Any
 
 
 @dataclass(frozen=True)
 class SliceStep:
-    """What a device keeps of its slices.
+    """The step that a device applies to its slices of J.
 
-    each: for columns, (..., outputs) -> what is kept of one; for rows, (a tuple of arrays, the inputs) ->
-    what is kept. None keeps the slice.
-    added: whether what is kept is summed over the seeds, on the device and over devices on the host.
-    products: whether the result is the products of all pairs of inputs instead.
+    function: maps one slice to its contribution. A column is an array (..., outputs). A row is given as a
+        tuple of arrays, one per input, together with the tuple of inputs. None keeps the slice.
+    sums_seeds: whether the contributions are summed over the seeds, first on each device, then on the host.
+    products: whether the contributions are the inner products of all pairs of columns of J.
     """
 
-    each: Callable[..., Any] | None = None
-    added: bool = False
+    function: Callable[..., Any] | None = None
+    sums_seeds: bool = False
     products: bool = False
-
-    @property
-    def placed(self) -> bool:
-        """Whether each seed has a place of its own in the result."""
-        return not (self.added or self.products)
-
-
-def _largest_bound(_: "Jacobians", bound: Any) -> Any:
-    """Return the largest bound of each point, for a result that no sum over inputs moves further."""
-    return bound.max(axis=1)
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is computed from a Jacobian J, (outputs, inputs).
+    """A function of the Jacobian J of a point, (outputs, inputs).
 
-    axes: what the two axes of the result run over: OUTPUTS, INPUTS, or None for a single entry.
-    of_jacobians: (Jacobians, inputs) -> result on a device; (points, outputs, inputs) and (points, inputs).
-    entries: how many entries of J one number of the result adds up.
-    reference: the expected result with its influence and magnitude, in NumPy.
-    step_bound: how far the result moves where each entry moves by at most the bound of its input: (points,).
-    degree: of the result as a polynomial in J.
-    sampling: how a part of the reference is compared where all of it takes too long: by "entries", "products"
-    of J with a vector, or "columns" of J^T J; None where no part can be compared.
-    along_point: whether its only tangent is the point itself.
-    sums_points: whether it is summed over the points too, so that there is one result for all.
+    axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
+    columns, rows: the step for a slice of J in forward mode and in reverse mode.
+    of_jacobians: (J of all points, x) -> result, on a device. J is (points, outputs, inputs), x (points,
+        inputs).
+    entries: the number of entries of J that one element of the result adds up.
+    reference: the expected result in NumPy, as `ReferenceTerms`.
+    step_bound: (J, bound) -> the largest change of the result if each entry of J changes by at most the bound
+        of its input. bound is (points, inputs), the result (points,).
+    degree: the degree of the result as a polynomial in J.
+    sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
+        "products" of J and a vector, or "columns" of J^T J. None if it cannot.
+    along_point: whether forward mode needs one seed only, the point itself.
+    sums_points: whether the result is summed over the points too.
     """
 
     name: str
+    _: KW_ONLY
     axes: tuple[str | None, str | None]
-    columns: SliceStep
-    rows: SliceStep
+    columns: SliceStep = SliceStep()
+    rows: SliceStep = SliceStep()
     of_jacobians: Callable[[Any, Any], Any]
     entries: Callable[["EntryCounts"], int]
-    reference: Callable[["SizedEntries"], Terms]
-    step_bound: Callable[["Jacobians", Any], Any] = field(default=_largest_bound)
+    reference: Callable[["SizedEntries"], ReferenceTerms]
+    step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1
     sampling: str | None = None
     along_point: bool = False
     sums_points: bool = False
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Return the shape of the result of one point."""
+        """Return the shape of the result of one point: (outputs', inputs')."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
 
     def numbers(self, outputs: int, inputs: int) -> int:
-        """Return how many numbers the result of one point has."""
+        """Return the number of elements of the result of one point."""
         return math.prod(self.shape(outputs, inputs))
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the last axis of the result is that of J, so that inputs can be computed apart."""
+        """Whether the result is linear in J and keeps the axis of the inputs, which can then be separated."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -96,80 +103,71 @@ class Reduction:
 
     @property
     def products(self) -> bool:
-        """Whether a device needs pairs of columns, or all of some rows, at once."""
+        """Whether a device combines several slices of J in one step."""
         return self.columns.products or self.rows.products
 
 
-def _sum_row(row: Any, _: Any) -> Any:
-    return sum(a.sum() for a in row)
-
-
-def _row_times_point(row: Any, x: Any) -> Any:
-    return sum((a * b).sum() for a, b in zip(row, x, strict=True))
-
-
-def _sum_squares(row: Any, _: Any) -> Any:
-    return sum((a**2).sum() for a in row)
-
-
-def _times_point(J: Any, x: Any) -> Any:
+def _multiply_by_point(J: Any, x: Any) -> Any:
+    """Return the product of the Jacobian of each point and the point itself: (points, outputs)."""
     import jax.numpy as jnp
 
     return jnp.einsum("pok,pk->po", J, x)
 
 
-def _column_products(J: Any, _: Any) -> Any:
+def _multiply_columns(J: Any, _: Any) -> Any:
+    """Return J^T J of each point: (points, inputs, inputs)."""
     import jax.numpy as jnp
 
     return jnp.einsum("poa,pob->pab", J, J)
 
 
-def _reference_whole(e: "SizedEntries") -> Terms:
-    size = e.size.max(axis=2, keepdims=True)
-    return e.values, size, size
+def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
+    """Return J. The tolerance of an entry is proportional to the largest entry of its row."""
+    scale = e.size.max(axis=2, keepdims=True)
+    return ReferenceTerms(e.values, scale, scale)
 
 
-def _reference_outputs(e: "SizedEntries") -> Terms:
+def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
+    """Return the sums over the outputs. Their tolerance is proportional to the largest of these sums."""
     influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
-    return e.by_input(e.values)[:, None, :], influence, magnitude
+    return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
 
 
-def _reference_points(e: "SizedEntries") -> Terms:
-    """Return the terms of each point, which are then added up over the points."""
-    return tuple(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude))  # type: ignore[return-value]
+def _reference_points(e: "SizedEntries") -> ReferenceTerms:
+    """Return the sums over the outputs of each point, which the caller sums over the points."""
+    return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
-def _reference_inputs(e: "SizedEntries") -> Terms:
-    return tuple(e.by_output(values)[:, :, None] for values in (e.values, e.size, e.magnitude))  # type: ignore[return-value]
+def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
+    """Return the product of J and x, or the sums over the inputs if x is None."""
+    weights = None if x is None else abs(x)
+    products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
+    return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
-def _reference_vector(e: "SizedEntries") -> Terms:
-    along = None if e.x is None else abs(e.x)
-    sums = (e.by_output(e.values, e.x), e.by_output(e.size, along), e.by_output(e.magnitude, along))
-    return tuple(values[:, :, None] for values in sums)  # type: ignore[return-value]
+def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
+    """Return the squared norm of J. The influence is the derivative of the square, plus its second order."""
+    flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
+    norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
+    second_order = e.rounding.entry * flat.shape[2] * largest**2
+    return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
 
 
-def _reference_norm(e: "SizedEntries") -> Terms:
-    """The influence follows from the product rule, with its second order."""
-    flat, s = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
-    norm = (flat @ flat.transpose(0, 2, 1)).reshape(s.shape)
-    influence = 2 * s * flat.sum(axis=2, keepdims=True) + e.rounding.entry * flat.shape[2] * s**2
-    return norm, influence, norm
-
-
-def _reference_gram(e: "SizedEntries") -> Terms:
-    """The influence follows from the product rule, with its second order."""
-    J, columns, s = e.values, e.magnitude.sum(axis=1), e.largest
-    influence = s * (columns[:, :, None] + columns[:, None, :]) + e.rounding.entry * J.shape[1] * s**2
-    return J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude
+def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
+    """Return J^T J. The influence is the derivative of a product, plus its second order."""
+    J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
+    second_order = e.rounding.entry * J.shape[1] * largest**2
+    influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
+    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
 
 
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
+    """Return the largest change of the squared norm."""
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
 
 def _bound_gram(J: "Jacobians", bound: Any) -> Any:
-    """Return the bound of the largest entry of J^T J."""
+    """Return the largest change of an entry of J^T J."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))
@@ -178,88 +176,75 @@ def _bound_gram(J: "Jacobians", bound: Any) -> Any:
 WHOLE = Reduction(
     "whole",
     axes=(OUTPUTS, INPUTS),
-    columns=SliceStep(),
-    rows=SliceStep(),
     of_jacobians=lambda J, x: J,
     entries=lambda count: 1,
     reference=_reference_whole,
     sampling="entries",
 )
-_SUM_OVER_OUTPUTS = Reduction(
-    "outputs",
-    axes=(None, INPUTS),
-    columns=SliceStep(lambda column: column.sum(axis=-1)),
-    rows=SliceStep(added=True),
-    of_jacobians=lambda J, x: J.sum(axis=1),
-    entries=lambda count: count.column,
-    reference=_reference_outputs,
-    sampling="entries",
+_TABLE = (
+    WHOLE,
+    Reduction(
+        "outputs",
+        axes=(None, INPUTS),
+        columns=SliceStep(lambda column: column.sum(axis=-1)),
+        rows=SliceStep(sums_seeds=True),
+        of_jacobians=lambda J, x: J.sum(axis=1),
+        entries=lambda count: count.column,
+        reference=_reference_outputs,
+        sampling="entries",
+    ),
+    Reduction(
+        "inputs",
+        axes=(OUTPUTS, None),
+        columns=SliceStep(sums_seeds=True),
+        rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
+        of_jacobians=lambda J, x: J.sum(axis=2),
+        entries=lambda count: count.row,
+        reference=lambda e: _reference_product(e, None),
+        step_bound=lambda J, bound: bound.sum(axis=1),
+        sampling="products",
+    ),
+    Reduction(
+        "vector",
+        axes=(OUTPUTS, None),
+        rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
+        of_jacobians=_multiply_by_point,
+        entries=lambda count: count.row,
+        reference=lambda e: _reference_product(e, e.x),
+        sampling="products",
+        along_point=True,
+    ),
+    Reduction(
+        "norm",
+        axes=(None, None),
+        columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
+        rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
+        of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
+        entries=lambda count: count.entries,
+        reference=_reference_norm,
+        step_bound=_bound_norm,
+        degree=2,
+    ),
+    Reduction(
+        "gram",
+        axes=(INPUTS, INPUTS),
+        columns=SliceStep(products=True),
+        rows=SliceStep(sums_seeds=True, products=True),
+        of_jacobians=_multiply_columns,
+        entries=lambda count: count.column,
+        reference=_reference_gram,
+        step_bound=_bound_gram,
+        degree=2,
+        sampling="columns",
+    ),
+    Reduction(
+        "points",
+        axes=(None, INPUTS),
+        of_jacobians=lambda J, x: J.sum(axis=1),
+        entries=lambda count: count.points * count.column,
+        reference=_reference_points,
+        sampling="entries",
+        sums_points=True,
+    ),
 )
-_SUM_OVER_INPUTS = Reduction(
-    "inputs",
-    axes=(OUTPUTS, None),
-    columns=SliceStep(added=True),
-    rows=SliceStep(_sum_row),
-    of_jacobians=lambda J, x: J.sum(axis=2),
-    entries=lambda count: count.row,
-    reference=_reference_inputs,
-    step_bound=lambda J, bound: bound.sum(axis=1),
-    sampling="products",
-)
-_TIMES_POINT = Reduction(
-    "vector",
-    axes=(OUTPUTS, None),
-    columns=SliceStep(),
-    rows=SliceStep(_row_times_point),
-    of_jacobians=_times_point,
-    entries=lambda count: count.row,
-    reference=_reference_vector,
-    sampling="products",
-    along_point=True,
-)
-_SQUARED_NORM = Reduction(
-    "norm",
-    axes=(None, None),
-    columns=SliceStep(lambda column: (column**2).sum(axis=-1), added=True),
-    rows=SliceStep(_sum_squares, added=True),
-    of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
-    entries=lambda count: count.entries,
-    reference=_reference_norm,
-    step_bound=_bound_norm,
-    degree=2,
-)
-_GRAM = Reduction(
-    "gram",
-    axes=(INPUTS, INPUTS),
-    columns=SliceStep(products=True),
-    rows=SliceStep(added=True, products=True),
-    of_jacobians=_column_products,
-    entries=lambda count: count.column,
-    reference=_reference_gram,
-    step_bound=_bound_gram,
-    degree=2,
-    sampling="columns",
-)
-_SUM_OVER_POINTS = Reduction(
-    "points",
-    axes=(None, INPUTS),
-    columns=SliceStep(),
-    rows=SliceStep(),
-    of_jacobians=lambda J, x: J.sum(axis=1),
-    entries=lambda count: count.points * count.column,
-    reference=_reference_points,
-    sampling="entries",
-    sums_points=True,
-)
-REDUCTIONS: dict[str, Reduction] = {
-    each.name: each
-    for each in (
-        WHOLE,
-        _SUM_OVER_OUTPUTS,
-        _SUM_OVER_INPUTS,
-        _TIMES_POINT,
-        _SQUARED_NORM,
-        _GRAM,
-        _SUM_OVER_POINTS,
-    )
-}
+REDUCTIONS: dict[str, Reduction] = {reduction.name: reduction for reduction in _TABLE}

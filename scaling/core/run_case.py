@@ -36,7 +36,7 @@ from scaling.core import (
     workload,
 )
 from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
-from scaling.core.compile_case import CompiledCase, CompileSettings, MissingMemory
+from scaling.core.compile_case import CompiledCase, CompileSettings, DescribeShortage
 from scaling.core.pattern import Coloring
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import DerivativeShape
@@ -303,7 +303,7 @@ def _compile_program(
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
     one = _compile_for(
-        group, case, built, sizes, CompileSettings(missing_memory=missing, known_blocks=known_blocks)
+        group, case, built, sizes, CompileSettings(describe_shortage=missing, known_blocks=known_blocks)
     )
     if one.blocks is not None:
         note(blocks=one.blocks, passes=shape.count_passes(one.case, built, sizes))
@@ -335,7 +335,7 @@ def _compile_for(
         given = layout.place_inputs(case, built, program) if placed else [*program.arguments.values()]
         return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
 
-    settings = dataclasses.replace(settings, stages=stages)
+    settings = dataclasses.replace(settings, compile_program=stages)
     stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
     return compile_case.compile_case(stays, built, group.devices, settings, sizes)
 
@@ -352,7 +352,7 @@ def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timi
         raise CaseEnded("skipped", "not_defined", str(error)) from None
 
 
-def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> MissingMemory:
+def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> DescribeShortage:
     """Return the function that says what a program of a case lacks in this group, in words."""
 
     def missing(one: CompiledCase) -> str | None:

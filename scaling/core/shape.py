@@ -1,7 +1,7 @@
-"""The shape of a derivative: its sizes, the linear maps that compute it, and the shape of the result.
+"""The shape of a derivative: its size, the linear maps that compute it, and the shape of the result.
 
-All of it is found by abstract evaluation, before anything is compiled. Of meshes it knows only over how many
-devices an axis is divided.
+Functions are evaluated with abstract arrays, before anything is compiled. Of the device mesh only its shape
+matters here.
 """
 
 import dataclasses
@@ -15,47 +15,57 @@ import jax.numpy as jnp
 
 from scaling.core import user_frames
 from scaling.core.case import SECOND, Case, Refusal, unknown_name
-from scaling.core.modes import MODES, TANGENT
+from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.pattern import Coloring
 from scaling.core.workload import Workload
 
-Named = Mapping[str, Any]
+Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """A case needs more memory than there is. needs: the bytes of a device, as a record has them."""
+    """A case needs more memory than is available.
 
-    def __init__(self, words: str, needs: Mapping[str, int | None] | None = None) -> None:
-        super().__init__(words)
+    needs: the bytes per device that the case needs, as fields of a record.
+    """
+
+    def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
+        super().__init__(text)
         self.needs = dict(needs or {})
 
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One linear map of a derivative: the inputs it differentiates by, and its number of seeds.
+    """One of the linear maps that compute a derivative.
 
-    along: its only seed is the point itself.
+    mode: the name of its AD mode.
+    names: the inputs that it differentiates.
+    seeds: the number of its seeds.
+    along_point: whether its only seed is the point itself.
     """
 
     mode: str
     names: tuple[str, ...]
     seeds: int
-    along: bool = False
+    along_point: bool = False
 
     @property
-    def columns(self) -> bool:
-        """Whether seeds are tangents and slices columns; otherwise they are cotangents and rows."""
+    def computes_columns(self) -> bool:
+        """Whether the map is in forward mode, from tangents to columns; otherwise from cotangents to rows."""
         return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The sizes of a derivative. A Hessian, the derivative of the gradient, has as many outputs as inputs.
+    """The shape of a derivative. For a Hessian, the derivative of the gradient, outputs equals inputs.
 
-    outputs, inputs: of one point, inputs those to differentiate by; 1 input for a Hessian times a vector.
-    seeds: that the linear maps take; 0 for a whole mode. passes: JVPs and VJPs that these take.
-    summed: whether the batch is one number, the sum over points.
-    values: numbers that the function itself returns at one point.
+    outputs: the number of outputs per point.
+    inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
+    seeds: the total number of seeds, or 0 for a mode without seeds.
+    passes: the number of JVPs and VJPs that these seeds take.
+    summed: whether the function of the batch returns a scalar, the sum over the points.
+    values: the number of values that the function returns per point.
+    parts: the linear maps.
+    coloring: the coloring of the Jacobian, with seeds=colored.
     """
 
     outputs: int
@@ -69,7 +79,7 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared ones."""
+    """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared inputs."""
     dtype = lambda spec: jnp.dtype(jnp.int32 if spec.integer else case.dtype)  # noqa: E731
     points, shared = (
         {name: jax.ShapeDtypeStruct((*leading, *spec.shape), dtype(spec)) for name, spec in specs.items()}
@@ -85,120 +95,134 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
-    """Return the sizes of the derivative of a case; refuse a function that cannot be evaluated.
+    """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
 
-    coloring: of a case whose seeds are coloured; without it the number of seeds is not known, and given as 0.
+    coloring: the coloring for seeds=colored. Without it the seeds are not counted, and `seeds` is 0.
     """
-    one = point_structs(case, workload)
-    out = _evaluate_shape(case, workload.function, one)
-    inputs = sum(one[name].size for name in workload.names)
-    if not out.size or not inputs:
-        words = f"has nothing to differentiate: {inputs} inputs, {out.size} outputs"
-        raise Refusal(f"workload {case.workload!r} {words}")
-    by, differentiated = one, out
+    one_point = point_structs(case, workload)
+    value = _evaluate_shape(case, workload.function, one_point)
+    inputs = sum(one_point[name].size for name in workload.names)
+    if not value.size or not inputs:
+        empty = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
+        raise Refusal(f"workload {case.workload!r} {empty}")
+    arguments, result = one_point, value
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
-        by, batch = {**points, **shared}, (case.points, *out.shape)
-        differentiated = _evaluate_shape(case, workload.whole, by)
-        if differentiated.shape not in ((), batch):
-            words = f"must return {batch} or one number, not {differentiated.shape}"
-            raise Refusal(f"whole of {case.workload} {words}")
-    summed = case.batch == "whole" and differentiated.shape == ()
-    shape = DerivativeShape(out.size, inputs, 0, 0, summed, out.size, (), coloring)
+        arguments, batch = {**points, **shared}, (case.points, *value.shape)
+        result = _evaluate_shape(case, workload.whole, arguments)
+        if result.shape not in ((), batch):
+            expected = f"must return {batch} or one number, not {result.shape}"
+            raise Refusal(f"whole of {case.workload} {expected}")
+    summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
-        shape = dataclasses.replace(shape, outputs=inputs, inputs=inputs if case.target == "hessian" else 1)
+        outputs, inputs = inputs, inputs if case.target == "hessian" else 1
+    sizes = DerivativeShape(outputs, inputs, 0, 0, summed, value.size, (), coloring)
     if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
-        return shape
-    parts = _linear_maps(
-        case, workload, shape, {name: by[name].size for name in workload.names}, differentiated.size
-    )
-    shape = dataclasses.replace(shape, parts=parts, seeds=sum(part.seeds for part in parts))
-    return dataclasses.replace(shape, passes=count_passes(case, workload, shape))
+        return sizes
+    input_sizes = {name: arguments[name].size for name in workload.names}
+    parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
+    sizes = dataclasses.replace(sizes, parts=parts, seeds=sum(part.seeds for part in parts))
+    return dataclasses.replace(sizes, passes=count_passes(case, workload, sizes))
 
 
 def _linear_maps(
-    case: Case, workload: Workload, shape: DerivativeShape, by: Mapping[str, int], numbers: int
+    case: Case,
+    workload: Workload,
+    coloring: Coloring | None,
+    input_sizes: Mapping[str, int],
+    result_size: int,
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded mode.
+    """Return the linear maps of a seeded mode: one in forward mode, one in reverse mode, or both.
 
-    by: the size of each input. numbers: the number of values of the function's result.
+    input_sizes: the size of each differentiated input. result_size: the size of the function's result.
     """
     names, mode = workload.names, case.ad_mode
-    forward, reverse = mode.parts or (mode.name, mode.name)
-    if (coloring := shape.coloring) is not None:
-        counts = ((forward, coloring.column_count), (reverse, coloring.row_count))
+    forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
+    if coloring is not None:
+        counts = ((forward_mode, coloring.column_count), (reverse_mode, coloring.row_count))
         return tuple(LinearMapPart(name, names, count) for name, count in counts if count)
-    ahead = names if mode.seed == TANGENT or (mode.parts and len(names) == 1) else ()
-    if mode.parts and len(names) > 1:
-        ahead = forward_inputs(case, by)
-    behind = tuple(name for name in names if name not in ahead)
-    along = case.target == "hvp" or workload.reduction.along_point
+    forward_names: tuple[str, ...] = ()
+    if mode.seed == TANGENT or (mode.seed == BOTH and len(names) == 1):
+        forward_names = names
+    elif mode.seed == BOTH:
+        forward_names = _forward_inputs(case, input_sizes)
+    reverse_names = tuple(name for name in names if name not in forward_names)
     parts = []
-    if ahead:
-        parts.append(LinearMapPart(forward, ahead, 1 if along else sum(by[name] for name in ahead), along))
-    if behind:
-        single = workload.reduction.sums_points or mode.single_seed  # the derivative of one number
-        parts.append(LinearMapPart(reverse, behind, 1 if single else numbers))
+    if forward_names:
+        along_point = case.target == "hvp" or workload.reduction.along_point
+        seeds = 1 if along_point else sum(input_sizes[name] for name in forward_names)
+        parts.append(LinearMapPart(forward_mode, forward_names, seeds, along_point))
+    if reverse_names:
+        is_scalar = workload.reduction.sums_points or mode.single_seed
+        parts.append(LinearMapPart(reverse_mode, reverse_names, 1 if is_scalar else result_size))
     return tuple(parts)
 
 
-def forward_inputs(case: Case, by: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the inputs that mode=mixed differentiates forward: those of the case, or all but the largest."""
+def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the inputs that mode=mixed differentiates in forward mode.
+
+    The default is all inputs but the largest.
+    """
     if case.forward is None:
-        largest = max(by, key=lambda name: by[name])
-        return tuple(name for name in by if name != largest)
-    named: list[str] = []
+        largest = max(input_sizes, key=lambda name: input_sizes[name])
+        return tuple(name for name in input_sizes if name != largest)
+    forward: list[str] = []
     for name in case.forward.split("+"):
-        leaves = [each for each in by if each == name or each.startswith(f"{name}.")]
+        leaves = [leaf for leaf in input_sizes if leaf == name or leaf.startswith(f"{name}.")]
         if not leaves:
-            raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, by)
-        named += leaves
-    if len(set(named)) == len(by) or len(set(named)) < len(named):
-        words = "name some of these inputs, each once, and leave some to reverse mode"
-        raise Refusal(f"forward={case.forward} of wrt={case.wrt}: {words}")
-    return tuple(named)
+            raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, input_sizes)
+        forward += leaves
+    if len(set(forward)) == len(input_sizes) or len(set(forward)) < len(forward):
+        fix = "name some of these inputs, each once, and leave some to reverse mode"
+        raise Refusal(f"forward={case.forward} of wrt={case.wrt}: {fix}")
+    return tuple(forward)
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return how many JVPs and VJPs a Jacobian takes.
+    """Return the number of JVPs and VJPs of a Jacobian.
 
-    Products of columns that are divided over devices or chunks take every column again for each block.
+    Inner products of columns need all columns again for each device and each chunk.
     """
     if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
-    b, here = case.axes[1], ceil_div(sizes.seeds, case.axes[1])
-    chunk = case.chunk if isinstance(case.chunk, int) else here
-    multiplied = workload.reduction.columns.products and sizes.parts[0].columns
-    if not multiplied or (b == 1 and chunk >= here):
+    seed_devices = case.axes[1]
+    seeds_per_device = ceil_div(sizes.seeds, seed_devices)
+    chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
+    multiplies_columns = workload.reduction.columns.products and sizes.parts[0].computes_columns
+    if not multiplies_columns or (seed_devices == 1 and chunk >= seeds_per_device):
         return sizes.seeds
-    return sizes.seeds * (1 + b * ceil_div(here, chunk))
+    return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
 
 
-def ceil_div(count: int, devices: int) -> int:
-    """Return count / devices, rounded up."""
-    return -(-count // devices)
+def ceil_div(count: int, divisor: int) -> int:
+    """Return count / divisor, rounded up."""
+    return -(-count // divisor)
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the share of points x seeds that is padding; None where both divide evenly by definition."""
+    """Return the fraction of points x seeds that is padding.
+
+    Return None for a split that requires an even division of the points or the seeds.
+    """
     if case.split != "both" and sizes.coloring is None:
         return None
-    a, b = case.axes
-    asked = case.points * max(sizes.seeds, 1)
-    computed = a * ceil_div(case.points, a) * b * max(sum(ceil_div(part.seeds, b) for part in sizes.parts), 1)
-    return 1 - asked / computed
+    point_devices, seed_devices = case.axes
+    needed = case.points * max(sizes.seeds, 1)
+    seeds_per_device = max(sum(ceil_div(part.seeds, seed_devices) for part in sizes.parts), 1)
+    computed = point_devices * ceil_div(case.points, point_devices) * seed_devices * seeds_per_device
+    return 1 - needed / computed
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host, after the reduction: (points, outputs, inputs).
+    """Return the shape of the reduced result on the host: (points, outputs', inputs').
 
-    The sum of a value over the points is (1, 1, 1). A sum over points is one for all, or with split=data one
-    copy for each device. Coloured: (points, 1, entries of the pattern).
+    A sum over the points has length 1 on the first axis, or with split=data one copy per device. A sum of
+    function values is (1, 1, 1). With seeds=colored the shape is (points, 1, entries of the pattern).
     """
-    value = case.ad_mode.is_value
+    is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:
-        return case.devices if case.split == "data" else 1, 1, 1 if value else sizes.inputs
-    if value:
+        return case.devices if case.split == "data" else 1, 1, 1 if is_value else sizes.inputs
+    if is_value:
         return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
     if case.seeds == "colored":
         if sizes.coloring is not None:
@@ -208,34 +232,32 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
     return case.points, *workload.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
-def _evaluate_shape(case: Case, function: Callable[..., Any], named: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a function's result.
+def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of the result of a function.
 
-    Refuse a function that fails or does not return real numbers.
+    Raise `Refusal` if the function fails or does not return real numbers. Raise `TooLarge` if an array in it
+    is larger than the memory of the host.
     """
     try:
-        out = jax.eval_shape(lambda named: function(**named), dict(named))
+        out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:
         raise
     except (MemoryError, OverflowError) as error:
-        wanted = getattr(error, "_total_size", 0)  # of an array of NumPy's
-        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if isinstance(error, MemoryError) and wanted < host:
-            raise  # the host's memory ran out
-        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {words}") from None
+        array_bytes = getattr(error, "_total_size", 0)  # an attribute of NumPy's MemoryError
+        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if isinstance(error, MemoryError) and array_bytes < host_bytes:
+            raise  # the host has this memory, but it is in use
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
+        first_line = (str(error).strip().splitlines() or [""])[0]
         place = user_frames.place(error)
-        where = f" ({place})" if place else ""
-        traced = (
-            "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, "
-            "but no values)"
-        )
-        words = f"{traced}: {type(error).__name__}: {first}{where}"
-        raise Refusal(f"workload {case.workload!r} {words}") from None
+        text = f"{type(error).__name__}: {first_line}" + (f" ({place})" if place else "")
+        traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
+        failure = f"fails on abstract inputs ({traced}): {text}"
+        raise Refusal(f"workload {case.workload!r} {failure}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
-        found = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        words = f"must return an array of real numbers, or a pytree of them, not {found}"
-        raise Refusal(f"workload {case.workload!r} {words}")
+        returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
+        expected = f"must return an array of real numbers, or a pytree of them, not {returned}"
+        raise Refusal(f"workload {case.workload!r} {expected}")
     return out

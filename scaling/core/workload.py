@@ -1,17 +1,18 @@
-"""A workload: a function family with sizes, and how to find one by name.
+"""The `Workload` dataclass, which a workload module returns, and the import of workload modules by name.
 
-A workload is a module, ours or anybody's, with a function `workload(case) -> Workload` and, where they apply,
-the constants
+A workload module, built in or of a user, has a function `workload(case) -> Workload` and, optionally, these
+constants:
 
-    SIZES     {name: default}; a default of "points" means as many as the case has points
-    TARGETS   names of what can be computed, the first being the default
-    SINGLE    targets that have one point, whatever `points` says
-    VARIANTS  names of functions of the family, the first being the default
-    FORMULATIONS  names of ways to write the same function, the first being the default; or such a tuple by
-    variant VALUE     the target that is the function itself, without a derivative; or several, where there
-    are only values DTYPES    the dtypes it has a meaning in
+    SIZES         dict from the name of a size to its default. The default "points" is the number of points.
+    TARGETS       names of the quantities that it computes. The first is the default.
+    SINGLE        targets with one point, whatever `points` is.
+    VARIANTS      names of the functions of the family. The first is the default.
+    FORMULATIONS  names of the implementations of the same function. The first is the default. A dict from
+                  variant to such a tuple is valid too.
+    VALUE         the target that is the function value, without a derivative; a tuple if all targets are.
+    DTYPES        the dtypes for which it is defined.
 
-Does not know modes, devices, or how anything is timed.
+Depends on neither AD modes nor devices.
 """
 
 import dataclasses
@@ -39,11 +40,12 @@ Inputs = Mapping[str, Any]
 
 
 class Reference(NamedTuple):
-    """The value and the derivative in float64, for a block of points.
+    """The function values and the derivative at some points, in float64.
 
-    value: (points, outputs). derivative: (points, outputs, inputs), before any sum over outputs; (points,
-    inputs, inputs) for a Hessian. value_terms, derivative_terms: (points,), the magnitude of the terms that
-    the function adds up, where they cancel; None where nothing cancels, and the result's own size counts.
+    value: (points, outputs).
+    derivative: (points, outputs, inputs), before any sum over the outputs. Hessian: (points, inputs, inputs).
+    value_terms, derivative_terms: (points,), the magnitude of the terms that the function adds up, if these
+        cancel. None if they do not, so that the magnitude of the result is that of its terms.
     """
 
     value: np.ndarray
@@ -54,36 +56,34 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """The function of a case, its inputs, and what its derivative is checked against.
+    """A function to differentiate, its inputs, and its reference.
 
-    function: one point, in JAX: takes every input by name; returns an array, or a pytree of arrays, which are
-        raveled and concatenated in the order of `jax.tree.leaves`.
-    points: the inputs that differ from point to point. shared: the inputs that all points share. Both by
-        name: a `Draw`, or a pytree of them. `build` makes each leaf of a pytree an input of its own, named by
-        its path, such as `params.w`.
-    wrt: the inputs to differentiate by, joined by "+", unless the case says otherwise. `params` means all
-        real leaves of that input in the order of the tree, `params.w` one of them.
-    reduce: what is computed from each point's Jacobian, a name in reductions.REDUCTIONS, such as "outputs":
-        the sum over the outputs. None asks for the whole Jacobian.
-    whole: the whole batch in one call, in JAX, per-point inputs with a leading axis: returns (points,
-        *outputs), a pytree of such arrays, or one number, the sum over points. None where the batch cannot be
-        differentiated at once.
-    whole_modes: name of a whole mode -> function of the batch that returns its derivative, in the order
-        (points, outputs, inputs), each axis in any shape; or a pytree as `jax.vmap(jax.jacrev(...))` returns
-        it.
-    reference: NumPy float64 of a block of points; None asks for the function's own derivative in float64. It
-        takes pytrees as `points` and `shared` have them, and returns plain arrays: outputs and inputs each
-        flat, in the order of the leaves.
-    second: the same for the Hessian of a function of one number, (points, inputs, inputs). Where the target
-        of the case is `hessian` or `hvp` (that Hessian times the point itself), whole_modes must give that.
-    terms: how many numbers are added up to make one number of the result; scales the tolerance.
-    pattern: where the Jacobian of a point may be other than zero, known by hand: (rows, columns), int32, row
-        by row. Where the seeds of the case are `colored`, whole_modes must give these entries, (points,
-        entries).
-    nonzeros: like reference, with a derivative of (points, 1, entries): checks a Jacobian that is too large
-        to be written out.
-    default_reduce, reduces_whole_modes: set by `build`, which sets `reduce` to what the case asks for: the
-        workload's first `reduce`, and whether the results of whole_modes still have to be reduced.
+    function: the function of one point, in JAX. It takes the inputs as keyword arguments and returns an array
+        or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
+    points: the inputs with a value for each point, a dict from name to `InputSpec` or pytree of `InputSpec`.
+        `build` turns each leaf of a pytree into an input named by its path, such as `params.w`.
+    shared: the inputs with one value for all points, as a dict of the same form.
+    wrt: the default differentiated inputs, joined by "+". `params` means all floating-point leaves of that
+        input, in the order of the tree; `params.w` means one leaf.
+    reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
+    whole: the function of the whole batch in one call, in JAX. Per-point inputs have a leading axis. It
+        returns (points, *outputs), a pytree of such arrays, or a scalar, the sum over the points. None if the
+        batch cannot be differentiated in one call.
+    whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns the
+        derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
+        `jax.vmap(jax.jacrev(...))` returns. For target=hessian and target=hvp it returns that quantity. For
+        seeds=colored it returns the entries of `pattern`: (points, entries).
+    reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in `points`
+        and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference is the
+        derivative of `function` in float64.
+    second: the reference for the Hessian of a scalar function.
+    terms: the number of terms that one element of the result adds up, which scales the tolerance.
+    pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known: int32
+        arrays (rows, columns), sorted by row, then by column.
+    nonzeros: the reference if the Jacobian is too large to be stored: as `reference`, with a derivative of
+        shape (points, 1, entries).
+    default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
+    reduces_whole_modes: whether the results of `whole_modes` are still to be reduced, set by `build`.
     """
 
     function: Callable[..., Any]
@@ -108,46 +108,46 @@ class Workload:
 
     @property
     def reduction(self) -> Reduction:
-        """What is computed from each point's Jacobian, as a value."""
+        """The reduction of the Jacobian of each point."""
         return REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs to differentiate by, with the leaves of pytrees one by one."""
-        return tuple(leaf for name in self.wrt.split("+") for leaf in real_leaves(name, self.inputs))
+        """The names of the differentiated inputs, leaf by leaf."""
+        return tuple(leaf for name in self.wrt.split("+") for leaf in _real_leaves(name, self.inputs))
 
 
-def real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    """Return the real inputs that a name means: an input, a leaf of it, or all leaves below a node."""
+def _real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
+    """Return the floating-point inputs that a name selects: an input, or all leaves of a subtree."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
 def module(name: str) -> ModuleType:
-    """Return the module of a workload: a built-in one by its short name, or any import path."""
+    """Return the module of a workload. The name is that of a built-in workload or an import path."""
     known = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in known else name
     try:
-        found = importlib.import_module(path)
+        imported = importlib.import_module(path)
     except Refusal as error:
         raise Refusal(f"workload {name!r}: {error}") from None
-    except ModuleNotFoundError as error:
-        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
-            words = unknown_name("workload", name, known)
-            raise Refusal(f"{words}, or give the import path of a module of your own") from None
-        raise Refusal(f"workload {name!r} cannot be imported: {error}") from None
     except Exception as error:
-        raise Refusal(f"workload {name!r} cannot be imported: {type(error).__name__}: {error}") from None
-    if not callable(getattr(found, "workload", None)):
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (path == missing or path.startswith(f"{missing}.")):
+            unknown = unknown_name("workload", name, known)
+            raise Refusal(f"{unknown}, or give the import path of a module of your own") from None
+        kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
+        raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
+    if not callable(getattr(imported, "workload", None)):
         hint = "see README.md, 'A function of your own'"
         raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; {hint}")
-    return found
+    return imported
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source of a user's workload; None for a built-in one.
+    """Return a hash of the source file of a user's workload, or None for a built-in workload.
 
-    The version of the package covers built-in workloads.
+    The version of the package identifies the built-in workloads.
     """
     if name in built_in("workloads"):
         return None
@@ -155,80 +155,73 @@ def digest(name: str) -> str | None:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
 
 
-Make = Callable[[Case], Any]
+MakeWorkload = Callable[[Case], Any]
 
 
-def make(case: Case) -> Any:
-    """Call `workload(case)` of a case's module."""
+def make_user_workload(case: Case) -> Any:
+    """Call the function `workload(case)` of the workload module of a case."""
     return module(case.workload).workload(case)
 
 
-def build(case: Case, make: Make = make) -> Workload:
-    """Return the workload of a case, ready to compute with.
+def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
+    """Return the workload of a case, with the `wrt` and `reduce` of the case.
 
-    Its `wrt` and `reduce` are those of the case, each leaf of a pytree is an input, and its functions return
-    one array.
+    Each leaf of a pytree becomes an input, and each function returns one array.
     """
     of_peer = case.engine != JAX and case.formulation in extensions.load("peers").formulations(case)
-    made = make(dataclasses.replace(case, formulation=None) if of_peer else case)
-    made = _flatten(case, made)
-    if case.target in SECOND:  # whole_modes are those of the first derivative where there is no `second`
-        by_hand = made.whole_modes if made.second else {}
-        return dataclasses.replace(made, reference=made.second, whole_modes=by_hand, reduce=None)
-    reduce = {None: made.reduce, "whole": None}.get(case.reduce, case.reduce)
-    built = dataclasses.replace(made, reduce=reduce, default_reduce=made.reduce)
-    if reduce == made.reduce or case.ad_mode.is_value:
-        return built
-    if made.reduce is None and reduce != "points":  # whole Jacobians by hand can be reduced, a sum cannot
-        return dataclasses.replace(built, reduces_whole_modes=True)
-    return dataclasses.replace(built, whole_modes={})
+    workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
+    workload = _flatten(case, workload)
+    if case.target in SECOND:  # without `second`, whole_modes are first derivatives
+        second_modes = workload.whole_modes if workload.second else {}
+        return dataclasses.replace(workload, reference=workload.second, whole_modes=second_modes, reduce=None)
+    default = workload.reduce
+    reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
+    workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
+    if reduce == default or case.ad_mode.is_value:
+        return workload
+    if default is None and reduce != "points":  # a whole Jacobian can be reduced later
+        return dataclasses.replace(workload, reduces_whole_modes=True)
+    return dataclasses.replace(workload, whole_modes={})
 
 
-def _flatten(case: Case, made: Workload) -> Workload:
-    """Return a user's workload with flat inputs and with functions that return one array."""
+def _flatten(case: Case, workload: Workload) -> Workload:
+    """Return a user's workload without pytrees: flat inputs, and functions that return one array."""
     name = case.workload
-    if not (_is_flat(made.points) and _is_flat(made.shared)):
-        made = extensions.load("pytrees").flatten_inputs(name, made)
-    if twice := set(_top_level(made.points)) & set(_top_level(made.shared)):
-        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(twice))}")
-    if not made.points:
-        raise Refusal(f"workload {name!r} has no input that each point has its own of")
-    made = dataclasses.replace(made, wrt=_settle_wrt(case, made))
-    columns = tuple(math.prod(made.inputs[leaf].shape) for leaf in made.names)
-    by_hand = {
-        mode: functools.partial(
-            _join_blocks, function, f"{mode} of {name!r}", columns, made.reduce != "points"
-        )
-        for mode, function in made.whole_modes.items()
+    if not (_is_flat(workload.points) and _is_flat(workload.shared)):
+        workload = extensions.load("pytrees").flatten_inputs(name, workload)
+    if both := set(_top_level(workload.points)) & set(_top_level(workload.shared)):
+        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
+    if not workload.points:
+        raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
+    workload = dataclasses.replace(workload, wrt=_settle_wrt(case, workload))
+    sizes = tuple(math.prod(workload.inputs[leaf].shape) for leaf in workload.names)
+    per_point = workload.reduce != "points"
+    join = lambda function, *how: functools.partial(_call_and_join, function, how)  # noqa: E731
+    whole_modes = {
+        mode: join(function, "concatenate_blocks", f"{mode} of {name!r}", sizes, per_point)
+        for mode, function in workload.whole_modes.items()
     }
     return dataclasses.replace(
-        made,
-        function=functools.partial(_join_leaves, made.function, f"the function of {name!r}", 0),
-        whole=made.whole and functools.partial(_join_leaves, made.whole, f"whole of {name!r}", 1),
-        whole_modes=by_hand,
+        workload,
+        function=join(workload.function, "concatenate_leaves", f"the function of {name!r}", 0),
+        whole=workload.whole and join(workload.whole, "concatenate_leaves", f"whole of {name!r}", 1),
+        whole_modes=whole_modes,
     )
 
 
-def _join_leaves(function: Callable[..., Any], what: str, leading: int, /, *inputs: Any, **named: Any) -> Any:
-    """Return the result of a function as one array. what, leading: see pytrees.concatenate_leaves."""
+def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
+    """Call a function and return its result, an array or a pytree, as one array.
+
+    how: the name of the function in options/pytrees.py that joins a pytree, and its further arguments.
+    """
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
-    return extensions.load("pytrees").concatenate_leaves(result, what, leading)
-
-
-def _join_blocks(
-    function: Callable[..., Any], what: str, columns: tuple[int, ...], per_point: bool, /, **named: Any
-) -> Any:
-    """Return the derivative that a function returns as one array, see pytrees.concatenate_blocks."""
-    result = function(**named)
-    if hasattr(result, "shape"):
-        return result
-    return extensions.load("pytrees").concatenate_blocks(result, what, columns, per_point)
+    return getattr(extensions.load("pytrees"), how[0])(result, *how[1:])
 
 
 def _is_flat(inputs: Any) -> bool:
-    """Return whether inputs are draws by name; otherwise they are pytrees, or a mistake."""
+    """Return whether inputs are a dict from name to `InputSpec`; otherwise they are pytrees, or invalid."""
     return isinstance(inputs, Mapping) and all(
         isinstance(name, str) and name.isidentifier() and isinstance(spec, InputSpec)
         for name, spec in inputs.items()
@@ -236,33 +229,29 @@ def _is_flat(inputs: Any) -> bool:
 
 
 def _top_level(names: Iterable[str]) -> list[str]:
-    """Return the names of the user's inputs, each once, from the names of their leaves."""
+    """Return the distinct names of the inputs to which the named leaves belong."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
-def _settle_wrt(case: Case, made: Workload) -> str:
-    """Return the inputs to differentiate by, as the user names them.
-
-    They come from the case, else from the workload, else the first input is used.
-    """
-    wrt = case.wrt or made.wrt or _top_level(made.inputs)[0]
-    leaves = _require_leaves(case, wrt, made.inputs)
-    shared = _top_level(leaf for leaf in made.shared if not made.shared[leaf].integer)
-    if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(made.shared):
-        return "+".join(shared)  # a sum over points is differentiated by what they share
+def _settle_wrt(case: Case, workload: Workload) -> str:
+    """Return the differentiated inputs: those of the case, else of the workload, else the first input."""
+    wrt = case.wrt or workload.wrt or _top_level(workload.inputs)[0]
+    leaves = _require_leaves(case, wrt, workload.inputs)
+    shared = _top_level(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
+        return "+".join(shared)  # a sum over the points is differentiated by shared inputs
     return wrt
 
 
 def _require_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
-    """Return the inputs that `wrt` means; refuse an unknown name, or an input that is named twice."""
-    found: list[str] = []
+    """Return the leaves that `wrt` selects. Raise `Refusal` for an unknown or a repeated name."""
+    leaves: list[str] = []
     for name in wrt.split("+"):
-        leaves = real_leaves(name, inputs)
-        if not leaves:
+        leaves += (selected := _real_leaves(name, inputs))
+        if not selected:
             real = [leaf for leaf in inputs if not inputs[leaf].integer]
             known = dict.fromkeys([*_top_level(real), *real])
             raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, known)
-        found += leaves
-    if len(set(found)) != len(found):
+    if len(set(leaves)) != len(leaves):
         raise Refusal(f"wrt={wrt!r} names an input twice")
-    return set(found)
+    return set(leaves)

@@ -82,12 +82,12 @@ def compile_largest(
         one = last = compile_blocks(
             dataclasses.replace(case, block=blocks.block, chunk=blocks.chunk, storage=storage)
         )
-        words = settings.missing_memory(one) or one.overflow or ""
+        words = settings.describe_shortage(one) or one.overflow or ""
         if not words:
             fitting[blocks] = one
             return MemoryNeed(one.bytes_while_running, True)
         idle = {**one.needs, "temp_bytes": 0} if one.needs.get("temp_bytes") else one.needs
-        hopeless = settings.missing_memory(dataclasses.replace(one, needs=idle)) is not None
+        hopeless = settings.describe_shortage(dataclasses.replace(one, needs=idle)) is not None
         return MemoryNeed(one.bytes_while_running, False, hopeless)
 
     recorded = settings.known_blocks

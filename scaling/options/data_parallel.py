@@ -43,7 +43,7 @@ def sum_derivative(
             real = here.points * count + numbers < case.points if padded else None
             return of(lambda **shared: _total(case, workload, some, shared, real))
 
-        return here.over_all(sum_over_seeds(block, SeedRange(0, count, case.block)))
+        return here.sum_over_devices(sum_over_seeds(block, SeedRange(0, count, case.block)))
 
     if case.ad_mode.is_value:
         return over_points(lambda total: total(**shared))
@@ -70,7 +70,7 @@ def _in_pieces(
     case: Case, part: LinearMapPart, over_points: OverPoints, shared: Named, here: DevicePosition
 ) -> Any:
     """Return the derivative computed piece by piece, each all-reduced as soon as it is computed."""
-    if part.columns:
+    if part.computes_columns:
         compute = functools.partial(_along_seeds, case, part, shared, here)
         pieces = _cut(ceil_div(part.seeds, case.axes[1]))
         return jnp.concatenate([over_points(functools.partial(compute, *piece)) for piece in pieces])

@@ -38,7 +38,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
     if seeds is not None:
         step = dataclasses.replace(step, chunk=None)
         part = dataclasses.replace(sizes.parts[0], seeds=seeds)
-        outputs, inputs = (sizes.outputs, seeds) if part.columns else (seeds, sizes.inputs)
+        outputs, inputs = (sizes.outputs, seeds) if part.computes_columns else (seeds, sizes.inputs)
         of_step = dataclasses.replace(sizes, parts=(part,), outputs=outputs, inputs=inputs)
         count *= ceil_div(sizes.seeds, seeds)
     result = result_bytes(case, workload, sizes)
@@ -50,8 +50,8 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 def _seeds_of_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
     """Return how many seeds a step takes; None where slices have no place in the result."""
     part, seeds = sizes.parts[0], case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
-    reduction = workload.reduction.columns if part.columns else workload.reduction.rows
-    kept = reduction.placed and not part.along and sizes.coloring is None
+    step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
+    kept = not (step.sums_seeds or step.products or part.along_point) and sizes.coloring is None
     return seeds if kept and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
 
 
@@ -98,7 +98,7 @@ def make_offload_runner(one: CompiledCase) -> Callable[[], np.ndarray]:
         if not result:
             result.append(np.empty(result_shape(case, workload, one.sizes), pieces[0].dtype))
         part = result[0][step.point : step.point + len(pieces[0])]
-        if plan.seeds is not None and one.sizes.parts[0].columns:
+        if plan.seeds is not None and one.sizes.parts[0].computes_columns:
             part = part[:, :, step.seed : step.seed + chunk]
         elif plan.seeds is not None:
             part = part[:, step.seed : step.seed + chunk]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scaling.core.shape import DerivativeShape
 
 
-def complete(case: Case, make: workload.Make = workload.make) -> Case:
+def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
     """Return the case with every choice that it leaves to its workload written out."""
     case = _settle(case)
     case = dataclasses.replace(case, **_drop_unused(case))

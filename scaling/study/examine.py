@@ -147,7 +147,7 @@ def _make(case: Case) -> Any:
 @functools.lru_cache(_REMEMBERED)
 def _make_problem(problem: Case) -> Any:
     """Call `workload(case)`, once for the cases that differ in their layout only."""
-    return workload.make(problem)
+    return workload.make_user_workload(problem)
 
 
 def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:

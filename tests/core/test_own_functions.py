@@ -471,8 +471,8 @@ def test_a_shape_is_given_as_sizes_or_as_one_tuple():
     for of in (normal, uniform):
         assert of((4, 3)).shape == of([4, 3]).shape == of(4, np.int64(3)).shape == (4, 3)
         assert of(()).shape == of().shape == () and of(0).shape == (0,)
-        rows = inputs.draw_block(of((4, 3)), 0, "x", 2, 7)
-        np.testing.assert_array_equal(rows, inputs.draw_block(of(4, 3), 0, "x", 2, 7))
+        rows = inputs.draw_rows(of((4, 3)), 0, "x", 2, 7)
+        np.testing.assert_array_equal(rows, inputs.draw_rows(of(4, 3), 0, "x", 2, 7))
 
 
 SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zeros(2),), (3, 4.0)]

@@ -28,7 +28,7 @@ VARIANTS = (
     "wrong_unreferenced", "hungry", "aborting",
 )
 X = scaling.core.inputs.uniform(3, low=0.5)
-SEEN = np.sort(scaling.core.inputs.draw_block(X, 0, "x", 0, 6)[:, 0])
+SEEN = np.sort(scaling.core.inputs.draw_rows(X, 0, "x", 0, 6)[:, 0])
 
 
 def smooth(x):
@@ -248,10 +248,10 @@ def test_a_child_that_a_workload_leaves_behind_is_not_waited_for(mine, scaling_c
 def test_the_point_that_is_wrong_is_named(mine, scaling_command, tmp_path):
     import numpy as np
 
-    from scaling.core.inputs import draw_block, uniform
+    from scaling.core.inputs import draw_rows, uniform
 
     assert scaling_command(mine("wrong_once")).returncode == 1
-    worst = int(np.argmax(draw_block(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))
+    worst = int(np.argmax(draw_rows(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))
     assert f"point {worst} is wrong" in by_variant(tmp_path)["wrong_once"].text
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.jacobian import Slices, map_seeds
-from scaling.core.layout import ENTRIES
+from scaling.core.layout import COLORS, POSITIONS
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 
@@ -33,11 +33,10 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     """Return the gather indices of a coloured derivative whose colours are divided over devices."""
     coloring = sizes.coloring
     assert coloring is not None
-    colors = {"+columns": coloring.columns, "+rows": coloring.rows}
-    needed = {"+columns" if part.columns else "+rows" for part in sizes.parts}
-    arguments = {name: x.astype(np.int32) for name, x in colors.items() if name in needed and x is not None}
     found = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
-    arguments |= {f"{ENTRIES} {number}": at for number, (at, _) in enumerate(found)}
+    colors = [coloring.columns if part.computes_columns else coloring.rows for part in sizes.parts]
+    arguments = {f"{COLORS} {number}": np.asarray(x, np.int32) for number, x in enumerate(colors)}
+    arguments |= {f"{POSITIONS} {number}": at for number, (at, _) in enumerate(found)}
     return GatherIndices(arguments, tuple(numbers for _, numbers in found))
 
 
@@ -51,9 +50,9 @@ def _indices_of_part(
     coloring = sizes.coloring
     assert coloring is not None
     pattern, here = coloring.pattern, ceil_div(part.seeds, devices)
-    entries = np.flatnonzero(coloring.by_row != part.columns)
+    entries = np.flatnonzero(coloring.by_row != part.computes_columns)
     rows, cols = pattern.rows[entries], pattern.cols[entries]
-    if part.columns:
+    if part.computes_columns:
         colors, line, along, length = coloring.columns, cols, rows, pattern.outputs
     else:
         colors, line, along, length = coloring.rows, rows, cols, pattern.inputs
@@ -70,7 +69,7 @@ def _indices_of_part(
 
 def read_entries(slices: Slices, colors: Any, at: Any) -> Any:
     """Return the entries that a device reads off its slices: (entries,). at: their flat positions."""
-    compute = lambda: jax.tree.leaves(map_seeds(slices.at, slices.seeds))  # noqa: E731
+    compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # XLA would compute the slices again for each entry that is read off them. It does not look into a branch,
     # even one that is always taken. On a CPU, at 1e6 unknowns, four times the time of a derivative written by
     # hand becomes two.
