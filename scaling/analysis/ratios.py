@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma, polygamma, stdtr, stdtrit
 
+from scaling.core.intervals import median_interval
 from scaling.core.record import Record
-from scaling.core.statistics import median_interval
 
 LEAST_VARIANCE = 1e-18  # of a logarithm: no time is known to a part in a billion
 _LEAST_CASES = 20  # for which variances are moderated

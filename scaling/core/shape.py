@@ -226,7 +226,7 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], named: Named) -> j
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {words}") from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        place = user_frames.place(error)
+        place = user_frames.innermost_location(error)
         where = f" ({place})" if place else ""
         traced = (
             "fails on abstract inputs (JAX traces it with arrays that have a shape and a dtype, "

@@ -214,7 +214,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
         if digest not in known:
             known[digest] = [
                 plan["digest"] for plan in planned
-                if digest == plan["digest"] or ("untold" in plan and environment.alike(plan, found))
+                if digest == plan["digest"] or ("untold" in plan and environment.matches_planned(plan, found))
             ]  # fmt: skip
         return [(record.key, each, record.replicate) for each in known[digest]]
 

@@ -354,7 +354,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
         )
     found = {}
     for numbers in (2**16, 20):  # all points at once, or one after the other
-        monkeypatch.setattr(reference_of_case, "_BLOCK_NUMBERS", numbers)
+        monkeypatch.setattr(reference_of_case, "_RANGE_NUMBERS", numbers)
         found[numbers] = check.verdict(case, built, sizes, np.repeat(right, 3, axis=0), "cpu")
         assert found[numbers].reason is None
         for copy in range(3):
