@@ -13,14 +13,12 @@ import platform as machine
 import re
 import socket
 import subprocess
-import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import scaling
-from scaling.core.case import Refusal
 
 _PACKAGE = Path(__file__).parents[1]
 # Fields that are derived from others, or that differ between the cases of one environment.
@@ -34,7 +32,6 @@ _DIGEST_FIELDS = (
 # In jaxlib 0.10 on CPU a fused reduction of some shapes returns wrong numbers, for example in `jax.jacrev` of
 # the residual workload with 200 points. This flag disables the fusion, unless XLA_FLAGS sets it already.
 _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
-_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
 
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
@@ -45,29 +42,6 @@ _SECRET = re.compile(
 _ABSOLUTE_PATH = re.compile(
     r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)"
 )
-
-
-def platform() -> str:
-    """Return the platform of JAX: cpu, gpu or tpu. Starts JAX only if a plugin for JAX is installed."""
-    named = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
-    if named:
-        return _PLATFORMS.get(named, named)
-    installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
-    has_plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
-    return probe()["platform"] if has_plugin else "cpu"
-
-
-@functools.cache
-def probe() -> dict[str, Any]:
-    """Start JAX in another process; return its platform, device kind and number of devices."""
-    code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    try:
-        name, kind, devices = json.loads(process.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        reason = f"JAX cannot start a backend: {last_line(process.stderr)}"
-        raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
-    return {"platform": _PLATFORMS.get(name, name), "device_kind": kind, "devices": devices}
 
 
 def variables(platform: str) -> dict[str, str]:
