@@ -43,9 +43,11 @@ _MAX_UNDECIDED = 0.01  # of all entries, that rounding may leave undecided
 class Verdict(NamedTuple):
     """The outcome of a check.
 
-    error: the largest error of all points. tolerance: the largest that was allowed. reason: None if the
-    result is correct. checked: the share of the entries that were compared one by one, and of the points of
-    which every entry was.
+    error: the largest relative error of all points; None if no entry was compared.
+    tolerance: the largest relative error that was allowed.
+    reason: a key of record.REASONS; None if the result is correct.
+    checked: the share of the "entries" that were compared one by one, and of the "points" of which every
+        entry was.
     """
 
     error: float | None
@@ -59,8 +61,9 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and of its reference at some points: two arrays (points, ...).
 
-    scale: what a difference is divided by; its shape broadcasts with the entries. measure: (evaluation,
-    inputs of some points, points=their indices) -> entries like `expected`; None for the whole result.
+    scale: the divisor of a difference; its shape broadcasts with the entries.
+    measure: (evaluation, inputs of some points, points=their indices) -> entries like `expected`, for a
+        second look; None if the entries are those of the result itself.
     """
 
     result: np.ndarray
@@ -72,8 +75,10 @@ class EntryComparison:
 class PointsComparison(NamedTuple):
     """The comparisons of a range of points, or of all copies of a sum over points.
 
-    start: the first point. inputs: for a second look, or None. step_error: the relative error that a finite
-    difference may have in addition, (points,). note: appended to the text of a wrong answer.
+    start: the first point.
+    inputs: the inputs of the points by name, for a second look, or None.
+    step_error: the relative error that a finite difference may have in addition, (points,).
+    note: appended to the text of a wrong answer.
     """
 
     start: int
@@ -87,9 +92,13 @@ class PointsComparison(NamedTuple):
 class CheckProgress:
     """The errors of all points compared so far.
 
-    allowed: the largest tolerance. first_wrong: the first wrong point. suspects: comparisons over tolerance,
-    for a second look. suspects_over_budget: further ones with their errors (points,), judged by the tolerance
-    that the second look finds. undecided_entries: counted by the second look.
+    allowed: the largest tolerance so far.
+    first_wrong: the first wrong point, or None.
+    entries: the number of compared entries.
+    undecided_entries: the number of entries that rounding decides; only second_look.py counts them.
+    suspects: the comparisons over tolerance, which second_look.py evaluates again.
+    suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are judged by
+        the tolerance that the second look finds for the suspects.
     """
 
     spec: ReferenceSpec
@@ -194,8 +203,8 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
         expected = spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
     has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != expected or not has_points:
-        text = f"{expected} of each of {case.points} points is expected"
-        raise Refusal(f"the result has the shape {result.shape}, where {text}")
+        text = f"not {expected} for each of {case.points} points"
+        raise Refusal(f"the result has the shape {result.shape}, {text}")
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
@@ -258,7 +267,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare each copy of a sum over points and outputs, of values or of derivatives: (copies, 1, inputs)."""
+    """Compare each copy of a sum over points and outputs, (copies, 1, inputs)."""
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, start, stop)

@@ -69,32 +69,27 @@ def describe(
     """Return the environment of a record; `digest` differs if two environments are not comparable.
 
     Args:
-        started_with: the environment variables with which the process started.
+        started_with: the environment variables at the start of the process.
         bound_to: the cores that the process is bound to, or None.
-        engine: the versions of a peer. They change `digest` only; `setting` is the digest without them.
-        processes: the setting `processes`, as requested.
-        more: further fields.
+        engine: the versions of a peer, which `digest` includes and `setting` does not.
         hardware: the machine and the compilers of a plan; None for a run.
     """
-    sha, dirty = commit()
+    commit_hash, dirty = commit()
     environment: dict[str, Any] = {
         "versions": _versions(),
         "platform": platform,
         "device_kind": processor() if platform == "cpu" and not hardware else device_kind,
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
-        "commit": sha,
-        "dirty": dirty,
-        "source": source(),
-        "workload_digest": workload_digest,
+        "commit": commit_hash, "dirty": dirty,
+        "source": source(), "workload_digest": workload_digest,
         "bound": bound_to is not None,
         "driver": _driver() if platform == "gpu" and not hardware else None,
         "hosts": [socket.gethostname()],
         "cores": list(bound_to) if bound_to else None,
         "load": round(os.getloadavg()[0], 2),
-        "governor": governor(bound_to),
-        "kernel": machine.release(),
-    }
+        "governor": governor(bound_to), "kernel": machine.release(),
+    }  # fmt: skip
     environment |= {"hardware": dict(hardware)} if hardware else {}
     environment |= {"processes": processes} if processes not in (None, 1) else {}
     setting = _digest(environment)
@@ -151,7 +146,7 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node: that of Slurm, of the launcher (which may split a host) or of the host."""
+    """Return the name of this node: from Slurm, from the launcher (which may split a host) or of the host."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 

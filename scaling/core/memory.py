@@ -53,9 +53,9 @@ def describe_shortage(
     """Return the needed and the available bytes as text if the memory is too small, else None.
 
     Args:
-        device_bytes: what each device needs; None if not known.
-        limit: the most that each device may use; None for all of its memory.
-        host_bytes: what the host needs in addition. CPU devices share the memory of the host.
+        device_bytes: the bytes that each device needs, or None if not known.
+        limit: the bytes that each device may use, or None for all of its memory.
+        host_bytes: the bytes that the host needs in addition. CPU devices share the memory of the host.
     """
     if device_bytes is None:
         return None
@@ -74,7 +74,7 @@ def describe_shortage(
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the largest value of a memory statistic of these devices, such as `peak_bytes_in_use`, if known."""
+    """Return the largest value of a memory statistic over devices, such as `peak_bytes_in_use`, if known."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 

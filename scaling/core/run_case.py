@@ -72,8 +72,9 @@ class CaseEnded(Exception):
 class ProcessGroup(NamedTuple):
     """The processes that run a case together.
 
-    devices: the devices of all processes. gather: exchanges floats between the processes. cores: the cores
-    that this process is bound to, or None.
+    devices: the devices of all processes.
+    gather: exchanges floats between the processes.
+    cores: the cores that this process is bound to, or None.
     """
 
     devices: list[Any]
@@ -90,8 +91,8 @@ Note = Callable[..., None]  # sets fields of a record, given as keyword argument
 class PlacedProgram(NamedTuple):
     """A compiled program whose inputs are on the devices.
 
-    collect: converts the result of a call to an array on the host. sample: takes all samples; only for a
-    peer that times itself.
+    collect: converts the result of a call to an array on the host.
+    sample: takes all samples; only for a peer that times itself.
     """
 
     sizes: DerivativeShape
@@ -103,8 +104,9 @@ class PlacedProgram(NamedTuple):
 class CheckedProgram(NamedTuple):
     """A program whose first result is correct.
 
-    wait: blocks until the result of a call is ready. check: raises `CaseEnded` if a result is wrong.
-    sample: as in `PlacedProgram`.
+    wait: blocks until the result of a call is ready; None if `call` blocks.
+    check: raises `CaseEnded` if a result is wrong.
+    sample: takes all samples; only for a peer that times itself.
     """
 
     call: Callable[[], Any]
@@ -117,9 +119,10 @@ class CheckedProgram(NamedTuple):
 class Attempt:
     """A case between its start and its record.
 
-    record: the fields that are known so far; its status is "ok" until the attempt fails. program: None after
-    the attempt ended. turns: yields the samples of the current compilation after each turn; None before the
-    first turn. earlier_samples: the samples of each previous compilation.
+    record: the fields that are known so far; its status is "ok" until the attempt fails.
+    program: None after the attempt ended.
+    turns: yields the samples of the current compilation after each turn; None before the first turn.
+    earlier_samples: the samples of each previous compilation.
     """
 
     record: Record
@@ -282,7 +285,7 @@ def _compile_and_check(
 def _compile_jax_program(
     case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
-    """Compile a case with JAX and place its inputs; nothing is allocated unless the program fits in memory."""
+    """Compile a case with JAX and place its inputs, unless the program does not fit in memory."""
     describe_shortage = functools.partial(_describe_memory_shortage, case, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
@@ -307,7 +310,7 @@ def _compile_jax_program(
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
-    """Skip a case with an option that works in one process only if the group has several."""
+    """Skip a case if the group has several processes and an option of the case supports only one."""
     options = {
         "storage=host": case.storage == "host",
         "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
@@ -323,7 +326,7 @@ def _compile_stages(
 ) -> timing.Stages:
     """Compile a program, with the persistent compilation cache if the case asks for it."""
     arguments: list[Any] = list(program.arguments.values())
-    if case.api == "pmap" and group.processes > 1:  # pmap does not accept abstract arguments there
+    if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
     if case.cache is None:
@@ -338,7 +341,7 @@ def _compile_stages(
 
 def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
     """Return the needed and the available bytes as text if a process has too little memory, else None."""
-    # The check copies the result to the host once, unless the result is there already.
+    # The check copies the result to the host once; with storage=host, host_bytes includes it.
     host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
     shortage = memory.describe_shortage(
         compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
@@ -429,7 +432,7 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 def _sample_one_turn(attempt: Attempt) -> bool:
     """Take the samples of one turn; return whether the samples of all compilations are complete.
 
-    When the samples of one compilation are complete and more compilations are requested, compile again.
+    If the samples of one compilation are complete and further compilations are requested, compile again.
     """
     case, group, monitor = attempt.record.case, attempt.group, extensions.load("host_monitor")
     if attempt.record.before is None:
@@ -453,12 +456,12 @@ def _sample_one_turn(attempt: Attempt) -> bool:
 
 
 def _compile_again(attempt: Attempt) -> None:
-    """Replace the program of an attempt by a fresh compilation of it, and record the seconds of its stages."""
+    """Compile the program of an attempt again, and record the seconds of the stages."""
     _check_another_call(attempt)
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     record = attempt.record
-    again = Attempt(record, attempt.group, attempt.sampling)  # leaves the stages of the first compilation
+    again = Attempt(record, attempt.group, attempt.sampling)  # `record` keeps the first compilation
     attempt.program = _compile_and_check(record.case, attempt.group, again.note, record.blocks)
     stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
     attempt.note(compilations=[*record.compilations, stages])

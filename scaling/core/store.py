@@ -29,8 +29,9 @@ _LOCK_SECONDS = 10.0  # to wait for a run that is about to end
 class Loaded(NamedTuple):
     """The content of a results folder, in the order of its files and lines.
 
-    damaged: the lines that cannot be read, as "file:line: reason". plans: the records of `scaling plan`,
-    which did not run.
+    records: the records of runs.
+    damaged: the lines that cannot be read, as "file:line: reason".
+    plans: the records of `scaling plan`, which did not run.
     """
 
     records: list[Record]
@@ -101,7 +102,7 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record of each measurement: the last ok one, else the last skipped, else the last failed one.
+    """Return one record of each measurement: the last ok one, else the last skipped, else the last failed.
 
     If a peer ran in several versions, the record of the version that ran last counts. A record of a peer that
     is not installed counts only if the peer was never installed.
@@ -211,7 +212,7 @@ def _newer_schema(path: Path, error: Exception) -> Refusal:
 
 
 def stamp() -> dict[str, Any]:
-    """Return the fields of a JSON file that identify its writer: the schema and the version of this package."""
+    """Return the schema and the version of this package, as fields of a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 

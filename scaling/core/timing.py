@@ -41,13 +41,16 @@ class Sampling:
 class Samples:
     """All samples in order. With several processes, a sample takes as long as its slowest process.
 
-    seconds_min: the seconds of the fastest process. slowest: the rank of the slowest process, by sample.
-    turns: the number of samples in each turn. marked: from a reason to distrust turns to their indices.
+    stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+    seconds_min: the seconds of the fastest process, by sample.
+    slowest: the rank of the slowest process, by sample.
+    turns: the number of samples in each turn.
+    marked: a dict from a disturbance, such as "throttled", to the indices of the turns with it.
     """
 
     seconds: list[float]
     calls_per_sample: int
-    stop_reason: str | None  # width | most | seconds; None while sampling continues
+    stop_reason: str | None
     seconds_min: list[float] = field(default_factory=list)
     slowest: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)

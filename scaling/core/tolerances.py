@@ -81,10 +81,11 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers that a result adds up.
+    """How many numbers a result adds up.
 
-    terms: the number of terms of an entry of J. added: the number of entries that the result adds up.
-    entry: the tolerance of an entry.
+    terms: the number of terms of an entry of J.
+    added: the number of entries of J that an element of the result adds up.
+    entry: the tolerance of an entry of J.
     """
 
     terms: int
@@ -191,7 +192,7 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result, (points, outputs', inputs'), and its scale, which broadcasts with it.
 
-    For a sum over points, both are the terms of each point. The whole Jacobian and J^T J need dense Jacobians.
+    For a sum over points, both are the terms of each point. WHOLE and J^T J need dense Jacobians.
 
     Args:
         floor: the least scale of an entry, (points,).
