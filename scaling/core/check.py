@@ -35,8 +35,8 @@ from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, rel
 from scaling.core.workload import Workload
 
 _SCANNED_NUMBERS = 2**16  # checked for NaN at a time, because a result may fill half the memory
-_SECOND_LOOK_POINTS = 64  # of a sum over points
-_SECOND_LOOK_NUMBERS = 2**24  # in all suspects together
+_REEVALUATED_POINTS = 64  # of a sum over points
+_REEVALUATED_NUMBERS = 2**24  # in all suspects together
 _MAX_UNDECIDED = 0.01  # of all entries, that rounding may leave undecided
 
 
@@ -62,8 +62,8 @@ class EntryComparison:
     """Entries of a result and of its reference at some points: two arrays (points, ...).
 
     scale: the divisor of a difference; its shape broadcasts with the entries.
-    measure: (evaluation, inputs of some points, points=their indices) -> entries like `expected`, for a
-        second look; None if the entries are those of the result itself.
+    measure: (evaluation, inputs of some points, points=their indices) -> entries like `expected`, for the
+        reevaluation; None if the entries are those of the result itself.
     """
 
     result: np.ndarray
@@ -76,7 +76,7 @@ class PointsComparison(NamedTuple):
     """The comparisons of a range of points, or of all copies of a sum over points.
 
     start: the first point.
-    inputs: the inputs of the points by name, for a second look, or None.
+    inputs: the inputs of the points by name, for the reevaluation, or None.
     step_error: the relative error that a finite difference may have in addition, (points,).
     note: appended to the text of a wrong answer.
     """
@@ -98,7 +98,7 @@ class CheckProgress:
     undecided_entries: the number of entries that rounding decides; only second_look.py counts them.
     suspects: the comparisons over tolerance, which second_look.py evaluates again.
     suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are judged by
-        the tolerance that the second look finds for the suspects.
+        the tolerance that the reevaluation finds for the suspects.
     """
 
     spec: ReferenceSpec
@@ -122,7 +122,7 @@ class CheckProgress:
             is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
             if not is_wrong.any() or not self.spec.repeatable:
                 self.record_errors(points, by_point, is_wrong)
-            elif sum(suspect.expected.size for _, suspect in self.suspects) < _SECOND_LOOK_NUMBERS:
+            elif sum(suspect.expected.size for _, suspect in self.suspects) < _REEVALUATED_NUMBERS:
                 self.suspects.append((points, comparison))
             else:
                 self.suspects_over_budget.append((points, by_point))
@@ -279,7 +279,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     comparison = EntryComparison(
         result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
     )
-    points = min(_SECOND_LOOK_POINTS, spec.case.points)
+    points = min(_REEVALUATED_POINTS, spec.case.points)
     named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
     step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
     return PointsComparison(0, named, [comparison], step_error)

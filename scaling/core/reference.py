@@ -117,7 +117,7 @@ class ReferenceSpec:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a second look can evaluate entries at other inputs."""
+        """Whether entries can be evaluated again at other inputs."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 

@@ -42,7 +42,7 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "default"): 2.0**-8,  # bfloat16
     ("tpu", "high"): 2.0**-14,  # three bfloat16 products
 }
-ROUNDINGS = 8  # allowed for each term; an error beyond them is a suspect for the second look
+ROUNDINGS = 8  # allowed for each term; an error beyond them is a suspect that is evaluated again
 _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a product may lose digits
 
 
