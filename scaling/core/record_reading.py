@@ -4,6 +4,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import scaling
@@ -17,15 +18,11 @@ _PREDICTED_SECONDS = ("seconds", "low", "high", "call", "compute", "communicatio
 _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
-class FutureSchema(Exception):
-    """Raised for a record or a study that a newer version of this package wrote; the text names the fix."""
-
-
-def from_line(line: str) -> Record:
-    """Return the record of a line; raise ValueError for a damaged line, `FutureSchema` for a newer one."""
+def from_line(line: str, path: Path = Path("the file")) -> Record:
+    """Return the record of a line of a file; raise ValueError if it is damaged, `Refusal` if it is too new."""
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
-    require_known_schema(fields)
+    require_known_schema(fields, path)
     _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
     for name, value in fields.items():
         if name != "case":  # its seeds and sizes have no limit
@@ -41,8 +38,8 @@ def from_line(line: str) -> Record:
     return record
 
 
-def require_known_schema(value: Any) -> None:
-    """Raise `FutureSchema` if a record or a study, read from JSON, has a newer schema than this version."""
+def require_known_schema(value: Any, path: Path) -> None:
+    """Raise `Refusal` if a record or a study, read from a JSON file, has a newer schema than this version."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -51,8 +48,8 @@ def require_known_schema(value: Any) -> None:
     version = versions.get("ad_scaling") if isinstance(versions, dict) else None
     is_known = isinstance(version, str) and version != scaling.__version__
     needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
-    ours = f"ad-scaling {scaling.__version__} reads schema {SCHEMA}"
-    raise FutureSchema(f"schema {schema}, {ours}: install {needed}")
+    found = f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}"
+    raise Refusal(f"{found}: install {needed}, or give another folder; nothing was changed")
 
 
 def _require(condition: bool, text: str) -> None:

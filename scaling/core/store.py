@@ -77,7 +77,7 @@ def load(folder: Path) -> Loaded:
 
     Raise `Refusal` if a newer version of this package wrote a record, as its case would run again.
     """
-    from scaling.core.record_reading import FutureSchema, from_line  # a worker does not need it
+    from scaling.core.record_reading import from_line  # a worker does not need it
 
     records: list[Record] = []
     damaged: list[str] = []
@@ -91,9 +91,9 @@ def load(folder: Path) -> Loaded:
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip():
-                    records.append(from_line(line.decode()))
-            except FutureSchema as error:
-                raise _newer_schema(path, error) from None
+                    records.append(from_line(line.decode(), path))
+            except Refusal:
+                raise
             except json.JSONDecodeError as error:
                 damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
@@ -182,6 +182,8 @@ def folder_of(path: str) -> Path:
 
 def check_schemas(folder: Path) -> None:
     """Raise `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    from scaling.core.record_reading import require_known_schema
+
     _check_manifests(folder)
     # As this version writes it. Inside of a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
@@ -189,26 +191,14 @@ def check_schemas(folder: Path) -> None:
         with contextlib.suppress(OSError):
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
-                    _check_schema(path, _parse(line))
+                    require_known_schema(_parse(line), path)
 
 
 def _check_manifests(folder: Path) -> None:
+    from scaling.core.record_reading import require_known_schema
+
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        _check_schema(path, read_json(path))
-
-
-def _check_schema(path: Path, value: Any) -> None:
-    """Raise `Refusal` if a JSON object from a file has a newer schema than this version."""
-    from scaling.core.record_reading import FutureSchema, require_known_schema
-
-    try:
-        require_known_schema(value)
-    except FutureSchema as error:
-        raise _newer_schema(path, error) from None
-
-
-def _newer_schema(path: Path, error: Exception) -> Refusal:
-    return Refusal(f"{path} has {error}, or give another folder; nothing was changed")
+        require_known_schema(read_json(path), path)
 
 
 def stamp() -> dict[str, Any]:
