@@ -318,7 +318,8 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
     }
     for option, is_set in options.items():
         if is_set and group.processes > 1:
-            raise CaseEnded("skipped", "not_defined", f"{option} is measured in one process")
+            text = f"{option} works in one process only, and this case has {group.processes}"
+            raise CaseEnded("skipped", "not_defined", text)
 
 
 def _compile_stages(
