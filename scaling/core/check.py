@@ -231,7 +231,7 @@ def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 
 def _compare(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparisons of a result, for one range of points after another or for all copies of a sum."""
+    """Yield the comparisons of a result: one for each range of points, or one for all copies of a sum."""
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
     elif spec.sampled:

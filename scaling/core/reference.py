@@ -106,7 +106,7 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """The largest tolerance with which a result proves anything."""
+        """The largest tolerance with which a comparison can prove that a result is correct."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
@@ -158,7 +158,7 @@ def reference_spec(
 
 
 def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
-    """Return the reduction of the result; the only reduction of a value is the sum over points."""
+    """Return the reduction of the result; values are either summed over points or not reduced."""
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS[workload.reduce or ("outputs" if sizes.summed else WHOLE.name)]
