@@ -23,8 +23,8 @@ from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
 from scaling.analysis import autocorrelation
 from scaling.analysis.grouping import group_by
+from scaling.core.intervals import median_interval
 from scaling.core.record import Record
-from scaling.core.statistics import median_interval
 
 LEAST_VARIANCE = 1e-18  # of a logarithm: no time is known to a part in a billion
 _LEAST_CASES = 20  # for which variances are moderated

@@ -21,7 +21,7 @@ from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
-from scaling.study import grid, preflight
+from scaling.study import grid, preflight, results_folder
 from scaling.workers import schedule
 from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine
@@ -84,7 +84,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     ):  # fmt: skip
         if wrong:
             raise Refusal(text)
-    folder = store.results_folder(config["results"])
+    folder = results_folder.parse_results(config["results"])
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
     machine = _machine(cluster, config["dry_run"])
@@ -155,7 +155,7 @@ def run(
         if dry_run:
             return _print_plan(job, answers, folders, console)
         for each in folders:
-            store.prepare(each)
+            results_folder.create_results(each)
         preflight.save_answers(job.folder, key, found)
         if job.cluster.submits and (submit := _submissions(job)):
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)

@@ -1,9 +1,13 @@
-"""The check: whether a result is right, at every point. It runs before any time is kept.
+"""The check of a result against its reference, at every point, before any time is kept.
 
-Every entry is compared relative to the size of what is added up in its output (tolerances.py), so that a
-small output cannot hide behind a large one and a sum that cancels is judged by its terms. A sum over
-points is one result, of which every copy is checked. With coloured seeds a result is the entries of a
-detected pattern; what the pattern lacks counts as zero, so that one that lacks an entry is wrong.
+Each entry of a result may differ from the expected one by tolerance * scale, where the scale is the size of
+the numbers that its output adds up (tolerances.py). A small output is thus not compared with a large one, and
+a sum that cancels is judged by its terms. A sum over points is one result, and every copy of it is checked.
+With colored seeds the result is the entries of a detected pattern; an entry that the pattern lacks counts as
+zero, so that a pattern without a nonzero entry is a wrong answer.
+
+An entry over its tolerance is a suspect: options/reference/second_look.py evaluates it again at inputs that
+differ by a rounding, and decides whether rounding explains the difference.
 """
 
 import contextlib
@@ -27,21 +31,23 @@ from scaling.core.reference import (
     reference_values,
 )
 from scaling.core.shape import DerivativeShape
-from scaling.core.tolerances import at_least, least_size, reduce_jacobians, relative_error
+from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
-_SCANNED_NUMBERS = 2**16  # of a result at a time, which may fill half the memory
-_SUMMED_AGAIN = 64  # points of a sum that are evaluated again
-_NUMBERS_AGAIN = 2**24  # of all blocks that are evaluated again
-_INCOMPARABLE = 0.01  # the share of entries that may be left out because rounding decides them
+_SCANNED_NUMBERS = 2**16  # checked for NaN at a time, because a result may fill half the memory
+_REEVALUATED_POINTS = 64  # of a sum over points
+_REEVALUATED_NUMBERS = 2**24  # in all suspects together
+_MAX_UNDECIDED = 0.01  # of all entries, that rounding may leave undecided
 
 
 class Verdict(NamedTuple):
-    """The result of the check.
+    """The outcome of a check.
 
-    error: the largest over all points. tolerance: the largest that was allowed. reason: None if every
-    point passed. checked: the share of all entries that were compared one by one, and of points all of
-    whose entries were.
+    error: the largest relative error of all points; None if no entry was compared.
+    tolerance: the largest relative error that was allowed.
+    reason: a key of record.REASONS; None if the result is correct.
+    checked: the share of the "entries" that were compared one by one, and of the "points" of which every
+        entry was.
     """
 
     error: float | None
@@ -53,161 +59,170 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result and of its reference at a block of points: got and want, (points, ...).
+    """Entries of a result and of its reference at some points: two arrays (points, ...).
 
-    size: what a deviation is divided by, of a shape that broadcasts with them. measure: evaluates a sample
-    again, (evaluation, inputs of some points, points=their numbers) -> array like `want` there.
+    scale: the divisor of a difference; its shape broadcasts with the entries.
+    measure: (evaluation, inputs of some points, points=their indices) -> entries like `expected`, for the
+        reevaluation; None if the entries are those of the result itself.
     """
 
-    got: np.ndarray
-    want: np.ndarray
-    size: np.ndarray
+    result: np.ndarray
+    expected: np.ndarray
+    scale: np.ndarray
     measure: Callable[..., np.ndarray] | None = None
 
 
-class Block(NamedTuple):
-    """What is compared at a block of points, or of all copies of a sum.
+class PointsComparison(NamedTuple):
+    """The comparisons of a range of points, or of all copies of a sum over points.
 
-    named: the inputs at which it can be evaluated again. extra: the bound of a finite step, (points,).
+    start: the first point.
+    inputs: the inputs of the points by name, for the reevaluation, or None.
+    step_error: the relative error that a finite difference may have in addition, (points,).
+    note: appended to the text of a wrong answer.
     """
 
     start: int
-    named: Arrays | None
+    inputs: Arrays | None
     comparisons: list[EntryComparison]
-    extra: np.ndarray
-    words: str = ""
+    step_error: np.ndarray
+    note: str = ""
 
 
 @dataclass
-class Comparisons:
-    """The errors of all blocks so far, and what failed, kept to be evaluated again.
+class CheckProgress:
+    """The errors of all points compared so far.
 
-    first: the first point that is wrong. later: what failed beyond the numbers that are evaluated again.
+    allowed: the largest tolerance so far.
+    first_wrong: the first wrong point, or None.
+    entries: the number of compared entries.
+    undecided_entries: the number of entries that rounding decides; only second_look.py counts them.
+    suspects: the comparisons over tolerance, which second_look.py evaluates again.
+    suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are judged by
+        the tolerance that the reevaluation finds for the suspects.
     """
 
     spec: ReferenceSpec
-    worst_allowed: float
-    worst: float = 0.0
-    first: int | None = None
-    words: str = ""
+    allowed: float
+    largest_error: float = 0.0
+    first_wrong: int | None = None
+    note: str = ""
     entries: int = 0
-    left_out: int = 0
-    again: list[tuple[Block, EntryComparison]] = field(default_factory=list)
-    later: list[tuple[Block, np.ndarray]] = field(default_factory=list)
+    undecided_entries: int = 0
+    suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
+    suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
-    def add(self, block: Block) -> None:
-        """Compare a block of points."""
-        least = least_size(self.spec.case)
-        for comparison in block.comparisons:
-            comparison = dataclasses.replace(comparison, size=np.maximum(comparison.size, least))
-            error = relative_error(np.abs(comparison.got - comparison.want), comparison.size)
+    def add(self, points: PointsComparison) -> None:
+        """Compare the entries of a range of points."""
+        least = least_scale(self.spec.case)
+        for comparison in points.comparisons:
+            comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
+            error = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
             self.entries += error.size
-            flat = error.reshape(len(error), -1).max(axis=1)
-            wrong = ~(flat <= self.spec.tolerance + block.extra)
-            if not wrong.any() or not self.spec.repeatable:
-                self.count(block, flat, wrong)
-            elif sum(each.want.size for _, each in self.again) < _NUMBERS_AGAIN:
-                self.again.append((block, comparison))
+            by_point = error.reshape(len(error), -1).max(axis=1)
+            is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
+            if not is_wrong.any() or not self.spec.repeatable:
+                self.record_errors(points, by_point, is_wrong)
+            elif sum(suspect.expected.size for _, suspect in self.suspects) < _REEVALUATED_NUMBERS:
+                self.suspects.append((points, comparison))
             else:
-                self.later.append((block, flat))
+                self.suspects_over_budget.append((points, by_point))
 
-    def count(self, block: Block, error: np.ndarray, wrong: np.ndarray) -> None:
-        """Note the errors of some points, (points,), and the first that is wrong."""
-        if wrong.any() and (self.first is None or block.start + int(np.argmax(wrong)) < self.first):
-            self.first, self.words = block.start + int(np.argmax(wrong)), block.words
-        self.worst = max(self.worst, float(np.max(error, initial=0.0)))
-        extra = float(np.max(np.broadcast_to(block.extra, error.shape), where=error > 0, initial=0.0))
-        self.worst_allowed = max(self.worst_allowed, self.spec.tolerance + extra)
+    def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
+        """Record the error of each point and whether it is wrong: two arrays (points,)."""
+        if is_wrong.any():
+            first = points.start + int(np.argmax(is_wrong))
+            if self.first_wrong is None or first < self.first_wrong:
+                self.first_wrong, self.note = first, points.note
+        self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
+        step_error = np.broadcast_to(points.step_error, error.shape)
+        largest_step_error = float(np.max(step_error, where=error > 0, initial=0.0))
+        self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the result of the check."""
-        spec, allowed = self.spec, self.worst_allowed
-        kept = 1 - self.left_out / max(1, self.entries)
+        """Return the outcome of the check."""
+        spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
-        if spec.case.ad_mode.finite_step and allowed > spec.most:
+        if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
             reason, text = "no_digits", "a finite difference with this step and dtype has no correct digit"
-        elif self.first is not None:
-            point = f"{_unit(spec)} {self.first}"
-            reason, text = (
-                "wrong_answer",
-                f"{point} is wrong; the largest error is {self.worst:.3g}{self.words}",
-            )
-        elif self.left_out > _INCOMPARABLE * self.entries:
-            share = f"{self.left_out} of {self.entries} entries of the result"
+        elif self.first_wrong is not None:
+            reason, error = "wrong_answer", f"the largest error is {self.largest_error:.3g}"
+            text = f"{_unit(spec)} {self.first_wrong} is wrong; {error}{self.note}"
+        elif self.undecided_entries > _MAX_UNDECIDED * self.entries:
+            share = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {share}"
         elif spec.sampled:
-            checked = extensions.load("sampled_reference").compared_shares(spec, kept)
+            checked = extensions.load("sampled_reference").compared_shares(spec, decided)
         else:
-            checked = {"entries": kept, "points": 1.0 if kept == 1 else 0.0}
-        return Verdict(self.worst, allowed, reason, text, checked)
+            checked = {"entries": decided, "points": 1.0 if decided == 1 else 0.0}
+        return Verdict(self.largest_error, self.allowed, reason, text, checked)
 
 
 def verdict(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    got: np.ndarray,
+    result: np.ndarray,
     platform: str,
     *,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare a result, (points, outputs', inputs') as `collect` gives it, with the reference.
+    """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
 
-    pattern: where the entries of a coloured result lie; without one they are those of the workload's own
-    pattern.
+    pattern: the detected pattern of a colored result; None for the pattern of the workload.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
-    expected, one_for_all = _expected_shape(spec), spec.reduction.sums_points
-    if got.shape[1:] != expected or (len(got) != case.points and not one_for_all) or not len(got):
-        words = f"{expected} of each of {case.points} points is expected"
-        raise Refusal(f"the result has the shape {got.shape}, where {words}")
-    if (bad := _first_not_finite(got)) is not None:
-        words = f"the result is not finite at {_unit(spec)} {bad}"
-        return Verdict(None, spec.tolerance, "not_finite", words)
-    if reason := _why_nothing_is_proved(spec):
+    _require_shape(spec, result)
+    if (bad := _first_not_finite(result)) is not None:
+        return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {bad}")
+    if reason := _why_not_checkable(spec):
         return Verdict(None, spec.tolerance, *reason)
-    compared, session = Comparisons(spec, spec.tolerance), contextlib.nullcontext()
+    progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
     if spec.computed is not None:
         session = extensions.load("computed_reference").session(spec.computed)
     with session:
-        for block in _blocks(spec, got):
-            compared.add(block)
-    if compared.again:
-        extensions.load("second_look").look_again(compared)
-    return compared.verdict()
+        for points in _compare(spec, result):
+            progress.add(points)
+    if progress.suspects:
+        extensions.load("second_look").look_again(progress)
+    return progress.verdict()
 
 
 def _unit(spec: ReferenceSpec) -> str:
-    """Return what the leading axis of a result counts."""
+    """Return the name of an element of the leading axis of a result."""
     return "copy" if spec.reduction.sums_points else "point"
 
 
-def _expected_shape(spec: ReferenceSpec) -> tuple[int, int]:
-    """Return the shape of a result at each point, or of each copy of a sum; nothing is broadcast."""
-    sizes = spec.sizes
-    if spec.case.ad_mode.is_value:
-        return (1, 1) if spec.reduction.sums_points else (sizes.values, 1)
-    if spec.pattern is not None:
-        return 1, len(spec.pattern.rows)
-    return spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
+def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
+    """Raise `Refusal` if a result does not have its expected shape; nothing is broadcast."""
+    sizes, case = spec.sizes, spec.case
+    if case.ad_mode.is_value:
+        expected = (1, 1) if spec.reduction.sums_points else (sizes.values, 1)
+    elif spec.pattern is not None:
+        expected = (1, len(spec.pattern.rows))
+    else:
+        expected = spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
+    has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
+    if result.shape[1:] != expected or not has_points:
+        text = f"not {expected} for each of {case.points} points"
+        raise Refusal(f"the result has the shape {result.shape}, {text}")
 
 
-def _first_not_finite(got: np.ndarray) -> int | None:
-    """Return the first point, or copy, where a result is not finite."""
-    step = max(1, _SCANNED_NUMBERS // max(1, got[0].size))
-    for start in range(0, len(got), step):
-        fine = np.isfinite(got[start : start + step])
-        if not fine.all():
-            return start + int(np.argmin(fine.reshape(len(fine), -1).all(axis=1)))
+def _first_not_finite(result: np.ndarray) -> int | None:
+    """Return the first point, or copy, with NaN or infinity in a result."""
+    step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
+    for start in range(0, len(result), step):
+        is_finite = np.isfinite(result[start : start + step])
+        if not is_finite.all():
+            return start + int(np.argmin(is_finite.reshape(len(is_finite), -1).all(axis=1)))
     return None
 
 
-def _why_nothing_is_proved(spec: ReferenceSpec) -> tuple[str, str] | None:
-    """Return why a result cannot be checked, whatever it is: (reason, words)."""
-    if spec.tolerance > spec.most:
-        words = f"a result that adds up {spec.rounding.total} terms in {spec.case.dtype}"
-        limit = f"more than the {spec.most:g} with which it proves anything"
-        return "no_digits", f"{words} may be off by {spec.tolerance:.2g}, {limit}"
+def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
+    """Return the reason and its text if no result of a case can be proved correct, else None."""
+    if spec.tolerance > spec.max_tolerance:
+        terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
+        limit = f"more than the {spec.max_tolerance:g} with which it proves anything"
+        return "no_digits", f"{terms} may be off by {spec.tolerance:.2g}, {limit}"
     if spec.computed is not None and spec.computed.wrong:
         return "wrong_answer", spec.computed.wrong
     if spec.computed is not None and spec.computed.unsure:
@@ -215,69 +230,74 @@ def _why_nothing_is_proved(spec: ReferenceSpec) -> tuple[str, str] | None:
     return None
 
 
-def _blocks(spec: ReferenceSpec, got: np.ndarray) -> Iterator[Block]:
-    """Yield what is compared, block by block, or of all copies at once."""
+def _compare(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
+    """Yield the comparisons of a result: one for each range of points, or one for all copies of a sum."""
     if spec.reduction.sums_points:
-        yield _compare_sum(spec, got)
+        yield _compare_sum(spec, result)
     elif spec.sampled:
-        yield from extensions.load("sampled_reference").compare_samples(spec, got)
+        yield from extensions.load("sampled_reference").compare_samples(spec, result)
     else:
         for start, stop in point_ranges(spec):
-            yield compare_points(spec, got[start:stop], start, stop)
+            yield compare_points(spec, result[start:stop], start, stop)
 
 
-def compare_points(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> Block:
-    """Compare all entries of a block of points."""
-    want, size = expected_result(spec, start, stop)
-    largest = size.reshape(len(size), -1).max(axis=1)
-    got, words, missing = got.astype(np.float64), "", []
+def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
+    """Compare every entry of a range of points."""
+    expected, scale = expected_result(spec, start, stop)
+    largest = scale.reshape(len(scale), -1).max(axis=1)
+    result, note, lacking = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
-        got = to_dense(spec.pattern, got[:, 0])
-    elif spec.common is not None and spec.common.has is not None:  # the workload's own pattern is another
-        index, has, lacking = spec.common.at, spec.common.has, want[..., spec.common.lacking]
-        if lacking.size:
-            missing = [EntryComparison(np.zeros_like(lacking), lacking, size[..., spec.common.lacking])]
-        if count := int(np.count_nonzero(lacking.any(axis=(0, 1)))):
-            words = f"; of the entries that are not zero the pattern lacks {count}"
-        want, size = (
-            np.where(has, want[..., index], 0.0),
-            np.where(has, size[..., index], largest[:, None, None]),
-        )
-    extra = np.zeros(len(got))
-    if spec.case.ad_mode.finite_step:  # the bound of one entry is not compared with the error of another
+        result = to_dense(spec.pattern, result[:, 0])
+    elif spec.common is not None and spec.common.has is not None:  # the detected pattern is another
+        index, has, missing = spec.common.at, spec.common.has, spec.common.lacking
+        zeros = np.zeros_like(expected[..., missing])
+        if zeros.size:
+            lacking = [EntryComparison(zeros, expected[..., missing], scale[..., missing])]
+        if count := int(np.count_nonzero(expected[..., missing].any(axis=(0, 1)))):
+            note = f"; of the entries that are not zero the pattern lacks {count}"
+        scale = np.where(has, scale[..., index], largest[:, None, None])
+        expected = np.where(has, expected[..., index], 0.0)
+    step_error = np.zeros(len(result))
+    if spec.case.ad_mode.finite_step:  # its error is one bound for all entries, so their scale is one too
         bounds = extensions.load("finite_step").result_bounds(spec, start, stop)
-        size, extra = largest[:, None, None], relative_error(bounds, largest)
+        scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    return Block(start, named, [EntryComparison(got, want, size), *missing], extra, words)
+    comparisons = [EntryComparison(result, expected, scale), *lacking]
+    return PointsComparison(start, named, comparisons, step_error, note)
 
 
-def _compare_sum(spec: ReferenceSpec, got: np.ndarray) -> Block:
-    """Compare the sum over all points and outputs, (copies, 1, inputs), of values or of their derivative."""
-    want = size = bound = np.zeros(())
+def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
+    """Compare each copy of a sum over points and outputs, (copies, 1, inputs)."""
+    expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
-        value, magnitude = _terms_of_sum(spec, start, stop)
-        want, size = want + value.sum(axis=0), size + magnitude.sum(axis=0)
+        terms, term_scales = _terms_of_sum(spec, start, stop)
+        expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
             option = extensions.load("finite_step")
-            bound = bound + option.input_bounds(spec, start, stop, spec.rounding.total).sum(axis=0)
-    got = got[:, 0].astype(np.float64)
-    comparison = EntryComparison(got, np.broadcast_to(want, got.shape), np.full(got.shape, size.max()))
-    points = min(_SUMMED_AGAIN, spec.case.points)
+            bound = bound + option.input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
+    result = result[:, 0].astype(np.float64)
+    comparison = EntryComparison(
+        result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
+    )
+    points = min(_REEVALUATED_POINTS, spec.case.points)
     named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
-    return Block(0, named, [comparison], np.full(len(got), relative_error(bound.max(), size.max())))
+    step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
+    return PointsComparison(0, named, [comparison], step_error)
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each point adds to a sum, and its size: two (points, inputs), or (points, 1) of values."""
+    """Return the term of each point in a sum over points, and its scale: two arrays (points, inputs).
+
+    Terms of a sum of values are (points, 1).
+    """
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
-        size = at_least(np.abs(value), floor)
-        return value.sum(axis=1, keepdims=True), size.sum(axis=1, keepdims=True)
+        scale = at_least(np.abs(value), floor)
+        return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
-        summed: tuple[np.ndarray, np.ndarray] = extensions.load("sampled_reference").sum_over_outputs(
-            spec, start, stop
-        )
-        return summed
+        option = extensions.load("sampled_reference")
+        terms: tuple[np.ndarray, np.ndarray] = option.sum_over_outputs(spec, start, stop)
+        return terms
     J, floor = reference_jacobians(spec, start, stop)
-    value, size = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    return value[:, 0], size[:, 0]
+    value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
+    return value[:, 0], scale[:, 0]

@@ -1,51 +1,43 @@
-"""Formatting: numbers as text for people."""
+"""Format numbers, durations, bytes, ratios and counts as text."""
 
 import math
 
+UNDETERMINED = "not determined"
+_WIDEST_RATIO = 10.0  # of the upper end of an interval to its lower end
+_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not tell which of two times is larger
+_WIDEST_EXPONENT = 1.0  # width of the interval of an exponent
+_WIDEST_SHARE = 0.5  # width of the interval of a share, which lies between 0 and 1
+
 
 def format_number(value: float) -> str:
-    """Return about three digits, without a power of ten between 0.01 and a million."""
+    """Return a number with about three digits, and without an exponent between 0.01 and a million."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
-    tens = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    return f"{value:.{max(0, min(2, 2 - tens))}f}"
+    exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:.{max(0, min(2, 2 - exponent))}f}"
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Return seconds in a suitable unit, with the interval where it is known: '12.3 µs (12.1 to 12.6)'."""
+    """Return seconds in a suitable unit, with the interval if it is known: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-    unit, size = next(((u, s) for u, s in units if seconds >= 0.9995 * s), units[-1])
-    interval = (
-        ""
-        if low is None or high is None
-        else f" ({format_number(low / size)} to {format_number(high / size)})"
-    )
-    return f"{format_number(seconds / size)} {unit}{interval}"
+    unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
+    scaled = (low, high) if low is None or high is None else (low / size, high / size)
+    return f"{format_number(seconds / size)} {unit}{_format_interval(*scaled)}"
 
 
 def format_bytes(value: float) -> str:
     """Return bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
-    unit, size = next(
-        ((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= 0.9995 * s),
-        ("B", 1),
-    )
+    units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    unit, size = next(((unit, size) for unit, size in units if value >= 0.9995 * size), ("B", 1))
     return f"{format_number(value / size)} {unit}"
 
 
-UNDETERMINED = "not determined"
-_WIDEST_RATIO = (
-    10.0  # the upper end of an interval over the lower one, beyond which a ratio is not determined
-)
-_BOTH_WAYS = 2.0  # an interval from under 1 / 2 to over 2 does not even tell which of the two is larger
-_WIDEST_EXPONENT = 1.0  # of the interval of an exponent
-_WIDEST_PART = 0.5  # of the interval of a part of a law, which lies between 0 and 1
+def _format_interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a ratio is narrow enough to report.
-
-    A ratio without an interval is reported.
-    """
+    """Return whether the interval of a ratio is narrow enough to report; True for a ratio without one."""
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
@@ -57,54 +49,49 @@ def is_exponent_determined(low: float | None, high: float | None) -> bool:
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a fraction, such as the serial fraction, is narrow enough to report."""
-    return low is None or high is None or high - low <= _WIDEST_PART
+    """Return whether the interval of a share, such as the serial fraction, is narrow enough to report."""
+    return low is None or high is None or high - low <= _WIDEST_SHARE
 
 
 def format_ratio(
     value: float | None, low: float | None = None, high: float | None = None, sign: str = "x"
 ) -> str:
-    """Return a ratio with its interval where it is known, '1.77x (1.70 to 1.81)'; "" for None.
+    """Return a ratio with its interval if it is known, '1.77x (1.70 to 1.81)'; "" for None.
 
-    Where the interval is too wide the value is not shown: 'not determined (0.59 to 37.2)'.
+    A value with a wide interval is replaced: 'not determined (0.59 to 37.2)'.
     """
     if value is None:
         return ""
-    interval = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
-    return (
-        f"{format_number(value)}{sign}{interval}"
-        if is_ratio_determined(low, high)
-        else f"{UNDETERMINED}{interval}"
-    )
+    text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
+    return text + _format_interval(low, high)
 
 
 def format_seconds(
     name: str, value: float | None, low: float | None = None, high: float | None = None
 ) -> str:
-    """Return a sentence on how many times as long `name` takes."""
+    """Return a clause with the ratio of the time of `name` to another time."""
     text = format_ratio(value, low, high)
-    return (
-        f"{name} takes {text} as long" if is_ratio_determined(low, high) else f"the ratio to {name} is {text}"
-    )
+    is_determined = is_ratio_determined(low, high)
+    return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
     """Return an exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
-    return _estimated(value, low, high, is_exponent_determined(low, high))
+    return _format_estimate(value, low, high, is_exponent_determined(low, high))
 
 
 def format_share(value: float, low: float | None, high: float | None) -> str:
-    """Return a fraction with its interval, in the same form."""
-    return _estimated(value, low, high, is_share_determined(low, high))
+    """Return a share with its interval, in the form of `format_exponent`."""
+    return _format_estimate(value, low, high, is_share_determined(low, high))
 
 
-def _estimated(value: float, low: float | None, high: float | None, determined: bool) -> str:
+def _format_estimate(value: float, low: float | None, high: float | None, is_determined: bool) -> str:
     interval = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-    return f"{value:.3g}{interval}" if determined else f"{UNDETERMINED}{interval}"
+    return f"{value:.3g}{interval}" if is_determined else f"{UNDETERMINED}{interval}"
 
 
 def format_percentage(value: float) -> str:
-    """Return a fraction as a percentage: '83 %', 'under 1 %'."""
+    """Return a share as a percentage: '83 %', 'under 1 %'."""
     return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 

@@ -1,13 +1,7 @@
-"""Memory in bytes: what a program needs, what the host and a device have, and the most that was taken.
+"""Bytes of memory: what a compiled program needs, and what the host and the devices have."""
 
-Does not know which case asks.
-"""
-
-import contextlib
 import re
-import resource
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from scaling.core.environment import contents
@@ -15,58 +9,34 @@ from scaling.core.formatting import format_bytes
 
 
 def available_bytes() -> int | None:
-    """Return what this process can get on its host now, within the limits of its control group."""
+    """Return the bytes that this process can allocate on its host, within its control group, if known."""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
-    most, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
-    if most and most.isdigit() and used and used.isdigit():
-        limits.append(int(most) - int(used))
+    limit, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
+    if limit and limit.isdigit() and used and used.isdigit():
+        limits.append(int(limit) - int(used))
     return min(limits, default=None)
 
 
-def raise_oom_score() -> None:
-    """Ask the kernel to kill this process before any other should memory run out, not the user's session."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
 def is_out_of_memory(text: str) -> bool:
-    """Return whether a text says that memory ran out, in the words of Python, XLA or native code."""
-    words = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
-    return any(word in text.lower() for word in words)
-
-
-def count_oom_kills() -> int:
-    """Return how many processes the kernel of this host has killed for memory so far."""
-    found = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
-    return int(found.group(1)) if found else 0
-
-
-def limit_process() -> None:
-    """Limit this process to 95 % of the host's free memory, to fail before the kernel kills it."""
-    used = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
-    if used and (free := available_bytes()):
-        most = int(used.group(1)) * 1024 + free - free // 20
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        most = most if soft == resource.RLIM_INFINITY else min(most, soft)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    """Return whether an error message of Python, XLA or native code reports that memory ran out."""
+    phrases = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
+    return any(phrase in text.lower() for phrase in phrases)
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return what a compiled program holds on each device, as fields of a record; None if not known."""
-    analysis = _analysis(compiled, "memory_analysis")
-    return {
-        f"{what}_bytes": getattr(analysis, f"{what}_size_in_bytes", None)
-        for what in ("argument", "temp", "output")
-    }
+    """Return the bytes of a compiled program on each device, as fields of a record; None if not known."""
+    analysis = _call_if_supported(compiled, "memory_analysis")
+    names = ("argument", "temp", "output")
+    return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of each device while a program runs, None if not known: inputs, temporaries, results.
+    """Return the bytes of a device while a program runs, or None if not known.
 
-    needs: as `program_bytes` returns them. results: how many are held at a time.
+    needs: as `program_bytes` returns them. results: the number of results that are stored at a time.
     """
-    arguments, temporaries, output = (needs.get(f"{what}_bytes") for what in ("argument", "temp", "output"))
+    arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
     total: int = arguments + temporaries + results * output
@@ -74,41 +44,44 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def describe_shortage(
-    needs: Mapping[str, Any],
+    device_bytes: int | None,
     devices: Sequence[Any],
     platform: str,
     limit: int | None = None,
-    results: int = 1,
     host_bytes: int = 0,
 ) -> str | None:
-    """Return what a program needs and what a device has, in words, or None where it fits.
+    """Return the needed and the available bytes as text if the memory is too small, else None.
 
-    On a CPU all devices share the host's memory. limit: of each device, where it may not have all. results:
-    how many are held at a time. host_bytes: what the host holds meanwhile.
+    Args:
+        device_bytes: the bytes that each device needs, or None if not known.
+        limit: the bytes that each device may use, or None for all of its memory.
+        host_bytes: the bytes that the host needs in addition. CPU devices share the memory of the host.
     """
-    each = bytes_while_running(needs, results)
-    if each is None:
+    if device_bytes is None:
         return None
-    if limit is not None and each > limit:
-        return f"needs {format_bytes(each)}, may have {format_bytes(limit)} (memory_limit)"
+    if limit is not None and device_bytes > limit:
+        return f"needs {format_bytes(device_bytes)}, may have {format_bytes(limit)} (memory_limit)"
+    needed, available = device_bytes, None
     if platform == "cpu":
-        result = 0 if host_bytes else needs["output_bytes"]  # copied once, for the check
-        each, has = (each + result) * len(devices) + host_bytes, available_bytes()
+        needed, available = device_bytes * len(devices) + host_bytes, available_bytes()
     else:
-        stats = _analysis(devices[0], "memory_stats") or {}
-        has = stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
-    return f"needs {format_bytes(each)}, has {format_bytes(has)}" if has is not None and each > has else None
+        statistics = _call_if_supported(devices[0], "memory_stats") or {}
+        if "bytes_limit" in statistics:
+            available = statistics["bytes_limit"] - statistics["bytes_in_use"]
+    if available is None or needed <= available:
+        return None
+    return f"needs {format_bytes(needed)}, has {format_bytes(available)}"
 
 
-def most_bytes(devices: Sequence[Any], statistic: str) -> int | None:
-    """Return the largest value on these devices of a statistic, such as `peak_bytes_in_use`, if known."""
-    each = [_analysis(device, "memory_stats") or {} for device in devices]
-    return max((stats[statistic] for stats in each if statistic in stats), default=None)
+def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
+    """Return the largest value of a memory statistic over devices, such as `peak_bytes_in_use`, if known."""
+    by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
+    return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 
 
-def _analysis(of: Any, method: str) -> Any:
-    """Return an analysis, or None where the backend does not have it."""
+def _call_if_supported(owner: Any, method: str) -> Any:
+    """Call a method without arguments; return None if the backend does not support it."""
     try:
-        return getattr(of, method)()
+        return getattr(owner, method)()
     except Exception:
         return None

@@ -1,43 +1,31 @@
-"""Read a record from a line of JSON, and refuse a line that no run writes.
-
-Knows the names and the ranges of values; not the disk, and not what is computed from them.
-"""
+"""Parse and validate a record from a line of JSON; reject values that no run writes."""
 
 import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import scaling
 from scaling.core.case import CEILING, FLOORS, PEAKS, Refusal, from_dict
 from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
-_MOST_SECONDS = 1e9  # 30 years
-_LEAST_SECONDS = 1e-12  # of a sample
-_WORDS = ("platform", "device_kind", "setting")  # of an environment
-_SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of what is predicted
-_REQUIRED = {"kernels": (), "messages": ("kind", "bytes", "group")}
+_MAX_SECONDS = 1e9  # 30 years
+_MIN_SAMPLE_SECONDS = 1e-12
+_TEXT_FIELDS = ("platform", "device_kind", "setting")  # of an environment
+_PREDICTED_SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")
+_REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
-class FutureSchema(Exception):
-    """A newer version of this package wrote it: with which schema, and which version, where that is known."""
-
-    def __init__(self, schema: float, version: str | None) -> None:
-        super().__init__(schema)
-        self.schema, self.version = schema, version
-
-
-def from_line(line: str) -> Record:
-    """Return the record of a line; raise ValueError for a damaged one, `FutureSchema` for a newer one."""
+def from_line(line: str, path: Path = Path("the file")) -> Record:
+    """Return the record of a line of a file; raise ValueError if it is damaged, `Refusal` if it is too new."""
     fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    refuse_future(fields)
-    if fields.get("schema") != SCHEMA:
-        raise ValueError(f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
+    _require(isinstance(fields, dict), "not a JSON object")
+    require_known_schema(fields, path)
+    _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
     for name, value in fields.items():
-        if name != "case":  # whose seeds and sizes may be of any length
+        if name != "case":  # its seeds and sizes have no limit
             _check_numbers(name, value)
     key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
@@ -45,22 +33,28 @@ def from_line(line: str) -> Record:
         record = Record(**fields)
     except (TypeError, KeyError, AttributeError, Refusal) as error:
         raise ValueError(f"not a record: {error}") from None
-    if key != record.key:
-        raise ValueError("its key does not belong to its case")
+    _require(key == record.key, "its key does not belong to its case")
     _check_record(record)
     return record
 
 
-def refuse_future(value: Any) -> None:
-    """Raise `FutureSchema` if a record or a study, read from JSON, has a schema greater than ours."""
+def require_known_schema(value: Any, path: Path) -> None:
+    """Raise `Refusal` if a record or a study, read from a JSON file, has a newer schema than this version."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
     environment = value.get("environment")
     versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
     version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    known = isinstance(version, str) and version != scaling.__version__
-    raise FutureSchema(schema, version if known else None)
+    is_known = isinstance(version, str) and version != scaling.__version__
+    needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
+    found = f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}"
+    raise Refusal(f"{found}: install {needed}, or give another folder; nothing was changed")
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise ValueError(text)
 
 
 def _is_count(value: Any) -> bool:
@@ -68,14 +62,14 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
-    return all(is_number(each) and least <= each <= _MOST_SECONDS for each in values)
+    return all(is_number(value) and least <= value <= _MAX_SECONDS for value in values)
 
 
-def _fits(hint: Any) -> Callable[[Any], bool]:
-    """Return what decides whether a value of JSON fits an annotation; no number is negative."""
-    origin, inner = typing.get_origin(hint), [_fits(each) for each in typing.get_args(hint)]
+def _type_check(hint: Any) -> Callable[[Any], bool]:
+    """Return a function that checks a JSON value against a type annotation; numbers must not be negative."""
+    origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
-        return lambda value: any(fits(value) for fits in inner)
+        return lambda value: any(matches(value) for matches in inner)
     if origin is list:
         return lambda value: isinstance(value, list) and all(map(inner[0], value))
     if origin is dict:
@@ -87,84 +81,81 @@ def _fits(hint: Any) -> Callable[[Any], bool]:
     return lambda value: hint is Any or isinstance(value, hint)
 
 
-_FITS = {name: _fits(hint) for name, hint in typing.get_type_hints(Record).items()}
+_TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
 
 
 def _check_numbers(name: str, value: Any) -> None:
-    """Raise ValueError if any number within a value of JSON is not finite, or of no plausible size."""
+    """Raise ValueError if a number anywhere in a JSON value is not finite or too large."""
     if isinstance(value, list | dict):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_numbers(f"{name}.{key}", each)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_numbers(f"{name}.{key}", item)
     elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        words = f"{value:g}" if isinstance(value, float) else "an integer of over 63 bits"
-        raise ValueError(f"{name} is {words}")
+        text = f"{value:g}" if isinstance(value, float) else "an integer of over 63 bits"
+        raise ValueError(f"{name} is {text}")
 
 
 def _check_record(record: Record) -> None:
     """Raise ValueError if a field of a record has a value that no run writes."""
     case, environment = record.case, record.environment
-    for name, fits in _FITS.items():
+    for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
-        absurd = name.endswith("_seconds") and not _are_seconds([value or 0])
-        if not fits(value) or absurd:
-            raise ValueError(f"{name} is {_shown(value)}")
-    if record.status not in STATUSES or record.reason not in (None, *REASONS):
-        raise ValueError(f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    if not isinstance(environment.get("digest"), str):
-        raise ValueError("no environment digest")
-    for name in _WORDS:
-        if not isinstance(environment.get(name), str | None):
-            raise ValueError(f"environment.{name} is {_shown(environment[name])}, where a word belongs")
-    sized = {"k", "terms"} <= case.sizes.keys()
-    if case.workload == CEILING and not (sized and case.target in (*PEAKS, *FLOORS)):
-        raise ValueError(f"a ceiling without a target or a size: {case.target!r}")
-    if record.status == "ok" and not record.seconds:
-        raise ValueError("ok, but without samples")
-    if not _are_seconds(record.seconds, _LEAST_SECONDS) or not _are_seconds(record.seconds_min):
-        raise ValueError("a sample that is no positive number of seconds")
-    for each in record.compilations:
-        stages = [value for name, value in each.items() if name != "samples" and value is not None]
-        if not _are_seconds(stages) or not _is_count(each.get("samples", 0)):
-            raise ValueError(f"compilations holds {_shown(each)}")
+        is_plausible = not name.endswith("_seconds") or _are_seconds([value or 0])
+        _require(matches(value) and is_plausible, f"{name} is {_shorten(value)}")
+    is_known = record.status in STATUSES and record.reason in (None, *REASONS)
+    _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
+    _require(isinstance(environment.get("digest"), str), "no environment digest")
+    for name in _TEXT_FIELDS:
+        value = environment.get(name)
+        _require(isinstance(value, str | None), f"environment.{name} is {_shorten(value)}, not a string")
+    is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)
+    text = f"a ceiling without a target or a size: {case.target!r}"
+    _require(case.workload != CEILING or is_ceiling, text)
+    _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
+    are_samples = _are_seconds(record.seconds, _MIN_SAMPLE_SECONDS) and _are_seconds(record.seconds_min)
+    _require(are_samples, "a sample that is not a positive number of seconds")
+    for compilation in record.compilations:
+        stages = [value for name, value in compilation.items() if name != "samples" and value is not None]
+        is_valid = _are_seconds(stages) and _is_count(compilation.get("samples", 0))
+        _require(is_valid, f"compilations contains {_shorten(compilation)}")
     if record.of_plan:
         _check_plan(record)
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return str(value)[:60]
 
 
 def _check_plan(record: Record) -> None:
-    """Raise ValueError if a prediction, or the hardware it is for, is not as a plan writes it."""
+    """Raise ValueError if a prediction, or the hardware it is for, is not as `scaling plan` writes it."""
     hardware = record.environment["hardware"]
-    if not isinstance(hardware, dict) or not isinstance(hardware.get("name"), str):
-        raise ValueError(f"hardware is {_shown(hardware)}")
-    if record.status == "ok":
-        raise ValueError("a plan, and ok: it was not run")
-    if not isinstance(record.environment.get("platform"), str):
-        raise ValueError("a plan for no platform")
+    is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
+    _require(is_named, f"hardware is {_shorten(hardware)}")
+    _require(record.status != "ok", "a plan has the status ok, but it did not run")
+    _require(isinstance(record.environment.get("platform"), str), "a plan without a platform")
     if record.predicted is not None:
         _check_prediction(record.predicted)
-    for name, required in _REQUIRED.items():
-        for each in getattr(record, name) or ():
-            if None in map(each.get, required) or not all(map(_is_part, each.items())):
-                raise ValueError(f"{name} holds {_shown(each)}")
+    for name, required in _REQUIRED_FIELDS.items():
+        for fields in getattr(record, name) or ():
+            is_valid = None not in map(fields.get, required) and all(map(_is_work_field, fields.items()))
+            _require(is_valid, f"{name} contains {_shorten(fields)}")
 
 
-def _is_part(item: tuple[str, Any]) -> bool:
-    """Return whether a field of a kernel or a message is of its type."""
+def _is_work_field(item: tuple[str, Any]) -> bool:
+    """Return whether a field of a kernel or a message has a valid value."""
     name, value = item
-    word = name in ("kind", "library")
-    return value is None or (isinstance(value, str) if word else is_number(value) and value >= 0)
+    if name in ("kind", "library"):
+        return isinstance(value, str | None)
+    return value is None or (is_number(value) and value >= 0)
 
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
-    plain = _are_seconds([predicted.get(name) for name in _SECONDS], -_MOST_SECONDS)
-    known = predicted.get("by") in ("program", "formula") and isinstance(predicted.get("bound"), str | None)
-    if not plain or not known:
-        raise ValueError(f"predicted is {_shown(predicted)}")
-    if not 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]:
-        raise ValueError("a predicted time that is not within its interval")
+    are_seconds = _are_seconds([predicted.get(name) for name in _PREDICTED_SECONDS], -_MAX_SECONDS)
+    is_known = predicted.get("by") in ("program", "formula") and isinstance(
+        predicted.get("bound"), str | None
+    )
+    _require(are_seconds and is_known, f"predicted is {_shorten(predicted)}")
+    is_ordered = 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]
+    _require(is_ordered, "a predicted time outside of its interval")
     draws = predicted.get("draws") or []
-    if not isinstance(draws, list) or not all(is_number(each) and each > 0 for each in draws):
-        raise ValueError("draws that are no positive numbers")
+    are_positive = isinstance(draws, list) and all(is_number(draw) and draw > 0 for draw in draws)
+    _require(are_positive, "draws that are not positive numbers")

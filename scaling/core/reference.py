@@ -1,9 +1,15 @@
-"""The reference of a case: the result that is expected, in float64, block of points by block of points.
+"""The reference of a case: the expected result in float64, for one range of points after another.
 
-It is evaluated at the inputs as the dtype rounded them, and knows nothing of the mode under test: a
-closed form in NumPy, or for a function without one its own derivative in float64 (options/reference).
-With coloured seeds the result is the entries of a pattern, and so is the reference where the workload
-gives its nonzeros.
+It is evaluated at the inputs as rounded to the dtype of the case, and does not depend on the mode, the layout
+or the blocks under test. `reference_spec` chooses how it is evaluated; the first row that applies counts:
+
+    mode=value                         the values of `nonzeros` or `reference`, else of the function itself
+    `nonzeros` fits the result         NumPy, the entries of the workload's own pattern
+    the workload has a `reference`     NumPy, dense Jacobians
+    otherwise                          JAX, the derivative of the function in float64 (options/reference)
+
+`nonzeros` and `reference` are closed forms of the workload. `nonzeros` fits a result with colored seeds, and
+any other result unless the workload also has a `reference` and the reduction needs a dense Jacobian.
 """
 
 import dataclasses
@@ -32,28 +38,30 @@ from scaling.core.tolerances import (
 )
 from scaling.core.workload import Inputs, Reference, Workload
 
-BUDGET_SECONDS = 10.0  # for all entries of a computed reference; beyond it a sample of them is compared
-_MOST, _MOST_IN_FEW_BITS = 0.05, 0.2  # the largest tolerance with which a result proves anything
-_BLOCK_NUMBERS = (
-    2**16
-)  # of a block: its arrays stay in the cache, and their memory is not given back each time
-_KEPT_BYTES = 2**26
-# How a problem is computed, not what: the reference is the same for every method, layout and memory.
-_SETTLED = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
-PLAIN: dict[str, Any] = defaults(_SETTLED) | {"api": "jit", "precision": "highest"}
+BUDGET_SECONDS = 10.0  # for the whole computed reference; if it takes longer, a sample is compared
+_MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
+# The numbers of a range of points: its arrays fit in the cache, and malloc keeps their memory.
+_RANGE_NUMBERS = 2**16
+_MAX_CACHED_BYTES = 2**26  # of an expected result
+# The reference resets the fields of `method`, `layout` and `memory`, as the result must not depend on them.
+# `formulation` is kept, because a computed reference differentiates that formulation.
+_RESET_FIELDS = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
+_RESET: dict[str, Any] = defaults(_RESET_FIELDS) | {"api": "jit", "precision": "highest"}
 
 Arrays = Mapping[str, np.ndarray]
-Ranges = Iterator[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class ComputedReference:
     """The reference of a function without a closed form; see options/reference.
 
-    evaluation: how the function is evaluated; native: the same in the dtype of the case. terms: the
-    numbers that a derivative adds up. inside: the unit roundoff of the narrowest dtype in the function.
-    wrong: why the function's own rule is wrong. unsure: why the reference proves nothing. seconds: an
-    estimate for all entries of all points. backward: whether reverse mode is defined.
+    evaluation: how to evaluate the function. native: the same in the dtype of the case.
+    terms: the number of terms that an entry of the derivative adds up.
+    inside: the unit roundoff of the narrowest dtype inside the function.
+    wrong: why a differentiation rule of the function itself is wrong, or None.
+    unsure: why the reference proves nothing, or None.
+    seconds: the estimated seconds for all entries of all points.
+    backward: whether reverse mode is defined.
     """
 
     evaluation: Any
@@ -68,13 +76,15 @@ class ComputedReference:
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """What the reference of a case is, and how far a result may be off.
+    """How the reference of a case is evaluated, and how far a result may differ from it.
 
-    pattern: of the entries that the result has; None for one that is written out. known: the workload's
-    own pattern, where it gives its derivative at these entries and no Jacobian has to be written out.
-    common: how the entries of both correspond, where there are both. roundoff: of the least exact
-    operation. rounding: what the result adds up. identity: of the function and its closed form, in a
-    cache.
+    pattern: the entries of a colored result; None for a dense one.
+    nonzeros_pattern: the workload's own pattern if `nonzeros` is evaluated, else None.
+    common: the correspondence of these two patterns, or None.
+    computed: the computed reference of a function without a closed form, or None.
+    roundoff: the unit roundoff of the least exact operation.
+    rounding: the numbers that the result adds up.
+    workload_key: distinguishes workloads in the cache.
     """
 
     case: Case
@@ -82,26 +92,26 @@ class ReferenceSpec:
     sizes: DerivativeShape
     reduction: Reduction
     pattern: Pattern | None
-    known: Pattern | None
+    nonzeros_pattern: Pattern | None
     common: CommonEntries | None
     computed: ComputedReference | None
     roundoff: float
     rounding: Rounding
-    identity: Hashable
+    workload_key: Hashable
 
     @property
     def tolerance(self) -> float:
         """The tolerance of the result."""
-        return tolerance(self.roundoff, self.rounding.total)
+        return tolerance(self.roundoff, self.rounding.longest_sum)
 
     @property
-    def most(self) -> float:
-        """The largest tolerance with which a result proves anything."""
-        return _MOST_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MOST
+    def max_tolerance(self) -> float:
+        """The largest tolerance with which a comparison can prove that a result is correct."""
+        return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
     def sampled(self) -> bool:
-        """Whether all entries would take too long, and some can be compared alone."""
+        """Whether the reference is too slow, and a sample of its entries is compared instead."""
         seconds = self.computed.seconds if self.computed is not None else 0.0
         return seconds > BUDGET_SECONDS and self.reduction.sampling is not None
 
@@ -109,123 +119,141 @@ class ReferenceSpec:
     def repeatable(self) -> bool:
         """Whether entries can be evaluated again at other inputs."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
-        return self.known is None and not self.case.ad_mode.finite_step and not sum_of_values
+        return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
 
 def reference_spec(
-    case: Case, workload: Workload, sizes: DerivativeShape, platform: str, pattern: Pattern | None
+    case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return the specification of the reference of a case. pattern: of a coloured result, where detected."""
-    is_value, identity = case.ad_mode.is_value, _identity(workload)
-    reduction, own = _reduction(case, workload, sizes), _own_pattern(case, workload, sizes)
-    colored = case.seeds == "colored" and not is_value
-    pattern = (pattern or own) if colored else None
-    if pattern is not None:
-        pattern = validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
-    elif colored:
-        raise Refusal(f"{case.workload} says no pattern, so that the places of the entries are not known")
-    at_entries = colored or workload.reference is None or not (reduction is WHOLE or reduction.products)
-    known = own if workload.nonzeros is not None and at_entries and not sizes.summed else None
-    common = common_entries(pattern, known) if pattern is not None and known is not None else None
+    """Choose the reference of a case. detected: the detected pattern of a colored result, or None."""
+    reduction, workload_key = _reduction(case, workload, sizes), _workload_key(workload)
+    own_pattern = _own_pattern(case, workload, sizes)
+    pattern = _result_pattern(case, sizes, detected or own_pattern)
+    uses_nonzeros = _uses_nonzeros(workload, sizes, reduction, pattern)
+    nonzeros_pattern = own_pattern if uses_nonzeros else None
+    common = None
+    if pattern is not None and nonzeros_pattern is not None:
+        common = common_entries(pattern, nonzeros_pattern)
     computed = None
-    if known is None and workload.reference is None and not (is_value and closed_form(case, workload)):
-        plain = dataclasses.replace(
-            case, **PLAIN | {"mode": "value" if is_value else "jacfwd", "reduce": None}
-        )
+    has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
+    if nonzeros_pattern is None and workload.reference is None and not has_values:
         option = extensions.load("computed_reference")
-        key = (plain, identity)
+        mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
+        plain = dataclasses.replace(case, **_RESET | mode)
+        key = (plain, workload_key)
         computed = cached("computed reference", key, lambda: option.examine(plain, workload), 8)
         workload = option.with_reference(workload, computed)
-    if is_value:
+    if case.ad_mode.is_value:
         added = 1 if reduction is WHOLE else case.points * max(workload.terms, sizes.values)
     elif pattern is not None:
         added = 1
     else:
-        added = reduction.entries(count_entries(sizes.outputs, sizes.inputs, case.points, own))
+        added = reduction.entries(count_entries(sizes.outputs, sizes.inputs, case.points, own_pattern))
     roundoff = unit_roundoff(case, platform, computed.inside if computed else 0.0)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms))
     return ReferenceSpec(
-        case, workload, sizes, reduction, pattern, known, common, computed, roundoff, rounding, identity
-    )
+        case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
+        workload_key,
+    )  # fmt: skip
 
 
 def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
-    """Return the reduction of the result; a value has none but its sum over points."""
+    """Return the reduction of the result; values are either summed over points or not reduced."""
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS[workload.reduce or ("outputs" if sizes.summed else WHOLE.name)]
 
 
 def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:
-    """Return the pattern that a workload knows by hand."""
+    """Return the pattern that the workload provides for its Jacobian, if any."""
     if workload.pattern is None or case.ad_mode.is_value or case.target in SECOND:
         return None
     return validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
 
 
-def _identity(workload: Workload) -> Hashable:
-    """Return what distinguishes workloads whose cases are the same."""
+def _result_pattern(case: Case, sizes: DerivativeShape, pattern: Pattern | None) -> Pattern | None:
+    """Return the pattern of a colored result after validation, or None for a dense result."""
+    if case.seeds != "colored" or case.ad_mode.is_value:
+        return None
+    if pattern is None:
+        raise Refusal(f"{case.workload} has no pattern, so that the positions of the entries are not known")
+    return validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
+
+
+def _uses_nonzeros(
+    workload: Workload, sizes: DerivativeShape, reduction: Reduction, pattern: Pattern | None
+) -> bool:
+    """Return whether the reference is `nonzeros` of the workload, and no dense Jacobian is evaluated."""
+    if workload.nonzeros is None or sizes.summed:
+        return False
+    needs_dense = reduction is WHOLE or reduction.products
+    return pattern is not None or workload.reference is None or not needs_dense
+
+
+def _workload_key(workload: Workload) -> Hashable:
+    """Return a key that differs for workloads with other functions or inputs."""
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    named = [*workload.points.items(), *workload.shared.items()]
-    return fingerprint((*functions, [(name, each.shape, each.make) for name, each in named]))
+    specs = [*workload.points.items(), *workload.shared.items()]
+    return fingerprint((*functions, [(name, spec.shape, spec.make) for name, spec in specs]))
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return what gives the values of a workload in NumPy at the least cost, if anything does."""
+    """Return the cheapest closed form of the values of a workload, or None if it has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
 
 
-def point_ranges(spec: ReferenceSpec) -> Ranges:
-    """Yield blocks of points whose full derivative, before any sum, stays small."""
+def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of ranges of points whose Jacobians, before any reduction, are small."""
     workload, sizes = spec.workload, spec.sizes
-    cells = sizes.outputs * max(sizes.inputs, 1)
-    if spec.known is not None:
-        cells = sizes.outputs + sizes.inputs + len(spec.known.rows)
+    numbers = sizes.outputs * max(sizes.inputs, 1)
+    if spec.nonzeros_pattern is not None:
+        numbers = sizes.outputs + sizes.inputs + len(spec.nonzeros_pattern.rows)
     elif spec.sampled and spec.pattern is not None:
-        cells = 16 * (sizes.outputs + sizes.inputs) + len(spec.pattern.rows)
+        numbers = 16 * (sizes.outputs + sizes.inputs) + len(spec.pattern.rows)
     elif spec.reduction.products:
-        cells = max(cells, sizes.inputs**2)
-    drawn = (*workload.points.values(), *workload.shared.values())
-    numbers = cells + sum(math.prod(each.shape) for each in drawn)
-    most = _BLOCK_NUMBERS * (16 if spec.computed else 1)  # a call of JAX wants more to do
-    step = max(1, most // numbers)
+        numbers = max(numbers, sizes.inputs**2)
+    input_specs = (*workload.points.values(), *workload.shared.values())
+    numbers += sum(math.prod(input_spec.shape) for input_spec in input_specs)
+    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX is worth more points
+    step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result, (points, outputs', inputs') or (points, 1, entries), and its size.
+    """Return the expected result of a range of points and its scale.
 
-    A small one is evaluated once for all methods that compute the same problem.
+    The result is (points, outputs', inputs') or (points, 1, entries). A small one is cached for all cases
+    that differ in method, layout or memory only.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
-    if spec.common is not None and spec.known is not None:
-        numbers = len(spec.known.rows)
-    if 8 * case.points * numbers > _KEPT_BYTES:
-        return _expected_block(spec, start, stop)
+    if spec.common is not None and spec.nonzeros_pattern is not None:
+        numbers = len(spec.nonzeros_pattern.rows)
+    if 8 * case.points * numbers > _MAX_CACHED_BYTES:
+        return _evaluate_result(spec, start, stop)
 
-    def evaluate() -> tuple[np.ndarray, ...]:
-        blocks = [_expected_block(spec, *ends) for ends in point_ranges(spec)]
-        return tuple(np.concatenate(each) for each in zip(*blocks, strict=True))
+    def evaluate_all() -> tuple[np.ndarray, ...]:
+        ranges = [_evaluate_result(spec, *ends) for ends in point_ranges(spec)]
+        return tuple(np.concatenate(arrays) for arrays in zip(*ranges, strict=True))
 
-    what = {
+    kind = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # where that sums outputs
+        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole sums over the outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
-    key = (dataclasses.replace(case, **PLAIN | what), spec.rounding, spec.identity)
-    want, size = cached("expected result", key, evaluate, 4)
-    return want[start:stop], size[start:stop]
+    key = (dataclasses.replace(case, **_RESET | kind), spec.rounding, spec.workload_key)
+    expected, scale = cached("expected result", key, evaluate_all, 4)
+    return expected[start:stop], scale[start:stop]
 
 
-def _expected_block(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate the expected result of a block of points, and its size."""
+def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate the expected result of a range of points and its scale."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
-        size = np.abs(value) if spec.computed else np.abs(value).max(axis=1, keepdims=True)
-        return value[:, :, None], at_least(size, floor)[:, :, None]
+        scale = np.abs(value) if spec.computed else np.abs(value).max(axis=1, keepdims=True)
+        return value[:, :, None], at_least(scale, floor)[:, :, None]
     J, floor = reference_jacobians(spec, start, stop)
     if spec.common is None:
         return reduce_reference(spec, J, floor, inputs.exact_inputs(spec.case, spec.workload, start, stop))
@@ -234,26 +262,24 @@ def _expected_block(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values of a block of points, (points, outputs), and the size of their terms, (points,)."""
-    found = _evaluate(spec, closed_form(spec.case, spec.workload), start, stop)
-    return found.value, found.value_terms
+    """Return the values of a range of points, (points, outputs), and the least scale, (points,) or None."""
+    reference = _evaluate(spec, closed_form(spec.case, spec.workload), start, stop)
+    return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of a block of points and the least size of an entry, (points,)."""
+    """Return the Jacobians of a range of points and the least scale of an entry, (points,) or None."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
-    if spec.known is not None:
-        found = _evaluate(spec, workload.nonzeros, start, stop, (1, len(spec.known.rows)))
-        entries = found.derivative[:, 0]
+    if spec.nonzeros_pattern is not None:
+        reference = _evaluate(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
+        entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
-            return Jacobians(to_dense(spec.known, entries)), found.derivative_terms
-        return Jacobians(entries, spec.known), found.derivative_terms
+            return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
+        return Jacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
-    found = _evaluate(spec, workload.reference, start, stop, (sizes.outputs, columns))
-    J, floor = found.derivative, found.derivative_terms
-    if (
-        sizes.summed and workload.reduce is not None
-    ):  # what is reduced is the derivative of the sum over outputs
+    reference = _evaluate(spec, workload.reference, start, stop, (sizes.outputs, columns))
+    J, floor = reference.derivative, reference.derivative_terms
+    if sizes.summed and workload.reduce is not None:  # the reduction of the derivative of a sum over outputs
         return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
     return Jacobians(J), floor
 
@@ -263,43 +289,45 @@ def _evaluate(
     form: Callable[[Inputs], Reference] | None,
     start: int,
     stop: int,
-    derivative: tuple[int, int] | None = None,
+    derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at a block of points; refuse what is not finite or not of the expected shape.
+    """Evaluate a closed form at a range of points; raise `Refusal` for a wrong shape, NaN or infinity.
 
-    derivative: the shape of that of one point; None where only the value is asked for.
+    derivative_shape: that of one point; None if only the value is needed.
     """
     assert form is not None
-    found = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
+    reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
-    if derivative is not None:
-        shapes["derivative"] = (stop - start, *derivative)
+    if derivative_shape is not None:
+        shapes["derivative"] = (stop - start, *derivative_shape)
     for name, shape in shapes.items():
-        array = getattr(found, name)
+        array = getattr(reference, name)
         if np.shape(array) != shape:
             raise Refusal(f"the reference's {name} has the shape {np.shape(array)}, not {shape}")
         if not np.all(np.isfinite(array)):
             raise Refusal(f"the reference's {name} is not finite in points {start} to {stop - 1}")
-    return found
+    return reference
 
 
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the result makes of Jacobians, (points, outputs', inputs'), and its size.
+    """Return the reduction of Jacobians, (points, outputs', inputs'), and its scale.
 
-    floor: (points,), the least size of an entry. named: the inputs of the points.
+    Args:
+        floor: the least scale of an entry, (points,).
+        named: the inputs of the points by name.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))
     if spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor, x)
-    size = np.abs(J.values) @ np.abs(x)[:, :, None]
-    return J.values @ x[:, :, None], at_least(size, None if floor is None else floor * np.abs(x).max(axis=1))
+    scale = np.abs(J.values) @ np.abs(x)[:, :, None]
+    return J.values @ x[:, :, None], at_least(scale, None if floor is None else floor * np.abs(x).max(axis=1))
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return inputs, or directions in them, as a matrix with a row for each point: (points, inputs)."""
+    """Return inputs, or directions in input space, as a matrix with one row per point: (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

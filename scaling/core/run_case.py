@@ -1,6 +1,21 @@
-"""Run a case: build, compile, call once, check, then sample in turns. Every case ends as a record.
+"""Run one case: compile it, check its result, sample it in turns, and return its record.
 
-Knows devices and programs; does not know where a record is written, nor who asks for it.
+The calls, from a case to its record:
+
+    prepare_case                            returns an Attempt
+      _compile_and_check                    returns a CheckedProgram
+        _compile_jax_program                returns a PlacedProgram (_prepare_peer does for other engines)
+          compile_case.compile_case         chooses the blocks of chunk=auto; rejects what exceeds the memory
+            compile_case.compile_blocks     lays out the program of one choice of blocks
+              _compile_stages               uses the persistent compilation cache if the case asks for it
+                timing.compile_stages       traces, lowers and compiles; times each stage
+        _make_result_check                  returns the function that compares a result: check.verdict
+    take_turn                               samples for one turn: timing.sample_turns
+    finish_case                             checks the result of one more call; returns the Record
+
+An exception in any of them ends the attempt and becomes the status, reason and text of the record. Every
+ordinary case also uses two optional modules: `program_stats` counts the operations and collectives of the
+program, and `host_monitor` reads the state of the host. scaling/workers writes the record.
 """
 
 import contextlib
@@ -14,7 +29,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -36,18 +51,18 @@ from scaling.core import (
     workload,
 )
 from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
-from scaling.core.compile_case import CompiledCase, CompileSettings, DescribeShortage
+from scaling.core.compile_case import CompiledCase, CompileSettings
 from scaling.core.pattern import Coloring
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.shape import DerivativeShape
-from scaling.core.timing import Samples, Sampling
+from scaling.core.shape import DerivativeShape, TooLarge
+from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
-_SHARED_TEXT = 300  # characters of an error that processes send each other
+_MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the other processes
 
 
 class CaseEnded(Exception):
-    """A case ends without a time: its status, the reason, and the text of the record."""
+    """Raised to end a case without samples, with the status, the reason and the text of its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -55,41 +70,43 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """The processes that run a case: all devices, the platform, and how the processes exchange numbers."""
+    """The processes that run a case together.
+
+    devices: the devices of all processes.
+    gather: exchanges floats between the processes.
+    cores: the cores that this process is bound to, or None.
+    """
 
     devices: list[Any]
     platform: str
     gather: timing.Gather = timing.single_process
     rank: int = 0
     processes: int = 1
-    cores: list[int] | None = None  # of this process, where it is bound
+    cores: list[int] | None = None
 
 
-@dataclass
-class Attempt:
-    """A case on the way to its record, and the turns in which it is sampled.
+Note = Callable[..., None]  # sets fields of a record, given as keyword arguments
 
-    record: what its stages found out so far; "ok" unless the attempt ended. ready: what is sampled.
+
+class PlacedProgram(NamedTuple):
+    """A compiled program whose inputs are on the devices.
+
+    collect: converts the result of a call to an array on the host.
+    sample: takes all samples; only for a peer that times itself.
     """
 
-    record: Record
-    turns: Iterator[bool] | None = None  # whether the samples are enough now
-    ready: "CheckedProgram | None" = None
-    ended: bool = False
-
-    def note(self, **fields: Any) -> None:
-        """Set fields of the record."""
-        self.record = dataclasses.replace(self.record, **fields)
-
-
-Note = Callable[..., None]  # takes fields of a record, at once, in case the next stage fails
+    sizes: DerivativeShape
+    call: Callable[[], Any]
+    collect: Callable[[Any], Any]
+    sample: Callable[[Sampling], Samples] | None = None
 
 
 class CheckedProgram(NamedTuple):
-    """A case that was run once and found right.
+    """A program whose first result is correct.
 
-    wait: waits for the result of a call. check: takes a result, and raises `CaseEnded` where it is wrong.
-    sample: how a peer takes samples itself.
+    wait: blocks until the result of a call is ready; None if `call` blocks.
+    check: raises `CaseEnded` if a result is wrong.
+    sample: takes all samples; only for a peer that times itself.
     """
 
     call: Callable[[], Any]
@@ -98,17 +115,31 @@ class CheckedProgram(NamedTuple):
     sample: Callable[[Sampling], Samples] | None = None
 
 
-class Runner(NamedTuple):
-    """A case ready to be called. collect: returns a result as an array on the host. sample: as above."""
+@dataclass
+class Attempt:
+    """A case between its start and its record.
 
-    sizes: DerivativeShape
-    call: Callable[[], Any]
-    collect: Callable[[Any], Any]
-    sample: Callable[[Sampling], Samples] | None = None
+    record: the fields that are known so far; its status is "ok" until the attempt fails.
+    program: None after the attempt ended.
+    turns: yields the samples of the current compilation after each turn; None before the first turn.
+    earlier_samples: the samples of each previous compilation.
+    """
+
+    record: Record
+    group: ProcessGroup
+    sampling: Sampling
+    program: CheckedProgram | None = None
+    turns: Iterator[Samples] | None = None
+    earlier_samples: list[Samples] = field(default_factory=list)
+    ended: bool = False
+
+    def note(self, **fields: Any) -> None:
+        """Set fields of the record."""
+        self.record = dataclasses.replace(self.record, **fields)
 
 
 def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """Run one case and return its record, whatever happens."""
+    """Run one case in this process and return its record."""
     attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
     while not attempt.ended and not take_turn(attempt):
         pass
@@ -116,71 +147,211 @@ def run_case(blank: Record, devices: list[Any], platform: str, sampling: Samplin
 
 
 def prepare_case(
-    blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
+    blank: Record,
+    group: ProcessGroup,
+    sampling: Sampling,
+    known_blocks: Mapping[str, Any] | None = None,
+    expected_digest: str | None = None,
 ) -> Attempt:
-    """Build, compile, run once and check a case; return an attempt that can take turns, or one that ended.
+    """Compile a case, run it once and check the result; return an attempt that can take turns, or has ended.
 
-    known_blocks: the blocks that another attempt at this case found, as its record has them.
+    Args:
+        blank: the record of a case that has not started.
+        known_blocks: the field `blocks` of an earlier record of the case; its blocks are tried first.
+        expected_digest: the digest of the workload's source when the case was requested; None accepts any.
     """
-    mine = [device for device in group.devices if device.process_index == group.rank]
-    peak, held = memory.most_bytes(mine, "peak_bytes_in_use"), memory.most_bytes(mine, "bytes_in_use")
-    attempt = Attempt(dataclasses.replace(blank, status="ok"))
-    attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
-    with _record_failure(attempt):
-        # First: the first program of a process pays for the start of JAX itself.
+    attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
+    with _end_on_error(attempt):
+        if expected_digest not in (None, blank.environment.get("workload_digest")):
+            text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
+            raise CaseEnded("failed", "not_as_asked", text)
+        local_devices = [device for device in group.devices if device.process_index == group.rank]
+        peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
+        in_use = memory.largest_statistic(local_devices, "bytes_in_use")
+        attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
+        # Measured first, because the first program of a process includes the start of JAX itself.
         attempt.note(floor_seconds=_dispatch_latency(blank.case, group))
-        attempt.ready = _compile_and_check(blank.case, group, attempt.note, known_blocks)
-        now = memory.most_bytes(mine, "peak_bytes_in_use")
-        # An allocator never forgets an older peak, and holds what other cases were prepared with.
-        attempt.note(peak_bytes=None if now is None or now == peak else now - (held or 0))
-        attempt.turns = _sample_turns(attempt, group, sampling)
+        attempt.program = _compile_and_check(blank.case, group, attempt.note, known_blocks)
+        # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
+        new_peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
+        attempt.note(peak_bytes=None if new_peak is None or new_peak == peak else new_peak - (in_use or 0))
     return attempt
 
 
-def refuse_case(
-    blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None
-) -> Attempt:
-    """Return an attempt that failed before it began, because its workload has changed."""
-    words = f"{blank.case.workload} has changed since this case was asked for; run the study again"
-    return fail_case(Attempt(blank), "not_as_asked", words)
-
-
-def fail_case(attempt: Attempt, reason: str, text: str) -> Attempt:
-    """End an attempt as failed."""
-    with _record_failure(attempt):
+def fail_case(attempt: Attempt, reason: str, text: str) -> None:
+    """End an attempt with the status "failed"."""
+    with _end_on_error(attempt):
         raise CaseEnded("failed", reason, text)
-    return attempt
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn; return whether they are enough now, or the attempt ended."""
-    assert attempt.turns is not None
+    """Take the samples of one turn; return True if the case has enough samples or the attempt has ended."""
     began = time.perf_counter()
-    with _record_failure(attempt):
-        enough = next(attempt.turns)
-        earlier = attempt.record.sampling_seconds or 0.0
-        attempt.note(sampling_seconds=earlier + time.perf_counter() - began)
-        return enough
+    with _end_on_error(attempt):
+        has_enough = _sample_one_turn(attempt)
+        seconds = (attempt.record.sampling_seconds or 0.0) + time.perf_counter() - began
+        attempt.note(sampling_seconds=seconds)
+        return has_enough
     return True
 
 
 def finish_case(attempt: Attempt) -> Record:
     """Check the result of one more call, after all samples, and return the record."""
-    if not attempt.ended and attempt.ready is not None:
-        with _record_failure(attempt):
-            _check_again(attempt.ready)
-    attempt.turns = attempt.ready = None
+    if not attempt.ended:
+        with _end_on_error(attempt):
+            _check_another_call(attempt)
+    attempt.turns = attempt.program = None
     return attempt.record
 
 
-def _check_again(ready: CheckedProgram) -> None:
-    """Raise `CaseEnded` where a later call gives a wrong result, unless a peer takes the samples itself."""
-    if ready.sample is None:
-        ready.check(jax.block_until_ready(ready.call()))
+def _check_another_call(attempt: Attempt) -> None:
+    """Raise `CaseEnded` if another call returns a wrong result; skip a peer that takes its own samples."""
+    program = attempt.program
+    if program is not None and program.sample is None:
+        program.check(jax.block_until_ready(program.call()))
+
+
+@contextlib.contextmanager
+def _end_on_error(attempt: Attempt) -> Iterator[None]:
+    """End the attempt, without samples, if an exception is raised, and describe it in the record."""
+    try:
+        yield
+    except Exception as error:
+        status, reason, text = _describe_error(error)
+        needs = error.needs if isinstance(error, TooLarge) else {}
+        no_samples: dict[str, Any] = {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}
+        attempt.note(status=status, reason=reason, text=text, **needs, **no_samples)
+        attempt.ended, attempt.turns, attempt.program = True, None, None
+        if not isinstance(error, CaseEnded | TooLarge):
+            cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
+            frames = user_frames.format_traceback(cause)
+            print(f"{user_frames.MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
+    if attempt.ended:
+        gc.collect()
+
+
+def _describe_error(error: Exception) -> tuple[str, str, str]:
+    """Return the status, the reason and the text of an exception: at most 500 characters, without paths."""
+    if isinstance(error, CaseEnded):
+        return error.status, error.reason, str(error)
+    if isinstance(error, TooLarge):
+        return "skipped", "too_large", str(error)
+    text, suffix = " ".join(str(error).split()), ""
+    if not isinstance(error, Refusal):  # whose message is a complete sentence
+        location = user_frames.innermost_location(error)
+        text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
+    text = environment.scrub(text)[: 500 - len(suffix)] + suffix
+    return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text
+
+
+@contextlib.contextmanager
+def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
+    """Raise an exception of one process in all of them, so that none waits for a process that failed."""
+    error = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    succeeded = [values[0] == 1.0 for values in group.gather([float(error is None)])]
+    if all(succeeded):
+        return
+    description = "|".join(_describe_error(error or Exception()))[:_MAX_GATHERED_CHARACTERS]
+    descriptions = timing.gather_text(group.gather, description)
+    if error is not None:
+        raise error
+    first_failed = succeeded.index(False)
+    status, reason, text = descriptions[first_failed].split("|", 2)
+    raise CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
+
+
+def _compile_and_check(
+    case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
+) -> CheckedProgram:
+    """Compile a case, run it once and check the result."""
+    with _raise_in_all_processes(group):
+        built = workload.build(case)
+        if case.engine == JAX:
+            program = _compile_jax_program(case, built, group, note, known_blocks)
+        else:
+            program = _prepare_peer(case, built, group, note)
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
+        note(first_seconds=first_seconds)
+        wait = make_waiter(result) if case.engine == JAX else None
+    check_result = _make_result_check(case, built, group, program, note)
+    check_result(result)
+    return CheckedProgram(program.call, wait, check_result, program.sample)
+
+
+def _compile_jax_program(
+    case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
+) -> PlacedProgram:
+    """Compile a case with JAX and place its inputs, unless the program does not fit in memory."""
+    describe_shortage = functools.partial(_describe_memory_shortage, case, group)
+    sizes = compile_case.settle_shape(case, built, describe_shortage)
+    note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
+    if sizes.coloring is not None:
+        note(**coloring_fields(sizes.coloring))
+    _require_one_process(case, group)
+    stages = functools.partial(_compile_stages, case, built, group)
+    settings = CompileSettings(stages, describe_shortage, known_blocks)
+    # chunk=auto may offload to the host, which several processes cannot do.
+    on_device = group.processes > 1 and case.chunk == AUTO
+    to_compile = dataclasses.replace(case, storage="device") if on_device else case
+    compiled = compile_case.compile_case(to_compile, built, group.devices, settings, sizes)
+    if compiled.blocks is not None:
+        note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
+    note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
+    note(compulsory_bytes=compiled.compulsory_bytes)
+    work, unexpected_collectives = extensions.load("program_stats").measure_work(compiled, group.devices)
+    note(**vars(work))
+    if unexpected_collectives:
+        raise CaseEnded("failed", "collective", unexpected_collectives)
+    return PlacedProgram(sizes, *compile_case.make_runner(compiled))
+
+
+def _require_one_process(case: Case, group: ProcessGroup) -> None:
+    """Skip a case if the group has several processes and an option of the case supports only one."""
+    options = {
+        "storage=host": case.storage == "host",
+        "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
+        "the cache": case.cache is not None,
+    }
+    for option, is_set in options.items():
+        if is_set and group.processes > 1:
+            text = f"{option} works in one process only, and this case has {group.processes}"
+            raise CaseEnded("skipped", "not_defined", text)
+
+
+def _compile_stages(
+    case: Case, built: Workload, group: ProcessGroup, program: layout.Program
+) -> timing.Stages:
+    """Compile a program, with the persistent compilation cache if the case asks for it."""
+    arguments: list[Any] = list(program.arguments.values())
+    if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
+        arguments = layout.place_inputs(case, built, program)
+    compile_once = functools.partial(timing.compile_stages, program.function, arguments)
+    if case.cache is None:
+        return compile_once()
+    option = extensions.load("compilation_cache")
+    try:
+        with option.persistent_cache(case.cache, compile_once):
+            return compile_once()
+    except option.CacheUnavailable as error:
+        raise CaseEnded("skipped", "not_defined", str(error)) from None
+
+
+def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
+    """Return the needed and the available bytes as text if a process has too little memory, else None."""
+    # The check copies the result to the host once; with storage=host, host_bytes includes it.
+    host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
+    shortage = memory.describe_shortage(
+        compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
+    )
+    return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return a colouring as fields of a record."""
+    """Return a coloring as fields of a record."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -189,85 +360,69 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _record_failure(attempt: Attempt) -> Iterator[None]:
-    """End the attempt with the reason of any exception."""
-    try:
-        yield
-    except Exception as error:
-        needs = error.needs if isinstance(error, shape.TooLarge) else {}
-        status, reason, text = _reason_of(error)
-        samples: dict[str, Any] = {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}
-        attempt.note(status=status, reason=reason, text=text, **needs, **samples)
-        attempt.ended, attempt.turns, attempt.ready = True, None, None
-        if not isinstance(error, CaseEnded | shape.TooLarge):
-            cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
-            frames = user_frames.describe(cause)
-            print(f"{user_frames.MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
-    if attempt.ended:
-        gc.collect()
+def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> PlacedProgram:
+    """Prepare a case of another engine than JAX."""
+    peers = extensions.load("peers")
+    sizes = shape.derivative_shape(case, built)
+    one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
+    first_device = group._replace(devices=group.devices[:1])
+    describe_shortage = functools.partial(_describe_memory_shortage, one_device, first_device)
+    compile_case.require_room(compile_case.lower_bound(one_device, built, sizes), describe_shortage)
+    expected_shape = shape.result_shape(case, built, sizes)
+    arrays = inputs.input_arrays(case, built)
+    prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
+    note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
+    collect = lambda result: peers.collected(case, prepared.collect(result), expected_shape)  # noqa: E731
+    return PlacedProgram(sizes, prepared.call, collect, prepared.sample)
 
 
-def _compile_and_check(
-    case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
-) -> CheckedProgram:
-    """Compile a case, run it once and check the result."""
-    with _fail_together(group):
-        built = workload.build(case)
-        if case.engine == JAX:
-            runner = _compile_program(case, built, group, note, known_blocks)
-        else:
-            runner = _prepare_peer(case, built, group, note)
-        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(runner.call()))
-        note(first_seconds=first_seconds)
-        wait = make_waiter(result) if case.engine == JAX else None
-    checked = _make_check(case, built, group, runner, note)
-    checked(result)
-    return CheckedProgram(runner.call, wait, checked, runner.sample)
-
-
-def _make_check(
-    case: Case, built: Workload, group: ProcessGroup, runner: Runner, note: Note
+def _make_result_check(
+    case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
 ) -> Callable[[Any], None]:
-    """Return the function that raises `CaseEnded` where a result is wrong."""
-    pattern = runner.sizes.coloring.pattern if runner.sizes.coloring else None
-    right: list[bytes] = []  # the digests of results that were found right
-    spent = 0.0
+    """Return a function that raises `CaseEnded` if a result is wrong.
 
-    def checked(result: Any) -> None:
-        nonlocal spent
+    A result that equals a correct one bit for bit is not compared again.
+    """
+    pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
+    correct_digests: list[bytes] = []
+    seconds = 0.0
+
+    def check_result(result: Any) -> None:
+        nonlocal seconds
         began = time.perf_counter()
         if group.processes > 1:
             result = multihost_utils.process_allgather(result, tiled=True)
-        with _fail_together(group):
-            got = runner.collect(result)
+        with _raise_in_all_processes(group):
+            array = program.collect(result)
             del result
-            digest = _digest(got)
-            if digest in right:  # the same numbers to the last bit
+            digest = _digest_array(array)
+            if digest in correct_digests:
                 return
-            verdict = check.verdict(case, built, runner.sizes, got, group.platform, pattern=pattern)
-            spent += time.perf_counter() - began
-            note(
-                error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked, check_seconds=spent
-            )
+            verdict = check.verdict(case, built, program.sizes, array, group.platform, pattern=pattern)
+            seconds += time.perf_counter() - began
+            note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
+            note(check_seconds=seconds)
             if verdict.reason:
                 status = "skipped" if verdict.reason == "no_digits" else "failed"
-                later = ", in a later call" if right else ""
-                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{later}")
-            right.append(digest)
+                suffix = ", in a later call" if correct_digests else ""
+                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
+            correct_digests.append(digest)
 
-    return checked
+    return check_result
 
 
-def _digest(got: np.ndarray) -> bytes:
-    """Return a digest of the numbers of a result."""
-    plain = np.ascontiguousarray(got)
-    content = repr(got).encode() if plain.dtype.hasobject else plain.view(np.uint8).data
+def _digest_array(array: np.ndarray) -> bytes:
+    """Return a digest of the bytes of an array."""
+    array = np.ascontiguousarray(array)
+    content = repr(array).encode() if array.dtype.hasobject else array.view(np.uint8).data
     return hashlib.blake2b(content).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that waits for such results; `jax.block_until_ready` takes 1 us more."""
+    """Return the fastest function that blocks until a result like `example` is ready.
+
+    `jax.block_until_ready` takes 1 us more than the methods of the arrays.
+    """
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
@@ -275,192 +430,91 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
     return wait
 
 
-@contextlib.contextmanager
-def _fail_together(group: ProcessGroup) -> Iterator[None]:
-    """Raise an error of one process in all of them, so that none waits for one that failed."""
-    error = None
-    try:
-        yield
-    except Exception as caught:
-        error = caught
-    fine = [each[0] == 1.0 for each in group.gather([float(error is None)])]
-    if all(fine):
-        return
-    texts = timing.gather_text(group.gather, "|".join(_reason_of(error or Exception()))[:_SHARED_TEXT])
-    if error is not None:
-        raise error
-    status, reason, words = texts[fine.index(False)].split("|", 2)
-    raise CaseEnded(status, reason, f"process {fine.index(False)} of {group.processes}: {words}")
+def _sample_one_turn(attempt: Attempt) -> bool:
+    """Take the samples of one turn; return whether the samples of all compilations are complete.
+
+    If the samples of one compilation are complete and further compilations are requested, compile again.
+    """
+    case, group, monitor = attempt.record.case, attempt.group, extensions.load("host_monitor")
+    if attempt.record.before is None:
+        attempt.note(before=monitor.read_host(group.platform, group.cores))
+    if attempt.turns is None:
+        attempt.turns = _start_sampling(attempt)
+    samples = next(attempt.turns)
+    attempt.note(**_sample_fields([*attempt.earlier_samples, samples]))
+    if attempt.record.compilations:
+        *previous, latest = attempt.record.compilations
+        attempt.note(compilations=[*previous, latest | {"samples": len(samples.seconds)}])
+    if samples.stop_reason is None:
+        return False
+    attempt.note(after=monitor.read_host(group.platform, group.cores))
+    compilations = attempt.sampling.compilations if case.engine == JAX and case.jit else 1
+    if len(attempt.earlier_samples) + 1 >= compilations:
+        return True
+    attempt.earlier_samples.append(samples)
+    _compile_again(attempt)
+    return False
 
 
-def _compile_program(
-    case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
-) -> Runner:
-    """Compile a case for JAX, and place its inputs. Nothing is allocated before it fits."""
-    missing = _missing_memory(case, built, group)
-    sizes = compile_case.settle_shape(case, built, missing)
-    note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
-    if sizes.coloring is not None:
-        note(**coloring_fields(sizes.coloring))
-    one = _compile_for(
-        group, case, built, sizes, CompileSettings(describe_shortage=missing, known_blocks=known_blocks)
-    )
-    if one.blocks is not None:
-        note(blocks=one.blocks, passes=shape.count_passes(one.case, built, sizes))
-    note(**{name: getattr(one.stages, name) for name in COMPILING_STAGES}, **one.needs)
-    note(compulsory_bytes=one.compulsory_bytes)
-    work, unexpected = extensions.load("program_stats").measure_work(one, group.devices)
-    note(**vars(work))
-    if unexpected:
-        raise CaseEnded("failed", "collective", unexpected)
-    return Runner(sizes, *compile_case.make_runner(one))
-
-
-def _compile_for(
-    group: ProcessGroup, case: Case, built: Workload, sizes: DerivativeShape, settings: CompileSettings
-) -> CompiledCase:
-    """Compile a case for a group of processes; skip what only one process can measure."""
-    several = group.processes > 1
-    only_one_process = {
-        "storage=host": case.storage == "host",
-        "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
-        "the cache": case.cache is not None,
-    }
-    for what, asked in only_one_process.items():
-        if several and asked:
-            raise CaseEnded("skipped", "not_defined", f"{what} is measured in one process")
-
-    def stages(program: layout.Program) -> timing.Stages:
-        placed = case.api == "pmap" and several  # where pmap takes no abstract arguments
-        given = layout.place_inputs(case, built, program) if placed else [*program.arguments.values()]
-        return _compile_with_cache(case, functools.partial(timing.compile_stages, program.function, given))
-
-    settings = dataclasses.replace(settings, compile_program=stages)
-    stays = dataclasses.replace(case, storage="device") if several and case.chunk == AUTO else case
-    return compile_case.compile_case(stays, built, group.devices, settings, sizes)
-
-
-def _compile_with_cache(case: Case, stages: Callable[[], timing.Stages]) -> timing.Stages:
-    """Compile with the persistent compilation cache that the case asks for."""
-    if case.cache is None:
-        return stages()
-    option = extensions.load("compilation_cache")
-    try:
-        with option.persistent_cache(case.cache, stages):
-            return stages()
-    except option.CacheUnavailable as error:
-        raise CaseEnded("skipped", "not_defined", str(error)) from None
-
-
-def _missing_memory(case: Case, built: Workload, group: ProcessGroup) -> DescribeShortage:
-    """Return the function that says what a program of a case lacks in this group, in words."""
-
-    def missing(one: CompiledCase) -> str | None:
-        results = 1 + (one.plan is not None)
-        words = memory.describe_shortage(
-            one.needs, group.devices, group.platform, case.memory_limit, results, one.host_bytes
-        )
-        # Where one process has too little, all have.
-        return next((words for words in timing.gather_text(group.gather, words or "") if words), None)
-
-    return missing
-
-
-def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> Runner:
-    """Prepare the case of a peer."""
-    peers = extensions.load("peers")
-    sizes = shape.derivative_shape(case, built)
-    alone = dataclasses.replace(case, devices=1)  # its threads share one copy of everything
-    missing = _missing_memory(alone, built, group._replace(devices=group.devices[:1]))
-    compile_case.require_room(compile_case.lower_bound(alone, built, sizes), missing)
-    expected = shape.result_shape(case, built, sizes)
-    arrays = inputs.input_arrays(case, built)
-    prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
-    note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
-    collect = lambda result: peers.collected(case, prepared.collect(result), expected)  # noqa: E731
-    return Runner(sizes, prepared.call, collect, prepared.sample)
-
-
-def _sample_turns(attempt: Attempt, group: ProcessGroup, sampling: Sampling) -> Iterator[bool]:
-    """Sample in turns, one fresh compilation after another; yield whether the samples are enough."""
-    case, monitor = attempt.record.case, extensions.load("host_monitor")
-    attempt.note(before=monitor.read_host(group.platform, group.cores))
-    earlier: list[Samples] = []
-    further: list[dict[str, Any]] = []
-    last = sampling.compilations if case.engine == JAX and case.jit else 1
-    for compilation in range(1, last + 1):
-        assert attempt.ready is not None
-        if compilation > 1:
-            _check_again(attempt.ready)
-            attempt.ready = None  # and with it the arguments
-            attempt.ready, stages = _compile_again(attempt, group)
-            further.append(stages)
-            attempt.note(compilations=further)
-        for samples in _sample_steps(attempt, attempt.ready, group, sampling):
-            attempt.note(**_fields_of_samples([*earlier, samples]))
-            if samples.stop_reason:
-                attempt.note(after=monitor.read_host(group.platform, group.cores))
-            if compilation > 1:
-                further[-1]["samples"] = len(samples.seconds)
-            if samples.stop_reason and compilation < last:
-                break
-            yield samples.stop_reason is not None
-        earlier.append(samples)
-
-
-def _compile_again(attempt: Attempt, group: ProcessGroup) -> tuple[CheckedProgram, dict[str, Any]]:
-    """Compile a case again; return it with the seconds of its stages."""
+def _compile_again(attempt: Attempt) -> None:
+    """Compile the program of an attempt again, and record the seconds of the stages."""
+    _check_another_call(attempt)
+    attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
-    again = Attempt(attempt.record)
-    ready = _compile_and_check(attempt.record.case, group, again.note, attempt.record.blocks)
-    return ready, {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
+    record = attempt.record
+    again = Attempt(record, attempt.group, attempt.sampling)  # `record` keeps the first compilation
+    attempt.program = _compile_and_check(record.case, attempt.group, again.note, record.blocks)
+    stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
+    attempt.note(compilations=[*record.compilations, stages])
 
 
-def _fields_of_samples(parts: Sequence[Samples]) -> dict[str, Any]:
-    """Return the samples of one compilation after another, as fields of a record."""
-    marked: dict[str, list[int]] = {}
-    before = 0
-    for part in parts:
-        for mark, turns in part.marked.items():
-            marked.setdefault(mark, []).extend(before + turn for turn in turns)
-        before += len(part.turns)
-    seconds = [second for part in parts for second in part.seconds]
-    slowest = Counter(rank for part in parts for rank in part.slowest).most_common(1)
-    return {
-        "seconds": seconds,
-        "seconds_min": [second for part in parts for second in part.seconds_min] or seconds,
-        "slowest_rank": slowest[0][0] if slowest else 0,
-        "turns": [count for part in parts for count in part.turns] or [len(seconds)],
-        "marked": marked,
-        "calls_per_sample": parts[0].calls_per_sample,
-        "stop_reason": parts[-1].stop_reason,
-    }
+def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
+    """Return an iterator over the samples so far, which takes one more turn at each step."""
+    program, group, monitor = attempt.program, attempt.group, extensions.load("host_monitor")
+    assert program is not None
+    if program.sample:
+        return itertools.repeat(program.sample(attempt.sampling))
 
+    def start_turn() -> Callable[[], list[str]]:
+        reading = monitor.start_meter(group.platform, group.cores)
 
-def _sample_steps(
-    attempt: Attempt, ready: CheckedProgram, group: ProcessGroup, sampling: Sampling
-) -> Iterator[Samples]:
-    """Yield all samples so far, more of them at each step; a peer that samples by itself is asked once."""
-    if ready.sample:
-        return itertools.repeat(ready.sample(sampling))
-    monitor = extensions.load("host_monitor")
+        def find_marks() -> list[str]:
+            """Return the marks that any process of the group found."""
+            local_marks = monitor.find_disturbances(reading)
+            by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
+            return [mark for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True) if any(flags)]
 
-    def disturbed() -> Callable[[], list[str]]:
-        began = monitor.start_meter(group.platform, group.cores)
-
-        def marks() -> list[str]:
-            here = monitor.find_disturbances(began)
-            each = group.gather([float(mark in here) for mark in monitor.MARKS])
-            return [mark for mark, *theirs in zip(monitor.MARKS, *each, strict=True) if any(theirs)]
-
-        return marks
+        return find_marks
 
     latency = attempt.record.floor_seconds
-    return timing.sample_turns(ready.call, sampling, ready.wait, latency, group.gather, disturbed)
+    return timing.sample_turns(
+        program.call, attempt.sampling, program.wait, latency, group.gather, start_turn
+    )
+
+
+def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
+    """Return the samples of all compilations, one after another, as fields of a record."""
+    marked: dict[str, list[int]] = {}
+    turns_before = 0
+    for samples in compilations:
+        for mark, turns in samples.marked.items():
+            marked.setdefault(mark, []).extend(turns_before + turn for turn in turns)
+        turns_before += len(samples.turns)
+    seconds = [second for samples in compilations for second in samples.seconds]
+    slowest = Counter(rank for samples in compilations for rank in samples.slowest).most_common(1)
+    return {
+        "seconds": seconds,
+        "seconds_min": [second for samples in compilations for second in samples.seconds_min] or seconds,
+        "slowest_rank": slowest[0][0] if slowest else 0,
+        "turns": [count for samples in compilations for count in samples.turns] or [len(seconds)],
+        "marked": marked,
+        "calls_per_sample": compilations[0].calls_per_sample,
+        "stop_reason": compilations[-1].stop_reason,
+    }
 
 
 def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the seconds of an empty call through the case's api, on as many devices; None for a peer."""
+    """Return the seconds of an empty call with the api and devices of a case; None for a peer."""
     if case.engine != JAX:
         return None
 
@@ -474,21 +528,6 @@ def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
         arguments = layout.place_inputs(empty, built, program)
         stages = timing.compile_stages(program.function, arguments)
         call = functools.partial(stages.call, *arguments)
-        seconds = timing.time_floor(call, make_waiter(call()))
-        return max(each[0] for each in group.gather([seconds]))
+        return gather_maximum(group.gather, timing.time_floor(call, make_waiter(call())))
 
     return process_cache.cached("dispatch_latency", (case.api, case.jit, case.devices), measure)
-
-
-def _reason_of(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text of an exception: at most 500 characters, without paths."""
-    if isinstance(error, CaseEnded):
-        return error.status, error.reason, str(error)
-    if isinstance(error, shape.TooLarge):
-        return "skipped", "too_large", str(error)
-    text, where = " ".join(str(error).split()), ""  # a refusal is a sentence of its own
-    if not isinstance(error, Refusal):
-        place = user_frames.place(error)
-        text, where = f"{type(error).__name__}: {text}", f" ({place})" if place else ""
-    text = environment.scrub(text)[: 500 - len(where)] + where
-    return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text

@@ -251,7 +251,7 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        place = user_frames.place(error)
+        place = user_frames.innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({place})" if place else "")
         traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
         failure = f"fails on abstract inputs ({traced}): {text}"

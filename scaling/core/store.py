@@ -1,7 +1,7 @@
-"""The store: records on disk, as JSON lines. What is finished is never lost, whatever is killed when.
+"""Results folders: append records as JSON lines, load them, and choose the records that count.
 
-Each process appends to a file that no other one appends to, so that a torn last line swallows nothing. A
-small file is replaced as a whole, or not at all. Knows folders and lines; not what the numbers mean.
+Each process appends to a file of its own and syncs every line, so that a killed process loses no finished
+record and leaves at most one incomplete last line. Small JSON files are replaced atomically.
 """
 
 import contextlib
@@ -20,16 +20,18 @@ import scaling
 from scaling.core.case import Refusal
 from scaling.core.record import SCHEMA, Record, to_line
 
-_WORST = ("failed", "skipped", "planned", "ok")  # statuses, the worst first
-_MOST_REPLICATES = 10_000  # that a file may ask for
-_LOCK_SECONDS = 10.0  # how long to wait for a run that is going away
+# Of several records of a measurement, the last one with the highest rank counts.
+_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
+_MAX_REPLICATES = 10_000
+_LOCK_SECONDS = 10.0  # to wait for a run that is about to end
 
 
 class Loaded(NamedTuple):
-    """Every record of a folder in the order of files and lines, and what was passed over, as 'file:line:
-    why'.
+    """The content of a results folder, in the order of its files and lines.
 
-    What was planned for some hardware stands apart: it did not happen.
+    records: the records of runs.
+    damaged: the lines that cannot be read, as "file:line: reason".
+    plans: the records of `scaling plan`, which did not run.
     """
 
     records: list[Record]
@@ -38,45 +40,44 @@ class Loaded(NamedTuple):
 
 
 class Writer:
-    """Appends records to a new file, which appears with the first; each is on disk when `append` returns."""
+    """Appends records to a new file, which is created with the first record."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: int | None = None
 
     def append(self, record: Record) -> None:
-        """Write and fsync one line; raise OSError if that fails, with the file left as it was before."""
+        """Write and sync one line; if that fails, restore the file and raise OSError."""
         line = (to_line(record) + "\n").encode()
         if self._file is None:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             self._file = os.open(self._folder / name, flags, 0o644)
             _sync_folder(self._folder)
-        before = os.fstat(self._file).st_size
+        size = os.fstat(self._file).st_size
         try:
             while line:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError:
-            os.ftruncate(self._file, before)
+            os.ftruncate(self._file, size)
             raise
 
 
 def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def load(folder: Path) -> Loaded:
-    """Return every record that can be read. A damaged line is named and passed over, so that its case
-    runs again.
+    """Load all records of a folder; list the damaged lines, whose cases will run again.
 
-    What a newer version of this package wrote is a `Refusal`: to pass over it would be to run it again.
+    Raise `Refusal` if a newer version of this package wrote a record, as its case would run again.
     """
-    from scaling.core.record_reading import FutureSchema, from_line  # which a worker does not need
+    from scaling.core.record_reading import from_line  # a worker does not need it
 
     records: list[Record] = []
     damaged: list[str] = []
@@ -90,9 +91,9 @@ def load(folder: Path) -> Loaded:
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip():
-                    records.append(from_line(line.decode()))
-            except FutureSchema as future:
-                raise _too_new(path, future.schema, future.version) from None
+                    records.append(from_line(line.decode(), path))
+            except Refusal:
+                raise
             except json.JSONDecodeError as error:
                 damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
@@ -101,173 +102,123 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record of each identity: the last that is ok, or else the last skipped, or else the last
-    failure.
+    """Return one record of each measurement: the last ok one, else the last skipped, else the last failed.
 
-    Of a peer in several versions, the one that ran last; that it was not installed counts only where it
-    never was.
+    If a peer ran in several versions, the record of the version that ran last counts. A record of a peer that
+    is not installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
-    worth = {"failed": 0, "skipped": 1, "ok": 2, "planned": 2}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
-        place = (record.key, record.setting, record.replicate)
-        old = kept.get(place, record)
-        another = old.identity != record.identity  # version of the peer, or none
-        if record.reason != "not_installed" if another else worth[record.status] >= worth[old.status]:
-            kept[place] = record
+        measurement = (record.key, record.setting, record.replicate)
+        previous = kept.get(measurement, record)
+        if previous.identity == record.identity:
+            replaces = _RANK[record.status] >= _RANK[previous.status]
+        else:  # the version of the peer differs
+            replaces = record.reason != "not_installed"
+        if replaces:
+            kept[measurement] = record
     return list(kept.values())
 
 
-def results_folder(value: Any) -> Path:
-    """Return the folder that `results` names; refuse what can be none, or lies below a file."""
-    text = str(value)
-    if (
-        not isinstance(value, str | int | float)
-        or isinstance(value, bool)
-        or not text.strip()
-        or "\0" in text
-    ):
-        raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
-    folder = Path(text)
-    for each in (folder, *folder.parents):
-        try:
-            each.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise _unwritable(folder, error.strerror) from None
-        if not each.is_dir():
-            raise _unwritable(folder, os.strerror(errno.ENOTDIR))
-        break
-    return folder
-
-
-def _unwritable(folder: Path, why: str | None) -> Refusal:
-    return Refusal(f"cannot write to results={folder}: {why}; give another folder with results=PATH")
-
-
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return the status of each replicate of each case, by (key, replicate), in the environment where it
-    ran last.
+    """Return a dict from (key, replicate) to the status in the environment where the replicate ran last.
 
-    These are what status, report and lint count.
+    If several records of that environment count, the worst status is returned.
     """
-    found: dict[tuple[str, int], tuple[str, str]] = {}  # (key, replicate) -> environment, status
+    last: dict[tuple[str, int], tuple[str, str]] = {}  # (key, replicate) -> (environment, status)
     for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
-        place, status = (record.key, record.replicate), record.status
-        if found.get(place, ("", ""))[0] == record.setting:
-            status = min(found[place][1], status, key=_WORST.index)
-        found[place] = record.setting, status
-    return {place: status for place, (_, status) in found.items()}
+        replicate, status = (record.key, record.replicate), record.status
+        if last.get(replicate, ("", ""))[0] == record.setting:
+            status = min(last[replicate][1], status, key=_RANK.__getitem__)
+        last[replicate] = record.setting, status
+    return {replicate: status for replicate, (_, status) in last.items()}
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:
-    """Return how many replicates of a case study.json expects; 1 where the file does not say."""
+    """Return the number of replicates that study.json requests for a case; the default is 1."""
     count = cell.get("replicates")
-    return min(count, _MOST_REPLICATES) if isinstance(count, int) and count >= 1 else 1
-
-
-def prepare(folder: Path) -> None:
-    """Make a results folder that can be written to; refuse where that is not possible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
-        probe.write_bytes(b"x")
-        probe.unlink()
-    except OSError as error:
-        raise _unwritable(folder, error.strerror) from None
+    return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Hold the folder for one run at a time; yield the lock's descriptor, which a worker inherits."""
-    handle = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
+    """Lock a folder for one run at a time; yield the descriptor of the lock, which a worker inherits.
+
+    Raise `Refusal` if another run still holds the lock after `seconds`.
+    """
+    descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     deadline = time.monotonic() + seconds
     try:
-        while not _try_lock(handle):
+        while not _try_lock(descriptor):
             if time.monotonic() > deadline:
-                words = "wait for it, or give another folder with results=PATH"
-                raise Refusal(f"another run is working in {folder}; {words}")
+                fix = "wait for it, or give another folder with results=PATH"
+                raise Refusal(f"another run is working in {folder}; {fix}")
             time.sleep(0.2)
-        yield handle
+        yield descriptor
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def _try_lock(handle: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
 def folder_of(path: str) -> Path:
-    """Return an existing results folder; refuse any other path and name those that there are."""
-    folder, found = Path(path), False
-    with contextlib.suppress(OSError, ValueError):  # what cannot be a path
-        found = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
-    if path and found:
+    """Return an existing results folder; for any other path raise `Refusal` with the folders that exist."""
+    folder, has_results = Path(path), False
+    with contextlib.suppress(OSError, ValueError):  # not a valid path
+        has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
+    if path and has_results:
         check_schemas(folder)
         return folder
-    near = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
-    raise Refusal(f"no results in {path!r}; " + (f"there are {near}" if near else "`scaling run` makes some"))
+    known = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
+    hint = f"there are {known}" if known else "`scaling run` makes some"
+    raise Refusal(f"no results in {path!r}; {hint}")
 
 
 def check_schemas(folder: Path) -> None:
-    """Raise a `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    """Raise `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    from scaling.core.record_reading import require_known_schema
+
     _check_manifests(folder)
-    ours = (
-        f'"schema": {SCHEMA},'.encode()
-    )  # as this version writes it: a string within a record escapes its quotes
+    # As this version writes it. Inside of a string, the quotes would be escaped.
+    our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(OSError):
             for line in read_file(path).split(b"\n"):
-                if b"schema" in line and ours not in line:
-                    _check_schema(path, _parse(line))
+                if b"schema" in line and our_schema not in line:
+                    require_known_schema(_parse(line), path)
 
 
 def _check_manifests(folder: Path) -> None:
+    from scaling.core.record_reading import require_known_schema
+
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        _check_schema(path, read_json(path))
-
-
-def _check_schema(path: Path, value: Any) -> None:
-    """Raise a `Refusal` if a mapping read from a file has a schema greater than ours."""
-    from scaling.core.record_reading import FutureSchema, refuse_future
-
-    try:
-        refuse_future(value)
-    except FutureSchema as future:
-        raise _too_new(path, future.schema, future.version) from None
-
-
-def _too_new(path: Path, schema: float, version: str | None) -> Refusal:
-    needed = f"ad-scaling {version} or newer" if version else "the version of ad-scaling that wrote it"
-    ours = f"ad-scaling {scaling.__version__} reads schema {SCHEMA}"
-    return Refusal(
-        f"{path} has schema {schema}, {ours}: install {needed}, or give another folder; nothing was changed"
-    )
+        require_known_schema(read_json(path), path)
 
 
 def stamp() -> dict[str, Any]:
-    """Return what a file of JSON says of who wrote it: the schema, and the version of this package."""
+    """Return the schema and the version of this package, as fields of a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file; raise OSError for any other: to read a pipe may never end."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:
-        kind = os.fstat(handle).st_mode
-        if not stat.S_ISREG(kind):
-            words = os.strerror(errno.EISDIR) if stat.S_ISDIR(kind) else "Not a regular file"
-            raise OSError(errno.EINVAL, words, str(path))
+    """Return the content of a regular file; raise OSError for any other, as reading a pipe may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            text = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "Not a regular file"
+            raise OSError(errno.EINVAL, text, str(path))
         return file.read()
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a small file, or None if it is not there or not readable as JSON."""
+    """Return the value of a JSON file, or None if it does not exist or is not valid JSON."""
     try:
         return _parse(read_file(path))
     except OSError:
@@ -275,7 +226,7 @@ def read_json(path: Path) -> Any:
 
 
 def _parse(text: bytes) -> Any:
-    """Return the value of a text of JSON, or None."""
+    """Return the value of a JSON text, or None if it is not valid."""
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):
@@ -283,13 +234,13 @@ def _parse(text: bytes) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON to a small file."""
+    """Write a value to a JSON file, which is replaced atomically."""
     replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, and rename it to `path` unless an error is raised."""
+    """Yield a temporary path for writing, and rename it to `path` unless an exception is raised."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -299,7 +250,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
-    """Write a file as a whole. durable: whether its content is on disk before the old file goes."""
+    """Replace a file atomically. durable: sync the new content before the old file is replaced."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
         if durable:

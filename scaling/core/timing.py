@@ -1,7 +1,6 @@
-"""Time the stages of a program, and sample its steady state in turns.
+"""Time the stages of a program, and sample its run time in turns until the median is known well enough.
 
-Knows callables and clocks, and how to compare notes with other processes; not what is computed, nor whether
-it is right. Seconds throughout.
+Depends on functions and clocks, and on the exchange of floats with other processes. All times are in seconds.
 """
 
 import dataclasses
@@ -15,48 +14,52 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.core.statistics import median_interval
+from scaling.core.intervals import median_interval
 
-FLOOR_SECONDS = 10e-6  # of a dispatch, where no empty call could be timed
-_LEAST_FLOORS = 50  # a sample that is shorter than this number of empty calls is made of several calls
-_LONG = 0.1  # seconds of a call after which the caches hold its data, whatever ran before
-_TURN = (
-    0.1  # the least part of all seconds of sampling, unless the turn has its samples and sampling may stop
-)
+_DEFAULT_DISPATCH_SECONDS = 10e-6  # of an empty call that could not be timed
+_DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
+_CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
+_LONGEST_TURN = 0.1  # of `Sampling.seconds`, after which a turn ends if it has its samples
 
-Gather = Callable[[list[float]], list[list[float]]]  # numbers of this process -> those of each, by rank
+Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of each, by rank
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """When sampling stops: once the median is known to `width` on either side, or at a limit."""
+    """When sampling stops: when the median is known to `width` on either side, or at a limit."""
 
     width: float = 0.02
-    least: int = 7  # samples; seven are needed for the interval of a speed-up
-    most: int = 200  # samples
-    seconds: float = 1.0  # of sampling, once there are `least`
-    warm_up: float = 0.05  # seconds, at least; at most ten times that
-    turns: int = 3  # at least; cases that are compared take their samples in alternating turns
-    compilations: int = 1  # fresh ones, each sampled like this
+    least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
+    most: int = 200  # maximum number of samples
+    seconds: float = 1.0  # sampling time, once there are `least` samples
+    warm_up: float = 0.05  # minimum seconds of warm-up; the maximum is ten times this
+    turns: int = 3  # minimum number of turns, in which compared cases alternate
+    compilations: int = 1  # number of compilations, each sampled until this rule stops it
 
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples in order, and how they were taken. Of several processes the slowest counts."""
+    """All samples in order. With several processes, a sample takes as long as its slowest process.
+
+    stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+    seconds_min: the seconds of the fastest process, by sample.
+    slowest: the rank of the slowest process, by sample.
+    turns: the number of samples in each turn.
+    marked: a dict from a disturbance, such as "throttled", to the indices of the turns with it.
+    """
 
     seconds: list[float]
     calls_per_sample: int
-    stop_reason: str | None  # width | most | seconds; None: not yet
-    seconds_min: list[float] = field(default_factory=list)  # that of the fastest process
-    slowest: list[int] = field(default_factory=list)  # the rank of the slowest process
-    turns: list[int] = field(default_factory=list)  # samples in each turn
-    marked: dict[str, list[int]] = field(default_factory=dict)  # why not to trust a turn -> numbers of turns
+    stop_reason: str | None
+    seconds_min: list[float] = field(default_factory=list)
+    slowest: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    marked: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program: what to call, and the seconds of each stage; None for a stage that does not
-    exist."""
+    """A compiled program and the seconds of each stage; a stage that does not exist is None."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -67,49 +70,56 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return the numbers of the only process; a `Gather`."""
+    """Return the values of the only process; a `Gather`."""
     return [values]
+
+
+def gather_maximum(gather: Gather, value: float) -> float:
+    """Return the largest value of all processes."""
+    return max(values[0] for values in gather([value]))
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
     """Return the text of each process by rank, without trailing blanks."""
-    sent = text.encode()
-    longest = int(max(length for (length,) in gather([float(len(sent))])))
-    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, sent.ljust(longest))))]
+    content = text.encode()
+    length = int(gather_maximum(gather, len(content)))
+    return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
 
 
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, each timed; return the compiled program, which is what is
-    timed later.
+    """Trace, lower and compile a function, and time each stage.
 
-    The arguments may be abstract. options: of the compiler, in addition to its flags. An uncompiled function
-    has no stages. `pmap` cannot be traced apart from being lowered.
+    An uncompiled function has no stages, and `jax.pmap` has no separate tracing stage.
+
+    Args:
+        arguments: arrays, or abstract values with a shape and a dtype.
+        options: compiler options in addition to the flags.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
+    jaxpr = trace_seconds = None
+    lower = functools.partial(function.lower, *arguments)
     began = time.perf_counter()
-    traced = function.trace(*arguments) if hasattr(function, "trace") else None
-    if traced is not None:
+    if hasattr(function, "trace"):
+        traced = function.trace(*arguments)
         require_addressable(traced.jaxpr)
+        jaxpr, lower = traced.jaxpr, traced.lower
+        trace_seconds = time.perf_counter() - began
     traced_at = time.perf_counter()
-    lowered = traced.lower() if traced is not None else function.lower(*arguments)
+    lowered = lower()
     lowered_at = time.perf_counter()
     compiled = lowered.compile(compiler_options=options)
-    done = time.perf_counter()
-    trace_seconds = traced_at - began if traced is not None else None
-    jaxpr = traced.jaxpr if traced is not None else None
-    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, done - lowered_at)
+    compile_seconds = time.perf_counter() - lowered_at
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, compile_seconds)
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` where a program has an array of 2**63 bytes or more, at which XLA would end the
-    process."""
+    """Raise `OverflowError` if a program has an array of 2**63 bytes or more, which would abort XLA."""
     from jax.extend.core import jaxprs_in_params
 
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    for equation in jaxpr.eqns:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         for variable in equation.outvars:
             shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
             if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
@@ -118,10 +128,8 @@ def require_addressable(jaxpr: Any) -> None:
             require_addressable(inner)
 
 
-def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    """Return the seconds of `count` calls, each waited for. Nothing else happens between the two clock
-    readings.
-    """
+def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
+    """Return the seconds of `count` calls, each followed by `wait` if given."""
     if wait is None:
         began = time.perf_counter()
         for _ in itertools.repeat(None, count):
@@ -134,15 +142,15 @@ def _clocked(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: 
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Time one call that returns when its result is ready: (seconds, result)."""
+    """Return the seconds and the result of one call that blocks until its result is ready."""
     began = time.perf_counter()
     result = call()
     return time.perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median seconds of calls of an empty program."""
-    return statistics.median(_clocked(call, wait, 1) for _ in range(calls))
+    """Return the median seconds of a call of an empty program."""
+    return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 
 def sample_turns(
@@ -151,86 +159,96 @@ def sample_turns(
     wait: Callable[[Any], Any] | None = None,
     floor_seconds: float | None = None,
     gather: Gather = single_process,
-    disturbed: Callable[[], Callable[[], list[str]]] = lambda: list,
+    start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all samples so far, with one turn more at each step, without end; `stop_reason` says when to
-    stop.
+    """Yield all samples so far after each turn, without end; `stop_reason` says when they are enough.
 
-    A sample is a barrier, the clock, `call` (several times where it is short, each waited for), and the
-    clock; of several processes the slowest counts. Other cases may take their turns between two of these.
-    wait: waits for the result of a call; None where a call returns when all is done. disturbed: called
-    before a turn, returns the function to call after it, which returns the marks of that turn.
+    A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
+    cases may take turns between two turns of this one.
+
+    Args:
+        wait: blocks until the result of a call is ready; None if `call` itself blocks.
+        floor_seconds: the seconds of an empty call.
+        start_turn: called before a turn; returns a function that is called after it and returns its marks.
     """
-    timed = functools.partial(_clocked, call, wait)
-    per_call = _warm_up(timed, sampling.warm_up, gather)
-    batch = max(1, math.ceil(_LEAST_FLOORS * (floor_seconds or FLOOR_SECONDS) / max(per_call, 1e-9)))
-    # A power of two, so that it is mostly the same for two cases that are compared.
-    batch = 2 ** math.ceil(math.log2(max(each[0] for each in gather([batch]))))
-    taken, elapsed = Samples([], batch, None), 0.0
+    timed = functools.partial(_time_calls, call, wait)
+    seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
+    shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
+    calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
+    # Two cases that are compared mostly get the same power of two.
+    samples, elapsed = Samples([], 2 ** math.ceil(math.log2(calls)), None), 0.0
     while True:
-        marks = disturbed()
-        elapsed += _turn(timed, sampling, taken, elapsed, gather)
-        for mark in marks():
-            taken.marked.setdefault(mark, []).append(len(taken.turns) - 1)
-        taken = dataclasses.replace(taken, stop_reason=_stop(taken, elapsed, sampling))
-        yield taken
+        find_marks = start_turn()
+        elapsed += _add_turn(timed, sampling, samples, elapsed, gather)
+        for mark in find_marks():
+            samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
+        samples = dataclasses.replace(samples, stop_reason=_stop_reason(samples, elapsed, sampling))
+        yield samples
 
 
-def _turn(
-    timed: Callable[[int], float], sampling: Sampling, taken: Samples, elapsed: float, gather: Gather
+def _add_turn(
+    timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Add the samples of one turn and return the seconds it took. All processes take the same decisions."""
+    """Append the samples of one turn to `samples`, and return the seconds that the turn took.
+
+    Every process takes the same decisions, because these depend on gathered values only.
+    """
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
-    count, spent = 0, 0.0
-    if taken.turns and taken.seconds[-1] < _LONG:
-        timed(1)  # the caches hold what other cases used
-    taken.turns.append(0)
-    collecting = gc.isenabled()
+    spent = 0.0
+    if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
+        timed(1)  # replaces what other cases left in the processor caches
+    samples.turns.append(0)
+    gc_was_enabled = gc.isenabled()
     gc.disable()
     try:
         gather([0.0])
         began = time.perf_counter()
-        while len(taken.seconds) < sampling.most:
-            seconds = timed(taken.calls_per_sample) / taken.calls_per_sample
-            each = gather([seconds, time.perf_counter() - began])
-            times = [mine for mine, _ in each]
-            taken.seconds.append(max(times))
-            taken.seconds_min.append(min(times))
-            taken.slowest.append(times.index(max(times)))
-            count, spent = count + 1, max(spent for _, spent in each)
-            taken.turns[-1] = count
-            long = spent >= _TURN * sampling.seconds
-            if count >= least and (count >= most or long or _stop(taken, elapsed + spent, sampling)):
+        while len(samples.seconds) < sampling.most:
+            seconds = timed(samples.calls_per_sample) / samples.calls_per_sample
+            times, clocks = zip(*gather([seconds, time.perf_counter() - began]), strict=True)
+            samples.seconds.append(max(times))
+            samples.seconds_min.append(min(times))
+            samples.slowest.append(times.index(max(times)))
+            samples.turns[-1] += 1
+            spent = max(clocks)
+            if samples.turns[-1] < least:
+                continue
+            is_long = samples.turns[-1] >= most or spent >= _LONGEST_TURN * sampling.seconds
+            if is_long or _stop_reason(samples, elapsed + spent, sampling):
                 break
     finally:
-        if collecting:
+        if gc_was_enabled:
             gc.enable()
     return spent
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until the later half of the calls is no faster than the earlier; return the later median."""
-    taken: list[float] = []
+    """Call until the later half of the calls is no faster than the earlier half; return its median seconds.
+
+    least: the minimum seconds of the warm-up. It ends after ten times that.
+    """
+    seconds: list[float] = []
     total = 0.0
     while True:
-        taken.append(max(each[0] for each in gather([timed(1)])))
-        total, half = total + taken[-1], len(taken) // 2
-        patient = total < 10 * least
-        if patient and (half < 2 or total < least or len(taken) % max(1, half // 4)):  # not at every call
+        seconds.append(gather_maximum(gather, timed(1)))
+        total, half = total + seconds[-1], len(seconds) // 2
+        has_time = total < 10 * least
+        # The medians are compared after every few calls only.
+        if has_time and (half < 2 or total < least or len(seconds) % max(1, half // 4)):
             continue
-        later = statistics.median(taken[half:])
-        if not patient or later >= 0.95 * statistics.median(taken[:half]):
+        later = statistics.median(seconds[half:])
+        if not has_time or later >= 0.95 * statistics.median(seconds[:half]):
             return later
 
 
-def _stop(taken: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Return why sampling stops now, or None."""
-    seconds = taken.seconds
+def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:
+    """Return why sampling stops, or None if it continues."""
+    seconds = samples.seconds
     if len(seconds) >= sampling.most:
         return "most"
-    if len(seconds) < sampling.least or len(taken.turns) < sampling.turns:
+    if len(seconds) < sampling.least or len(samples.turns) < sampling.turns:
         return None
-    interval = median_interval(seconds) if sampling.width else None  # a width of zero is never reached
+    interval = median_interval(seconds) if sampling.width else None  # width=0 is never reached
     if interval is not None:
         median = statistics.median(seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:

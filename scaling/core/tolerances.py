@@ -1,24 +1,28 @@
-"""Tolerances: how far rounding may move a result, from one table, and how far it moves a reduction.
+"""Tolerances: how far rounding may move a result, from one table of unit roundoffs.
 
-A result is compared with the expected one relative to the `size` of what it adds up. It may be off by
-what the table allows a sum of N numbers, which grows with the root of N. Two things move a reduction of a
-Jacobian J:
+A result is correct if error <= tolerance(N) * scale. tolerance(N) is the relative error of a sum of N numbers
+and grows with sqrt(N); the scale is the size of the numbers that the result adds up. Rounding moves the
+reduction of a Jacobian J in two ways:
 
-- Each entry of J is rounded. One that adds up `terms` numbers is off by e s: e is what the table allows a
-  sum of that length, s the size of the point's entries, which is the largest of |J|, or of what is added
-  up to compute an entry. How far this moves the result is the `influence`.
-- Adding up entries (`added` of them) rounds again, in proportion to the sum of their magnitudes.
+- Each entry of J is a sum of `terms` numbers and is off by tolerance(terms) * s, where s is the size of the
+  entries of the point: the largest |J|, or the largest number that is added up to compute an entry. The
+  influence is the resulting change of the result, divided by tolerance(terms).
+- The result adds up `added` entries of J and rounds again, in proportion to the sum of their magnitudes.
 
-    reduction                   influence                     magnitude
-    outputs, inputs, vector     sum |J| |x|, the largest      sum |J| |x|, the largest   x = 1 except in J x
-    points, over these as well  sum |J|, the largest          sum |J|, the largest
-    norm                        2 s sum |J| + e k s^2         sum J^2                    k entries
-    J^T J, entry (a, b)         s (c_a + c_b) + e k s^2       sum |J_a| |J_b|           k outputs, c = sum |J|
+    reduction                 influence                     magnitude
+    outputs, inputs, vector   largest sum of |J| |x|        largest sum of |J| |x|   x = 1 except for J x
+    points                    largest sum of |J|            largest sum of |J|       also summed over points
+    norm                      2 s sum |J| + e k s^2         sum of J^2               k entries
+    J^T J, entry (a, b)       s (c_a + c_b) + e k s^2       sum of |J_a| |J_b|       k outputs, c = sum |J|
 
-The table is asked for N = max(terms, added), so that `size` is the larger of influence sqrt(terms / N) and
-magnitude sqrt(added / N). In a sum each entry is rounded in proportion to itself, but to no less than what is
-added up to compute it (`floor`). Without the second order e k s^2, a column of zeros could not be off by a
-rounding.
+Here e = tolerance(terms). Without the second-order term e k s^2 a column of zeros could not be off by a
+rounding. N is the larger of `terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N)
+and magnitude * sqrt(added / N).
+
+Example: reduce=outputs in float32, where J has 4 outputs and each entry adds up 16 numbers. Then terms = 16,
+added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and 5.
+Influence and magnitude are both 5, the scale is max(5 * sqrt(16 / 16), 5 * sqrt(4 / 16)) = 5, and each sum
+may be off by 9.5e-6.
 """
 
 from dataclasses import dataclass
@@ -31,64 +35,73 @@ from scaling.core.pattern import Pattern
 from scaling.core.reductions import Reduction
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
-# Unit roundoff of a product in float32 where an accelerator shortens its factors.
+# Unit roundoff of a float32 product on an accelerator, by (platform, precision).
 PRODUCT_ROUNDOFF = {
     ("gpu", "default"): 2.0**-11,  # TF32
     ("gpu", "high"): 2.0**-11,
     ("tpu", "default"): 2.0**-8,  # bfloat16
-    ("tpu", "high"): 2.0**-14,  # three of them
+    ("tpu", "high"): 2.0**-14,  # three bfloat16 products
 }
-ROUNDINGS = 8  # in each term; what needs more is looked at again
-_UNDERFLOWS = 2.0**10  # times the smallest normal number: what lies below may be lost in a product
+ROUNDINGS = 8  # allowed for each term; an error beyond them is a suspect that is evaluated again
+_UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a product may lose digits
 
 
-def unit_roundoff(case: Case, platform: str, inside: float) -> float:
-    """Return the unit roundoff of the least exact operation. inside: of a narrower dtype in the function."""
+def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
+    """Return the unit roundoff of the least exact operation.
+
+    inner_roundoff: that of the narrowest dtype inside the function, or 0.
+    """
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
-    return max(roundoff, inside)
+    return max(roundoff, inner_roundoff)
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return what rounding may do to a sum of `terms` numbers, a random walk of some roundings a term."""
+    """Return the relative error that rounding may cause in a sum, modeled as a random walk."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))
 
 
-def least_size(case: Case) -> float:
-    """Return the size below which numbers of a dtype lose digits; a deviation is divided by no less."""
-    return _UNDERFLOWS * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
+def least_scale(case: Case) -> float:
+    """Return the least scale of a comparison: below it, numbers of the dtype lose digits."""
+    return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
-def relative_error(difference: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return difference / size, where 0 / 0 is no error and anything else over 0 an infinite one."""
-    difference, size = np.broadcast_arrays(difference, size)
-    unequal = np.where(difference == 0, 0.0, np.inf)
-    return np.asarray(np.divide(difference, size, out=unequal, where=size > 0))
+def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return difference / scale, where 0 / 0 is 0 and any other division by 0 is infinite."""
+    difference, scale = np.broadcast_arrays(difference, scale)
+    without_scale = np.where(difference == 0, 0.0, np.inf)
+    return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
-def at_least(size: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return sizes, (points, ...), none below the floor of its point, (points,), if there is one."""
-    return size if floor is None else np.maximum(size, floor.reshape(-1, *[1] * (size.ndim - 1)))
+def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
+    """Return scales (points, ...), raised to the floor of their point, (points,), if given."""
+    return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The terms of an entry of J, the entries that a result adds up, and the tolerance of an entry."""
+    """How many numbers a result adds up.
+
+    terms: the number of terms of an entry of J.
+    added: the number of entries of J that an element of the result adds up.
+    entry: the tolerance of an entry of J.
+    """
 
     terms: int
     added: int = 1
     entry: float = 0.0
 
     @property
-    def total(self) -> int:
-        """The length of the sum that the table is asked for."""
+    def longest_sum(self) -> int:
+        """The number of terms N for which the tolerance is computed."""
         return max(self.terms, self.added)
 
-    def size(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return what a deviation is divided by, so that the tolerance of `total` covers both effects."""
-        by_entries = influence * np.sqrt(self.terms / self.total)
-        return np.asarray(np.maximum(by_entries, magnitude * np.sqrt(self.added / self.total)))
+    def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
+        """Return the scale with which the tolerance of `longest_sum` covers both kinds of rounding."""
+        of_entries = influence * np.sqrt(self.terms / self.longest_sum)
+        of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
+        return np.asarray(np.maximum(of_entries, of_sum))
 
 
 @dataclass(frozen=True)
@@ -99,13 +112,16 @@ class Jacobians:
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over outputs of values at the entries of the Jacobians: (points, inputs)."""
+        """Return the sums over the outputs of an array like `values`: (points, inputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sum over inputs, (points, outputs), weighted by x, (points, inputs), if given."""
+        """Return the sums over the inputs of an array like `values`, weighted by x: (points, outputs).
+
+        x: (points, inputs), or None for weights of 1.
+        """
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
@@ -120,22 +136,22 @@ class Jacobians:
         return largest
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in the column of each input, or one number for all."""
+        """Return the number of entries in each column, or one number for all columns."""
         if self.pattern is None:
             return np.asarray(self.values.shape[1])
         return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of the entries that have the same index: (points, entries) -> (points, count)."""
-    return np.stack([np.bincount(index, weights=each, minlength=count) for each in values])
+    """Return the sums of the entries with the same index: (points, entries) -> (points, count)."""
+    return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with what each entry is rounded in proportion to (`size`), and its magnitude.
+    """Jacobians with the magnitude and the scale (`size`) of each entry.
 
-    x: (points, inputs), the points themselves, for a reduction that multiplies with them.
+    x: (points, inputs), the points themselves, if the reduction multiplies by them.
     """
 
     size: np.ndarray
@@ -145,13 +161,13 @@ class SizedEntries(Jacobians):
 
     @property
     def largest(self) -> np.ndarray:
-        """The largest size of each point: (points, 1, 1)."""
+        """The largest scale of each point: (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """The most entries that a column and a row have, those of a Jacobian, and the number of points."""
+    """The largest number of entries in a column and in a row, their number in a Jacobian, and the points."""
 
     column: int
     row: int
@@ -160,7 +176,7 @@ class EntryCounts:
 
 
 def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Count the entries of a Jacobian, without known zeros: adding these rounds nothing."""
+    """Count the entries of a Jacobian; those outside of a known pattern are zero and cause no rounding."""
     if pattern is None:
         return EntryCounts(outputs, inputs, outputs * inputs, points)
     column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -174,14 +190,16 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result, (points, outputs', inputs'), and its size, of a shape that broadcasts
-    with it.
+    """Return the expected result, (points, outputs', inputs'), and its scale, which broadcasts with it.
 
-    floor: (points,), the least size of an entry. x: (points, inputs). Of a sum over points both are still by
-    point, to be added up. The whole Jacobian and J^T J need Jacobians that are written out.
+    For a sum over points, both are the terms of each point. WHOLE and J^T J need dense Jacobians.
+
+    Args:
+        floor: the least scale of an entry, (points,).
+        x: the points themselves, (points, inputs).
     """
     magnitude = np.abs(J.values)
     size = at_least(magnitude, floor)
     entries = SizedEntries(J.values, J.pattern, size=size, magnitude=magnitude, rounding=rounding, x=x)
-    expected, influence, terms = reduction.reference(entries)
-    return expected, rounding.size(influence, terms)
+    expected, influence, magnitude = reduction.reference(entries)
+    return expected, rounding.scale(influence, magnitude)

@@ -1,33 +1,32 @@
-"""The frames of a traceback that are the user's: not those of this package, of libraries or of Python."""
+"""The frames of a traceback in the user's code: not in this package, in a library or in Python itself."""
 
 import sysconfig
 import traceback
 from pathlib import Path
 
-MARK = "| "  # how each line of a traceback begins in the log of a worker
-_OURS = str(Path(__file__).resolve().parents[1])
-_STANDARD = sysconfig.get_path("stdlib")
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+MARK = "| "  # the start of each line of a traceback in the log of a worker
+_NOT_OF_USER = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
-def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of the user's code in which an exception was raised, the innermost last."""
-    libraries = ("<", _OURS, f"{_STANDARD}/")
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(libraries) and not any(each in frame.filename for each in _INSTALLED)
+        if not frame.filename.startswith(_NOT_OF_USER)
+        and not any(name in frame.filename for name in _LIBRARIES)
     ]
 
 
-def place(error: BaseException) -> str:
-    """Return the innermost frame of the user as `file.py:line`, without folders; "" if there is none."""
-    frames = user_frames(error)
+def innermost_location(error: BaseException) -> str:
+    """Return the innermost user frame as `file.py:line`, without folders; "" if there is none."""
+    frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
-def describe(error: BaseException) -> str:
-    """Return the traceback of an exception, only the user's frames if there are any, each line with MARK."""
-    frames = user_frames(error) or traceback.extract_tb(error.__traceback__)
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception, with user frames only if there are any; MARK starts each line."""
+    frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(MARK + line for line in text.splitlines())

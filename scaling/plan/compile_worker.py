@@ -35,7 +35,7 @@ from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, program_stats
 from scaling.plan import topology
-from scaling.workers import event_channel
+from scaling.workers import event_channel, process_memory
 
 _USED = re.compile(  # libtpu's message about a program that does not fit: its bytes, those of a device
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
@@ -53,7 +53,7 @@ def main() -> int:
     channel = event_channel.open_channel()
     job = json.loads(channel.orders.readline())
     event_channel.die_with_parent(job["parent"])
-    memory.raise_oom_score()
+    process_memory.raise_oom_score()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
     os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
     if job["platform"] == "cpu":

@@ -26,6 +26,7 @@ from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import CompilePool, RecordFields
 from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
+from scaling.study.results_folder import create_results, parse_results
 from scaling.workers import cores
 from scaling.workers.examined import Examined
 from scaling.workers.settings import RunSettings
@@ -99,7 +100,7 @@ def read_plan(config: dict[str, Any], name: str) -> PlanJob:
             words = f"{option}={config[option]} has no effect here: it is an option of `scaling run`"
             raise Refusal(f"{words}; leave it out")
     folder, settings, deadline = (
-        store.results_folder(config["results"]),
+        parse_results(config["results"]),
         RunSettings.from_config(config),
         config["deadline"],
     )
@@ -245,7 +246,7 @@ def run(work: PlanWork, listener: Listener) -> None:
     job, by_program = work.job, dict[Case, list[Examined]]()
     for answer in work.cases:
         by_program.setdefault(work.compiled_as[answer.case], []).append(answer)
-    store.prepare(job.folder)
+    create_results(job.folder)
     with store.locked(job.folder, ".plan.lock"):
         writer = store.Writer(job.folder)
 

@@ -28,7 +28,7 @@ from scaling.study.completion import complete, unused_fields, without_trivial_bl
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
-from scaling.workers import event_channel, process_state
+from scaling.workers import event_channel, process_memory, process_state
 from scaling.workers.child_process import signal_name
 
 _REMEMBERED = 8  # problems: the launcher asks about the cases of one problem one after another
@@ -40,8 +40,8 @@ def main() -> None:
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.orders.readline())
-    memory.raise_oom_score()
-    memory.limit_process()
+    process_memory.raise_oom_score()
+    process_memory.limit_process()
     changes = process_state.watch()
     channel.say(event="ready")
 

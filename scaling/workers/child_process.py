@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment, memory
+from scaling.workers import process_memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
@@ -61,7 +62,7 @@ class ChildProcess:
         log: Path | None = None, deliver: Callable[[Event], None] | None = None, tagged: bool = True,
         **options: Any,
     ) -> None:  # fmt: skip
-        self._kills_before = memory.count_oom_kills()
+        self._kills_before = process_memory.count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         text = stdin_text or ""
@@ -115,7 +116,7 @@ class ChildProcess:
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
         """Return why the process ended, from its status and what it wrote to standard error."""
         last = last_line(self.stderr_lines() if lines is None else lines)
-        by_kernel = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
+        by_kernel = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
         text = (
             f"was killed by signal {-status}{signal_name(-status)}"
             if status < 0

@@ -16,12 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.core import environment, memory, run_case, timing, workload
+from scaling.core import environment, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
 from scaling.core.record import Record
 from scaling.core.run_case import ProcessGroup
 from scaling.core.store import Writer
 from scaling.core.timing import Sampling
+from scaling.workers import process_memory
 from scaling.workers.event_channel import Channel
 
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
@@ -52,7 +53,7 @@ def start(job: dict[str, Any], rank: int, bound: list[int] | None, meet: Callabl
     if len(devices) < count:
         raise Refusal(f"{count} {platform} devices were asked for and JAX has {len(devices)}")
     if platform == "cpu":
-        memory.limit_process()
+        process_memory.limit_process()
     gather = timing.single_process if processes == 1 else _gather
     return ProcessGroup(devices[:count], platform, gather, jax.process_index(), processes, bound)
 
@@ -169,9 +170,9 @@ class CaseLoop:
             self.changes = process_state.watch()
         blank = self._blank(case, order)
         self.say(event="begin", key=key, environment=blank.environment)
-        changed = order["workload_digest"] not in (None, blank.environment["workload_digest"])
-        begin = run_case.refuse_case if changed else run_case.prepare_case
-        self.attempts[key] = begin(blank, self.group, Sampling(**self.job["sampling"]), order.get("known"))
+        self.attempts[key] = run_case.prepare_case(
+            blank, self.group, Sampling(**self.job["sampling"]), order.get("known"), order["workload_digest"]
+        )
         self.channel.leave_if_forked()
         if self.changes and (spoilt := self.changes()):
             self.spoilt = True

@@ -13,7 +13,7 @@ from typing import Any
 from scaling.core import environment, store
 from scaling.core.case import Case, problem, to_dict, user_modules
 from scaling.core.record import Record
-from scaling.workers import cores
+from scaling.workers import cores, jax_platform
 from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.settings import RunSettings
@@ -79,10 +79,10 @@ class Schedule:
 
 def local_machine() -> Machine:
     """Return the machine that this process runs on."""
-    platform = environment.platform()
+    platform = jax_platform.find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.allowed()))
-    probed = environment.probe()
+    probed = jax_platform.find_devices()
     return Machine(platform, probed["device_kind"], probed["devices"])
 
 
@@ -214,7 +214,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
         if digest not in known:
             known[digest] = [
                 plan["digest"] for plan in planned
-                if digest == plan["digest"] or ("untold" in plan and environment.alike(plan, found))
+                if digest == plan["digest"] or ("untold" in plan and environment.matches_planned(plan, found))
             ]  # fmt: skip
         return [(record.key, each, record.replicate) for each in known[digest]]
 

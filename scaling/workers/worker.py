@@ -27,9 +27,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from scaling.core import environment, memory
+from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.workers import cores, event_channel
+from scaling.workers import cores, event_channel, process_memory
 
 _LEAVE_SECONDS = 2.0
 _PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
@@ -45,7 +45,7 @@ def main() -> int:
         event_channel.die_with_parent(job["parent"])
     else:
         threading.Thread(target=_die_with_launcher, args=(channel.orders.fileno(),), daemon=True).start()
-    memory.raise_oom_score()
+    process_memory.raise_oom_score()
     if job.get("lock") is not None:
         os.set_inheritable(job["lock"], False)
     # On Ctrl-C, the launcher ends this process. Slurm sends SIGUSR2 as a warning before a time limit.

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.core.statistics import ratio_interval
+from scaling.core.intervals import ratio_interval
 from scaling.core.store import load
 
 ROUNDS = 3

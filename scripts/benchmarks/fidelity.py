@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import run_case, timing
-from scaling.core.statistics import median_interval
+from scaling.core.intervals import median_interval
 from scaling.core.timing import Sampling
 
 BLOCKS, WIDTH = 200, 0.05

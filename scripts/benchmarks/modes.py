@@ -25,8 +25,8 @@ from scaling.analysis.curves import method_of
 from scaling.core import layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration, format_ratio
+from scaling.core.intervals import ratio_interval
 from scaling.core.modes import MODES
-from scaling.core.statistics import ratio_interval
 from scaling.study import completion
 
 ROUNDS = 15

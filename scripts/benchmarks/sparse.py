@@ -8,7 +8,7 @@ import sys
 
 from side_by_side import completed, in_turns
 
-from scaling.core.statistics import ratio_interval
+from scaling.core.intervals import ratio_interval
 
 ARROWHEAD = (256, 1024)
 

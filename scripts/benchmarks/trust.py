@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from scaling.analysis import compare
-from scaling.core.statistics import ratio_interval
+from scaling.core.intervals import ratio_interval
 from scaling.core.store import latest, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95

@@ -354,7 +354,7 @@ def test_of_a_sum_over_points_every_copy_is_checked_and_no_block_is_left_out(mod
         )
     found = {}
     for numbers in (2**16, 20):  # all points at once, or one after the other
-        monkeypatch.setattr(reference_of_case, "_BLOCK_NUMBERS", numbers)
+        monkeypatch.setattr(reference_of_case, "_RANGE_NUMBERS", numbers)
         found[numbers] = check.verdict(case, built, sizes, np.repeat(right, 3, axis=0), "cpu")
         assert found[numbers].reason is None
         for copy in range(3):
@@ -607,7 +607,7 @@ def test_what_is_written_by_hand_lies_on_the_workloads_own_pattern():
         assert check.verdict(case, made, sizes, got, "cpu").reason is None
         assert check.verdict(case, made, sizes, got * 1.001, "cpu").reason == "wrong_answer"
     process_cache.clear("expected result")
-    with pytest.raises(Refusal, match="says no pattern"):
+    with pytest.raises(Refusal, match="has no pattern"):
         check.verdict(case, chain(False, True), sizes, got, "cpu")
 
 

@@ -103,7 +103,8 @@ def test_processes_meet_before_the_first_sample_of_a_turn_and_after_every_sample
 def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
     turn = itertools.count()
     samples = sampled(
-        Clock(monkeypatch, [0.01]).call, disturbed=lambda: lambda: ["foreign_load"] if next(turn) == 1 else []
+        Clock(monkeypatch, [0.01]).call,
+        start_turn=lambda: lambda: ["foreign_load"] if next(turn) == 1 else [],
     )
     assert samples.marked == {"foreign_load": [1]}
     assert len(samples.seconds) == sum(samples.turns)

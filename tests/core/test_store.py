@@ -14,6 +14,7 @@ from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import FAILED, SKIPPED, to_line
 from scaling.core.record_reading import from_line
+from scaling.study.results_folder import create_results
 
 JUNK = {
     "a torn line": b'{"case": {"workload": "lin',
@@ -328,8 +329,8 @@ def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
-        store.prepare(tmp_path / "file" / "below")
-    store.prepare(tmp_path / "a" / "b")
+        create_results(tmp_path / "file" / "below")
+    create_results(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 

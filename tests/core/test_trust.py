@@ -81,8 +81,8 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
 
     monkeypatch.setattr(
         run_case,
-        "_compile_program",
-        lambda *_: run_case.Runner(SimpleNamespace(coloring=None), ask, lambda result: None),
+        "_compile_jax_program",
+        lambda *_: run_case.PlacedProgram(SimpleNamespace(coloring=None), ask, lambda result: None),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:

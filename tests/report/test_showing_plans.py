@@ -432,7 +432,12 @@ def test_plans_are_exported_as_a_table_of_their_own(alone, tmp_path):
 
 def test_there_is_no_table_of_plans_where_nothing_was_planned(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert [table.name for table in one_table.export_tables(found)] == ["records", "curves", "samples", "laws"]
+    assert [table.name for table in one_table.export_tables(found)] == [
+        "records",
+        "curves",
+        "samples",
+        "laws",
+    ]
     assert not {"program_flops", "capacity_bytes", "predicted", "kernels"} & set(
         one_table.record_table(found).column_types
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core import reference as references
-from scaling.core.check import Block, EntryComparison, compare_points
+from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.reference import Arrays, ReferenceSpec, flatten_inputs, point_ranges
 from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import fd_check, float64
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
     rows: np.ndarray
 
 
-def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[Block]:
+def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
     """Yield what is compared: a sample of each block of points, and some points whole."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     whole = _pick(_count_whole_points(spec), spec.case.points, generator)
@@ -93,7 +93,7 @@ def _sample(spec: ReferenceSpec) -> Sample:
     return Sample(_pick(_COLUMNS, spec.sizes.inputs, generator), rows)
 
 
-def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> Block:
+def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
     """Compare a sample of the entries of a block of points."""
     assert spec.computed is not None
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -106,9 +106,9 @@ def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) 
     else:
         comparisons = list(_compare_jacobians(spec, of, named, got, generator))
     if spec.case.ad_mode.finite_step:
-        sizes = [each.size.reshape(len(got), -1).max(axis=1) for each in comparisons]
+        sizes = [each.scale.reshape(len(got), -1).max(axis=1) for each in comparisons]
         extra = relative_error(result_bounds(spec, start, stop), np.min(sizes, axis=0))
-    return Block(start, named, comparisons, extra)
+    return PointsComparison(start, named, comparisons, extra)
 
 
 def _compare_jacobians(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.core.check import Block, Comparisons, EntryComparison
+from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.reference import Arrays, ReferenceSpec, reduce_reference
 from scaling.core.tolerances import ROUNDINGS, ROUNDOFF, Jacobians, relative_error
 from scaling.options.reference import examine, fd_check, float64
@@ -42,51 +42,53 @@ class Retry(NamedTuple):
     measure: Callable[[Evaluation, Arrays], np.ndarray]
 
 
-def look_again(compared: Comparisons) -> None:
+def look_again(compared: CheckProgress) -> None:
     """Evaluate what failed at nearby inputs in the dtype of the case: what these differ by is allowed on top.
 
-    An entry that may then be off by more than `most` proves nothing, and is left out.
+    An entry that may then be off by more than `max_tolerance` proves nothing, and is left out.
     """
-    spec, first = compared.spec, compared.again[0][0]
-    assert first.named is not None
+    spec, first = compared.spec, compared.suspects[0][0]
+    assert first.inputs is not None
     computed = spec.computed
-    native = computed.native if computed else examine.native(spec.case, spec.workload, first.named)
-    for block, comparison in compared.again:
-        if compared.first is None:
+    native = computed.native if computed else examine.native(spec.case, spec.workload, first.inputs)
+    for block, comparison in compared.suspects:
+        if compared.first_wrong is None:
             _look_at(compared, native, block, comparison)
-    for block, error in compared.later:
-        compared.count(block, error, ~(error <= compared.worst_allowed))
+    for block, error in compared.suspects_over_budget:
+        compared.record_errors(block, error, ~(error <= compared.allowed))
 
 
-def _look_at(compared: Comparisons, native: Evaluation, block: Block, whole: EntryComparison) -> None:
+def _look_at(
+    compared: CheckProgress, native: Evaluation, block: PointsComparison, whole: EntryComparison
+) -> None:
     """Evaluate some of what failed in a block again, and judge the rest by it."""
-    spec, errors = compared.spec, relative_error(np.abs(whole.got - whole.want), whole.size)
+    spec, errors = compared.spec, relative_error(np.abs(whole.result - whole.expected), whole.scale)
     points, columns = _choose_entries(spec, whole, errors)
     retry = _retry(spec, native, block, whole, points, columns)
     # Of an output that crosses zero here, the size elsewhere counts.
-    typical = np.sqrt(np.mean(np.broadcast_to(whole.size, whole.want.shape) ** 2, axis=0))[..., columns]
+    typical = np.sqrt(np.mean(np.broadcast_to(whole.scale, whole.expected.shape) ** 2, axis=0))[..., columns]
     noise, natural, drowned = _explain(retry, spec.tolerance * typical)
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
     size = np.where(drowned, np.maximum(retry.size, natural), retry.size)
     fine, allowed = error <= limit, spec.tolerance + relative_error(noise, size)
-    coarse = ~(allowed <= spec.most)
+    coarse = ~(allowed <= spec.max_tolerance)
     wrong = ~fine & ~(error <= limit + np.where(coarse, 4 * noise, noise))
     lost = ~fine & ~wrong & coarse
     is_wrong, kept = np.zeros(len(errors), bool), np.zeros(len(errors))
     is_wrong[points] = wrong.reshape(len(wrong), -1).max(axis=1)
     kept[points] = np.where(lost, 0.0, relative_error(error, size)).reshape(len(error), -1).max(axis=1)
     most = float(np.where(fine | lost, spec.tolerance, allowed).max())
-    compared.worst_allowed = max(compared.worst_allowed, most)
-    compared.count(block, kept, is_wrong)
+    compared.allowed = max(compared.allowed, most)
+    compared.record_errors(block, kept, is_wrong)
     # The rest of what failed is judged by these entries.
     errors[points[:, None], ..., columns] = 0.0
-    failed = errors > compared.worst_allowed
+    failed = errors > compared.allowed
     share = float(np.mean(lost[~fine])) if (~fine).any() else 0.0  # of these entries, which prove nothing
     retried = points.size if isinstance(columns, slice) else columns.size
-    compared.left_out += int(share * max(int(failed.sum()), retried))
+    compared.undecided_entries += int(share * max(int(failed.sum()), retried))
     if failed.any() and not share and not drowned.any():
         by_point = errors.reshape(len(errors), -1)
-        compared.count(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
+        compared.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
 
 
 def _choose_entries(
@@ -116,21 +118,23 @@ def _choose(failed: np.ndarray, error: np.ndarray, most: int) -> np.ndarray:
 def _retry(
     spec: ReferenceSpec,
     native: Evaluation,
-    block: Block,
+    block: PointsComparison,
     whole: EntryComparison,
     points: np.ndarray,
     columns: Columns,
 ) -> Retry:
     """Return entries of a block to evaluate again."""
-    assert block.named is not None
-    named, measure = block.named, functools.partial(_evaluate, spec, columns)
+    assert block.inputs is not None
+    named, measure = block.inputs, functools.partial(_evaluate, spec, columns)
     if spec.reduction.sums_points:
         measure = functools.partial(_evaluate_sum, spec)
     else:
         named = {name: x[points] if name in native.own else x for name, x in named.items()}
     if whole.measure is not None:
         measure = functools.partial(whole.measure, points=points)
-    arrays = (np.broadcast_to(each, whole.want.shape) for each in (whole.got, whole.want, whole.size))
+    arrays = (
+        np.broadcast_to(each, whole.expected.shape) for each in (whole.result, whole.expected, whole.scale)
+    )
     got, want, size = (array[points][..., columns] for array in arrays)
     return Retry(spec, native, named, got, want, size, measure)
 
@@ -150,7 +154,7 @@ def _explain(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     finer = ROUNDOFF[computed.evaluation.dtype] if computed else spec.roundoff
     largest = noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True)
     noise = np.where(zero, np.maximum(largest, ROUNDINGS * jitter * spec.roundoff / finer), noise)
-    drowned = (zero | (noise > spec.most * retry.size)) & (noise <= of_values)
+    drowned = (zero | (noise > spec.max_tolerance * retry.size)) & (noise <= of_values)
     return noise, natural, drowned
 
 

@@ -1,0 +1,54 @@
+"""Confidence intervals of a median, and of a ratio of two medians, without an assumed distribution."""
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+
+# In units of sqrt(count), 12 standard deviations: the probability of fewer is less than 1e-30.
+_TAIL = 6
+
+
+@functools.lru_cache(maxsize=4096)
+def _rank(count: int, confidence: float) -> int:
+    """Return the largest k for which the k-th smallest and k-th largest sample enclose the median, or 0.
+
+    The number of samples below the median is binomial with probability 1/2. Each probability is computed from
+    the previous one, as `math.comb(count, k)` does not fit in a float for 1,030 or more samples.
+    """
+    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
+    first = max(0, count // 2 - _TAIL * math.isqrt(count))
+    probability = math.exp(
+        math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
+    )
+    cumulative = 0.0
+    for k in range(first, count // 2 + 1):
+        cumulative += probability
+        if cumulative > allowed:
+            return k
+        probability *= (count - k) / (k + 1)
+    return 0
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the two samples that enclose the median with this confidence, or None for too few samples.
+
+    95 % needs at least six samples and 97.5 % needs seven. Source: the sign test, in any text on
+    nonparametric statistics.
+    """
+    k = _rank(len(samples), confidence)
+    if k < 1:
+        return None
+    ordered = sorted(samples)
+    return ordered[k - 1], ordered[-k]
+
+
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return the ratio of two medians and the ends of its 95 % interval: (ratio, low, high).
+
+    The interval of each median has 97.5 % confidence, so that both hold with at least 95 % (Bonferroni).
+    """
+    above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
+    if above is None or below is None:
+        return None
+    return statistics.median(top) / statistics.median(bottom), above[0] / below[1], above[1] / below[0]

@@ -1,0 +1,44 @@
+"""The folder of `results=PATH`: check its value before a study starts, and create it."""
+
+import errno
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from scaling.core.case import Refusal
+
+
+def parse_results(value: Any) -> Path:
+    """Return the folder of `results`; raise `Refusal` if the value is no path or the path is below a file."""
+    text = str(value)
+    is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not is_path or not text.strip() or "\0" in text:
+        raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
+    folder = Path(text)
+    for path in (folder, *folder.parents):
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _not_writable(folder, error.strerror) from None
+        if not path.is_dir():
+            raise _not_writable(folder, os.strerror(errno.ENOTDIR))
+        break
+    return folder
+
+
+def create_results(folder: Path) -> None:
+    """Create a results folder; raise `Refusal` if it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise _not_writable(folder, error.strerror) from None
+
+
+def _not_writable(folder: Path, reason: str | None) -> Refusal:
+    return Refusal(f"cannot write to results={folder}: {reason}; give another folder with results=PATH")

@@ -1,0 +1,31 @@
+"""The memory of a worker process: its limit, and which process the kernel kills when memory runs out."""
+
+import contextlib
+import re
+import resource
+from pathlib import Path
+
+from scaling.core.environment import contents
+from scaling.core.memory import available_bytes
+
+
+def raise_oom_score() -> None:
+    """Make the kernel kill this process, and not the user's session, when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def count_oom_kills() -> int:
+    """Return the number of processes that the kernel of this host has killed for memory."""
+    line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
+    return int(line.group(1)) if line else 0
+
+
+def limit_process() -> None:
+    """Limit this process to 95 % of the host's free memory, so that it fails before the kernel kills it."""
+    data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    if data and (free := available_bytes()):
+        limit = int(data.group(1)) * 1024 + free - free // 20
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
