@@ -1,1 +1,1 @@
-"""What a case may ask for beyond a dense derivative on one machine, and what is learned about its program."""
+"""Optional features of a case: memory-limited execution, sparse seeds, computed references, and cost analysis."""

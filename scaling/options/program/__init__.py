@@ -1,1 +1,1 @@
-"""What a compiled program does: its operations, bytes and messages."""
+"""Static cost analysis of a program: operations, memory traffic and collectives, from its jaxpr and its HLO."""
