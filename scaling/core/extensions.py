@@ -23,16 +23,16 @@ from types import ModuleType
 _MODULES = {
     "autochunk": "scaling.options.autochunk",
     "compilation_cache": "scaling.options.compilation_cache",
-    "computed_reference": "scaling.options.reference.examine",
+    "computed_reference": "scaling.options.reference.computed_reference",
     "data_parallel": "scaling.options.data_parallel",
-    "finite_step": "scaling.options.reference.finite_differences",
+    "finite_step": "scaling.options.reference.finite_step_bound",
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",
-    "sampled_reference": "scaling.options.reference.sampled",
-    "second_look": "scaling.options.reference.second_look",
+    "sampled_reference": "scaling.options.reference.sampled_reference",
+    "second_look": "scaling.options.reference.reevaluate",
     "sparse": "scaling.options.sparse.case_coloring",
 }
 

@@ -1,1 +1,1 @@
-"""Optional features of a case: memory-limited execution, sparse seeds, computed references, and cost analysis."""
+"""Optional features: execution in blocks, sparse seeds, computed references, and program costs."""

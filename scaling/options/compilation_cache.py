@@ -1,4 +1,4 @@
-"""Run with JAX's persistent compilation cache, for cases that measure compilation with a cold or a warm cache."""
+"""Enable JAX's persistent compilation cache, cold or warm, for a case that measures compilation with it."""
 
 import contextlib
 import functools

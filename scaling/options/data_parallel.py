@@ -42,7 +42,7 @@ def sum_derivative(
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Apply `transform` to the loss of each block of points, and sum the results over blocks and devices."""
+        """Apply `transform` to the loss of each block of points, and sum over blocks and devices."""
 
         def sum_of_block(rows: Any) -> Any:
             block = points
@@ -105,7 +105,13 @@ def _piece_ranges(count: int) -> list[tuple[int, int]]:
 
 
 def _derivative_along_seeds(
-    case: Case, part: LinearMapPart, shared: Named, position: DevicePosition, start: int, stop: int, loss: Loss
+    case: Case,
+    part: LinearMapPart,
+    shared: Named,
+    position: DevicePosition,
+    start: int,
+    stop: int,
+    loss: Loss,
 ) -> Any:
     """Return the derivative of the loss along the tangent seeds `start` to `stop` of a device: (seeds,)."""
     slices = apply_linear_map(case, part, loss, shared, position)

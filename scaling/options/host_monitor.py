@@ -120,7 +120,7 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return user, nice, system, idle, iowait, irq, softirq and steal time of each reported core, in ticks."""
+    """Return user, nice, system, idle, iowait, irq, softirq and steal ticks of each reported core."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -145,15 +145,18 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return NVML handles of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES up to the first invalid entry.
+    """Return NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, up to the first invalid entry.
 
     CUDA device indices are assumed to equal NVML indices, which holds if all GPUs are of the same model. MIG
     instances are not supported.
     """
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
-        handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # the buffer size that NVML requires
-        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # fails for a GPU of another job
+        handle, uuid = (
+            ctypes.c_void_p(),
+            ctypes.create_string_buffer(96),
+        )  # the size that NVML requires
+        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # GPU of this job
             has_uuid = nvml("nvmlDeviceGetUUID", handle, uuid, 96)
             handles[uuid.value.decode() if has_uuid else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -37,7 +37,7 @@ def flatten_inputs(name: str, workload: Workload) -> Workload:
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
     trees = point_trees + shared_trees
     wrap = lambda function: function and functools.partial(_call_with_trees, function, trees)  # noqa: E731
-    wrap_reference = lambda function: function and functools.partial(_call_reference, function, trees)  # noqa: E731
+    by_mapping = lambda form: form and functools.partial(_call_reference, form, trees)  # noqa: E731
     return dataclasses.replace(
         workload,
         points=points,
@@ -45,9 +45,9 @@ def flatten_inputs(name: str, workload: Workload) -> Workload:
         function=wrap(workload.function),
         whole=wrap(workload.whole),
         whole_modes={mode: wrap(function) for mode, function in workload.whole_modes.items()},
-        reference=wrap_reference(workload.reference),
-        second=wrap_reference(workload.second),
-        nonzeros=wrap_reference(workload.nonzeros),
+        reference=by_mapping(workload.reference),
+        second=by_mapping(workload.second),
+        nonzeros=by_mapping(workload.nonzeros),
     )
 
 

@@ -1,1 +1,1 @@
-"""The workloads that come with the package, one file each."""
+"""Built-in workloads: functions with inputs, references and derivatives by hand, one module each."""

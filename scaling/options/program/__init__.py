@@ -1,1 +1,1 @@
-"""Static cost analysis of a program: operations, memory traffic and collectives, from its jaxpr and its HLO."""
+"""Static cost analysis of a program from its jaxpr and HLO: operations, memory traffic, collectives."""

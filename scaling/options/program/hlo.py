@@ -103,9 +103,9 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the size of the result of an asynchronous start without the operands that it contains, in bytes.
+    """Return the bytes of the result of an asynchronous start without the operands that it contains.
 
-    The result of an asynchronous all-reduce may not contain the operands. Its size is then returned unchanged.
+    The result of an asynchronous all-reduce may not contain its operands. It is then returned unchanged.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -127,7 +127,7 @@ def _bits(array: tuple[str, ...]) -> int:
 
 
 def _padded_size(array: tuple[str, ...]) -> int:
-    """Return the number of elements of an array, with its minor-most axes padded to whole tiles as on TPUs."""
+    """Return the number of elements of an array whose minor-most axes are padded to whole tiles."""
     dims, order, tiles = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
     if not tiles or len(order) != len(dims):
         return math.prod(dims)
@@ -197,7 +197,12 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
     carry = lines[loop.operands[0]]
     opcode, compared, attributes = _operation(root_of(condition), condition, computations)
     indices = [_tuple_index(line) for line in compared]
-    if opcode != "compare" or "direction=LT" not in attributes or indices[0] is None or carry.opcode != "tuple":
+    if (
+        opcode != "compare"
+        or "direction=LT" not in attributes
+        or indices[0] is None
+        or carry.opcode != "tuple"
+    ):
         return math.inf
     initial, updated = [skip_copies(name, lines) for name in carry.operands], root_of(body).operands
     counter = indices[0]

@@ -1,4 +1,4 @@
-"""Estimate the work of an optimized HLO module: bytes and operations of each kernel, and bytes of collectives.
+"""Estimate the cost of an optimized HLO module: bytes and operations of kernels, bytes of collectives.
 
 A kernel is a fusion or a single instruction. It is assumed to read its operands from memory and to write its
 results to memory, without caching between kernels. If it slices an operand, it reads only the slices. If it
@@ -209,7 +209,7 @@ def _results(lines: Instructions) -> list[HloLine]:
 
 
 def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
-    """Return a dict from the name of a result that updates a parameter in place to (parameter, bytes written)."""
+    """Map the name of each result that updates a parameter in place to (parameter, bytes written)."""
     updates = {}
     for result in _results(lines):
         target, size = None, 0

@@ -1,4 +1,4 @@
-"""Count the operations of an HLO instruction: matrix products, convolutions, reductions, elementwise functions.
+"""Count the operations of an HLO instruction: matrix products, convolutions, reductions, elementwise.
 
 The instructions may be those of the CPU, GPU or TPU backend. Of the library calls, only matrix products and
 convolutions are counted. See hlo_cost.py for the bytes that an instruction reads and writes.
@@ -131,7 +131,7 @@ def _window_value(window: Mapping[str, str], name: str, axis: int, default: int)
 def _count_taps(
     length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
 ) -> int:
-    """Return the number of (output, kernel) index pairs along one axis that multiply an element of the input."""
+    """Return the number of (output, kernel) index pairs of one axis that multiply an input element."""
     count = 0
     for tap in range(kernel):
         # Output i reads index i * stride + tap * rhs_dilation - pad of the dilated input. It is an element of

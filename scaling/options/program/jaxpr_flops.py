@@ -18,7 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and transcendental function evaluations of a device, or None if unknown."""
+    """The floating-point operations and transcendental functions of a device, None if unknown."""
 
     flops: int | None
     transcendentals: int | None

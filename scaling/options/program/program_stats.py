@@ -47,7 +47,7 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program contains collectives that its case excludes, or lacks those it needs.
+    """Return an error message if a program contains unneeded collectives, or lacks needed ones.
 
     Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
     """

@@ -1,4 +1,4 @@
-"""Color the Jacobian or the Hessian of a case with `seeds=colored`, from its sparsity pattern at one point."""
+"""Color the Jacobian or Hessian of a case with `seeds=colored`, by its sparsity pattern at one point."""
 
 import importlib.util
 from typing import Any
@@ -27,7 +27,9 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
     """Return the coloring of the Jacobian or the Hessian of one point."""
     mode = case.ad_mode
     structs = point_structs(case, workload)
-    constants = {name: jnp.ones(x.shape, x.dtype) for name, x in structs.items() if name not in workload.names}
+    constants = {
+        name: jnp.ones(x.shape, x.dtype) for name, x in structs.items() if name not in workload.names
+    }
 
     def function(*x: Any) -> Any:
         return workload.function(**constants, **dict(zip(workload.names, x, strict=True)))

@@ -135,7 +135,7 @@ def _most_entries(lines: np.ndarray) -> int:
 def _attempts(
     matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
 ) -> Iterator[Colors]:
-    """Yield colorings of the columns by several algorithms, the one that usually needs the fewest colors first.
+    """Yield colorings by several algorithms, in the order of the usual number of colors.
 
     Args:
         columns: the columns to color.
@@ -235,9 +235,10 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
     """Color the column whose conflicting columns have the most different colors, until all are colored.
 
     Among equal columns, the one whose count increased last is next. Colors thus spread from neighbor to
-    neighbor, and can repeat periodically on a grid. Updates `color_of` in place. Returns the number of colors,
-    or 0 if the colors do not fit into an int64 bitmask. The other arguments are the fields of `ConflictGraph`.
-    Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
+    neighbor, and can repeat periodically on a grid. Updates `color_of` in place. Returns the number of
+    colors, or 0 if they do not fit into an int64 bitmask. The other arguments are the fields of
+    `ConflictGraph`. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the
+    ACM 22(4), 1979.
     """
     n, count, highest = len(color_of), 0, 0
     neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns

@@ -137,7 +137,12 @@ def validate_coloring(coloring: Coloring) -> None:
 
 
 def _validate_side(
-    name: str, colors: np.ndarray | None, count: int, lines: np.ndarray, positions: np.ndarray, read: np.ndarray
+    name: str,
+    colors: np.ndarray | None,
+    count: int,
+    lines: np.ndarray,
+    positions: np.ndarray,
+    read: np.ndarray,
 ) -> None:
     """Raise `ValueError` if the colors of the columns, or of the rows, are invalid.
 
@@ -151,10 +156,14 @@ def _validate_side(
     """
     if colors is None:
         if count or read.any():
-            raise ValueError(f"no {name} has a color, but {count} colors or entries to read from {name}s exist")
+            raise ValueError(
+                f"no {name} has a color, but {count} colors or entries to read from {name}s exist"
+            )
         return
     if colors.min() < -1 or colors.max() >= count:
-        raise ValueError(f"{name} colors range from {colors.min()} to {colors.max()}, but there are {count} colors")
+        raise ValueError(
+            f"{name} colors range from {colors.min()} to {colors.max()}, but there are {count} colors"
+        )
     wrong = read & ((colors[lines] < 0) | _collides(colors[lines], positions, count))
     if wrong.any():
         entry = int(np.argmax(wrong))
