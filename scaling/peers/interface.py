@@ -3,8 +3,8 @@
 A peer is another differentiation system that runs the same cases with the same inputs and checks as JAX. It
 is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
-    unfit(case, workload, sizes) -> str | None     why the peer cannot run a case, as an error message, or
-    None prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
+    unfit(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
+    prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
 and optionally these constants and functions:
 

@@ -38,7 +38,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians of a batch (points, n): (points, n, n), or their entries (points, 3 n - 2) if colored."""
+    """Return the Jacobians of a batch: (points, n, n), or their entries (points, 3 n - 2) if colored."""
     first, rest = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([rest, first + rest], axis=2).reshape(len(x), -1)], axis=1)

@@ -1,4 +1,4 @@
-"""Workload `linear`: the Jacobian of a linear layer by its weights, from an article on JAX's autodiff options.
+"""Workload `linear`: the Jacobian of a linear layer by its weights, from an article on autodiff in JAX.
 
 forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian by W is summed over the
 outputs. A point is a sample x_i. `batch: vmap` differentiates each sample, and `batch: whole` all samples in

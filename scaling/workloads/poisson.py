@@ -1,4 +1,4 @@
-"""Workload `poisson`: a Poisson log-likelihood and its gradient by the rates, from a forum thread on fast logpdf.
+"""Workload `poisson`: a Poisson log-likelihood and its gradient by the rates, from a forum thread.
 
 loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). A
 point is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the sum in one call,

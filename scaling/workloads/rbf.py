@@ -24,7 +24,7 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for each y of the support by a matrix product, as in the thread: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for each y of the support by a matrix product: (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 

@@ -155,7 +155,7 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return the handwritten derivatives of a batch: for all points in one call, and for one point with vmap."""
+    """Return the handwritten derivatives of a batch: for all points at once, and for one point with vmap."""
 
     def batch(d, m):
         if case.target not in SECOND:

@@ -1,4 +1,4 @@
-"""Workload `stencil`: density-dependent diffusion with a bistable reaction on a periodic grid, with 5 entries a row.
+"""Workload `stencil`: nonlinear diffusion with a bistable reaction on a periodic grid, a sparse Jacobian.
 
     du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
@@ -70,7 +70,7 @@ def _entries_of_columns(u):
 
 
 def _analytic(side: int, colored: bool, u):
-    """Return the Jacobians of a batch of states: (points, n, n), or their entries (points, entries) if colored."""
+    """Return the Jacobians of a batch: (points, n, n), or their entries (points, entries) if colored."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     n = side * side
@@ -121,7 +121,7 @@ def workload(case: Case) -> Workload:
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
-            f"sizes.side={side}: stencil needs side >= 3, because neighbors coincide on a smaller periodic grid"
+            f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
     neighbors = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
     return Workload(

@@ -1,4 +1,4 @@
-"""Peer: Julia packages in a child process: ForwardDiff, ReverseDiff, Zygote, Enzyme, DifferentiationInterface.
+"""Peer: Julia in a child process (ForwardDiff, ReverseDiff, Zygote, Enzyme, DifferentiationInterface).
 
 The engine is `julia/ForwardDiff`, and so on. A worker starts `measure.jl` as a child process, writes the
 inputs to files, and sends requests as lines of JSON: to prepare the derivative, to call it, and to sample its
@@ -111,7 +111,7 @@ def _output(*command: str) -> str:
 
 
 def _installed(julia: str) -> dict[str, str | None]:
-    """Return the versions of the packages in the environment, from the manifest that this version of Julia uses.
+    """Return the versions of the packages in the environment, from the manifest of a version of Julia.
 
     Julia uses the manifest of its own minor version, such as Manifest-v1.11.toml, or Manifest.toml if there
     is none. A manifest with the prefix "Julia" takes precedence.
