@@ -51,7 +51,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing with its numbers of devices and points and its sizes, as part of a strong or a weak scaling."""
+    """A timing with its device count, point count and sizes, as part of a strong or a weak scaling."""
 
     timing: Timing
     kind: str

@@ -173,7 +173,7 @@ def verdict(
         for block in _blocks(spec, got):
             compared.add(block)
     if compared.again:
-        extensions.load("second_look").look_again(compared)
+        extensions.load("reevaluate").reevaluate_failures(compared)
     return compared.verdict()
 
 

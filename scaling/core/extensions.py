@@ -9,7 +9,7 @@ The core names no module of an option but in this table. What it expects of each
     data_parallel        sum_derivative; for a sum over points
     finite_step          result_bounds, input_bounds; for `mode=finite_difference`
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
-    second_look          look_again(comparisons); for a result that is a little off
+    reevaluate           reevaluate_failures(comparisons); for entries that fail the check
     computed_reference   examine, with_reference, session; for a function without a closed form
     sampled_reference    compare_samples, sum_over_outputs, compared_shares; where that would take too long
     host_monitor         read_host, start_meter, find_disturbances, MARKS; what else the machine does
@@ -31,8 +31,8 @@ _MODULES = {
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",
+    "reevaluate": "scaling.options.reference.reevaluate",
     "sampled_reference": "scaling.options.reference.sampled_reference",
-    "second_look": "scaling.options.reference.reevaluate",
     "sparse": "scaling.options.sparse.case_coloring",
 }
 

@@ -204,7 +204,7 @@ def _counts_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
 
 
 def _work_per_block(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    """Return a sort key: the points times seeds that are computed at a time, then whether all seeds are.
+    """Return a sort key for candidates: points times seeds computed at a time, then whether all seeds are.
 
     Candidates with all seeds win a tie, because their results are contiguous.
     """

@@ -1,7 +1,7 @@
-"""Sums over points, such as the loss over a data set, and their gradient by the shared inputs.
+"""Data parallelism: the sum of a loss over all points, and its gradient with respect to shared inputs.
 
-Each device sums over its own points. With `split=data` an all-reduce adds the sums of all devices, so that
-every device holds the total.
+Each device sums over its own points (batch elements). With `split=data` an all-reduce adds the sums of all
+devices, so that every device holds the total.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ def sum_derivative(
     shared: Named,
     position: DevicePosition,
 ) -> Any:
-    """Return the sum over all points (`mode=value`) or its derivative by the shared inputs.
+    """Return the loss summed over all points (`mode=value`), or its gradient with respect to shared inputs.
 
-    The derivative is a tuple with one element for each linear map: an array with the seeds last in forward
+    The gradient is a tuple with one element for each linear map: an array with the seeds last in forward
     mode, or a list with one array for each input in reverse mode.
     """
     count = ceil_div(case.points, case.axes[0])
@@ -84,7 +84,7 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the derivative computed in pieces, so that the all-reduce of one overlaps the next piece."""
+    """Return the gradient computed in pieces, so that the all-reduce of a piece overlaps the next one."""
     if part.columns:
         compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
         ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))
@@ -113,7 +113,7 @@ def _derivative_along_seeds(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return the derivative of the loss along the tangent seeds `start` to `stop` of a device: (seeds,)."""
+    """Return the derivatives of the loss along the tangents `start` to `stop` of a device: (seeds,)."""
     slices = apply_linear_map(case, part, loss, shared, position)
     seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
     return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
@@ -129,7 +129,7 @@ def _derivative_by_elements(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return the gradient of the loss by elements `start` to `stop` of the input `name`: (elements,)."""
+    """Return elements `start` to `stop` of the gradient with respect to one input: (elements,)."""
     flat = shared[name].reshape(-1)
 
     def loss_of_piece(**arrays: Any) -> Any:

@@ -76,7 +76,7 @@ def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[s
 def _flatten_group(
     workload: str, group: str, inputs: Any
 ) -> tuple[dict[str, InputSpec], tuple[InputTree, ...]]:
-    """Return the input specs of `points` or `shared` by leaf name, and the inputs that are pytrees."""
+    """Return a dict from leaf name to `InputSpec`, and the inputs that are pytrees."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
@@ -185,7 +185,7 @@ def _require_real(what: str, path: str, leaf: Any) -> None:
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
-    """Return a derivative, a pytree over outputs of pytrees over inputs, as one array.
+    """Return a derivative as one array, from a pytree over outputs of pytrees over inputs.
 
     Args:
         what: the name of the function in error messages.

@@ -20,11 +20,11 @@ from scaling.peers.interface import first_reason
 
 @dataclass(frozen=True)
 class Batch:
-    """All points of a case.
+    """The function and the inputs of all points of a case.
 
     Args:
         function: maps `x` to the outputs, (points, ...), or to their sum if the batch is a single sum.
-        x: the inputs to differentiate by. They lead with the axis of points, unless they are shared inputs
+        x: the inputs to differentiate with respect to. They lead with the axis of points, unless they are shared inputs
             for which `copied_inputs` returns no copies.
     """
 
@@ -45,7 +45,7 @@ class Batch:
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the Jacobian by each input: (columns, points, outputs), or outputs summed.
+        """Return the columns of the Jacobian for each input: (columns, points, outputs), or outputs summed.
 
         Args:
             push: maps (index of the input, tangent) to a column, (points, outputs).
@@ -60,7 +60,7 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the Jacobian by each input: (rows, *shape of the input), rows summed if reduced.
+        """Return the rows of the Jacobian for each input: (rows, *shape of the input), or rows summed.
 
         Args:
             pull: maps a cotangent to a tuple with a row for each input.
@@ -78,7 +78,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the result of `columns` or `rows` as one array: (points, outputs, inputs)."""
+        """Join the arrays that `columns` or `rows` returns into one: (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -116,7 +116,7 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
-    """Yield every unit seed of an array, the same for all points.
+    """Yield every unit tangent or cotangent of an array, repeated for all points.
 
     The same array is yielded each time with other contents.
 

@@ -38,7 +38,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian by each input."""
+    """Return the columns of the Jacobian for each input, by one JVP for each column."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -51,7 +51,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian by each input."""
+    """Return the rows of the Jacobian for each input, by one VJP for each row."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)

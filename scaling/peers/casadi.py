@@ -168,7 +168,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian of y by x, and the number of sweeps, which is the number of colors.
+    """Return the Jacobian dy/dx, and the number of sweeps, which is the number of colors.
 
     weight: 0 for forward sweeps, 1 for reverse sweeps.
     """
@@ -200,7 +200,7 @@ def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
 
 
 def _poisson(ca: Any, case: Case, c: Any, lam: Any) -> Any:
-    """Return the sum of log pmf(c; lam), without the terms that are independent of lam."""
+    """Return the sum of the Poisson log pmf(c; lam), without the terms that are independent of lam."""
     return ca.sum1(c * ca.log(lam) - lam)
 
 

@@ -60,8 +60,8 @@ def _batch_function(
     """Return the function of all points, and its positional arguments.
 
     Returns:
-        A function of the inputs to differentiate by, followed by the other inputs.
-        The inputs to differentiate by.
+        A function of the inputs to differentiate with respect to, followed by the other inputs.
+        The inputs to differentiate with respect to.
         The other inputs.
     """
     import jax
@@ -92,7 +92,7 @@ def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the columns of the Jacobian by each input, one JVP for each: (columns, points, ...)."""
+    """Return the columns of the Jacobian for each input, one JVP for each: (columns, points, ...)."""
     import jax
     import jax.numpy as jnp
 
@@ -109,7 +109,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the rows of the Jacobian by each input, with one VJP for each seed, and sum them if reduced.
+    """Return the rows of the Jacobian for each input, with one VJP for each row, summed if reduced.
 
     Each array has the shape (rows, *shape of the input).
     """
@@ -133,7 +133,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return unit seed `k` of an array, the same for all points.
+    """Return unit tangent or cotangent `k` of an array, repeated for all points.
 
     points: the length of the leading axis over which the seed repeats.
     """

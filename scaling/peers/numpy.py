@@ -46,7 +46,7 @@ def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the derivative by hand: (points, outputs, inputs), or (points, inputs) if outputs are summed."""
+    """Return the handwritten derivative: (points, outputs, inputs), or (points, inputs) if summed."""
     if case.workload == "rbf":
         return _rbf(case.variant, workload.reduce is not None, **inputs)
     if case.workload == "poisson":
@@ -57,7 +57,7 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf` by x. The sum over the support is computed as a matrix product."""
+    """Return the derivative of `rbf` with respect to x; a sum over the support is a matrix product."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if is_summed:
@@ -69,15 +69,16 @@ def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarra
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of the sum of X @ W over outputs, by input name: (points, inputs) each.
+    """Return the derivative of the sum of X @ W over outputs, as a dict from input name to array.
 
-    By W it is X[i, j] for every output, and by X it is the sum of each row of W.
+    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W. The
+    arrays have the shape (points, inputs).
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of rs = d - a f by each input, as a dict from input name to array.
+    """Return the derivative of rs = d - a f as a dict from input name to array.
 
     Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the derivative of sum(rs
     rs), where rs is orthogonal to f.

@@ -61,7 +61,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Estimate the bytes of the autograd graph, the seeds, their intermediates, and all slices.
+    """Estimate the bytes of the autograd graph, the seeds, their intermediates, and the derivative.
 
     The estimate is for eager execution. torch.compile usually needs less.
     """
@@ -115,7 +115,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return an input to differentiate by.
+    """Return an input as a tensor to differentiate with respect to.
 
     A shared input is expanded to a copy for each point if the Jacobian of each point has rows by it.
     """
@@ -145,7 +145,7 @@ def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[
 def _make_derivative(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any], x: Arrays
 ) -> Callable[..., Arrays]:
-    """Return a function from x to the slices of the derivative.
+    """Return a function from x to the columns or rows of the derivative.
 
     It returns one tensor, or one for each input: (seeds, points, ...), or (points, ...) for a single seed.
     The seeds are created here, because creating them in a compiled derivative takes up to thirty times as
@@ -171,7 +171,7 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function of the batch by the inputs to differentiate by.
+    """Return the function of the batch by the inputs to differentiate with respect to.
 
     It returns (points, outputs) or (points,), or a scalar if the batch is a single sum.
     """
@@ -196,7 +196,7 @@ def _linear(X: Any, W: Any) -> Any:
 
 
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
-    """Return the unit seeds of several tensors: (seeds, *shape) each.
+    """Return the unit tangents or cotangents of several tensors: (seeds, *shape) each.
 
     is_common: for each tensor, whether all points have the same seed.
     """

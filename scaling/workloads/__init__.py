@@ -1,1 +1,1 @@
-"""Built-in workloads: functions with inputs, references and derivatives by hand, one module each."""
+"""Built-in workloads: functions with their inputs, references and handwritten derivatives."""

@@ -21,7 +21,7 @@ TARGETS = ("jacobian",)
 
 
 def _function(x):
-    """Return y: (n,) -> (n,)."""
+    """Return y for a vector x: (n,) -> (n,)."""
     rest = x[1:]
     return jnp.concatenate([jnp.sum(x**3, keepdims=True) / 3, rest**2 / 2 + x[0] * rest])
 
@@ -65,7 +65,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the reference in float64, whose derivative consists of the entries: (points, 1, 3 n - 2)."""
+    """Return the values and the Jacobian entries in float64: (points, n) and (points, 1, 3 n - 2)."""
     x = inputs["x"]
     first, rest = x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, rest**2 / 2 + first * rest], axis=1)
@@ -76,7 +76,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the reference in float64, whose derivative is the dense Jacobian: (points, n, n)."""
+    """Return the values and the dense Jacobians in float64: (points, n) and (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     J = np.zeros((len(reference.value), n, n))
     J[:, *_pattern(n)] = reference.derivative[:, 0]
@@ -84,7 +84,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload with n unknowns."""
+    """Return the workload of an arrowhead matrix with n rows and columns."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

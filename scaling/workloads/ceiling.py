@@ -40,7 +40,7 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x, xp=jnp):
-    """Return the sum over the terms of a target in `_TERM`."""
+    """Return the sum of a function in `_TERM` over its terms, for each element of x."""
     return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 

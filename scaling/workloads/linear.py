@@ -1,8 +1,8 @@
-"""Workload `linear`: the Jacobian of a linear layer by its weights, from an article on autodiff in JAX.
+"""Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian by W is summed over the
-outputs. A point is a sample x_i. `batch: vmap` differentiates each sample, and `batch: whole` all samples in
-one call. The mode `vmap_grad` uses the fact that an output depends only on its own column of W.
+forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
+over the outputs. A point is a sample x_i. `batch: vmap` differentiates each sample, and `batch: whole` all
+samples in one call. The mode `vmap_grad` uses the fact that an output depends only on its own column of W.
 """
 
 import jax
@@ -23,15 +23,15 @@ def forward(X, W):
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each sample and output by the column of the output in W: (n, p, o)."""
+    """Return the gradient of each sample and output with respect to its column of W: (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative summed over outputs: (n, p, o) by W, (n, p) by X, or (n, inputs) by both.
+    """Return the derivative of the sum over outputs: (n, p, o) for W, (n, p) for X, (n, inputs) for both.
 
-    By W it is X[i, j] for every output, and by X it is the sum of each row of W.
+    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W.
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -44,7 +44,7 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative summed over outputs for one sample, by products with ones: (inputs,)."""
+    """Return the derivative of the sum over outputs of one sample, by products with ones: (inputs,)."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
@@ -61,7 +61,7 @@ def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload with p inputs and o outputs."""
+    """Return the workload of a linear layer with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
     by_hand = {

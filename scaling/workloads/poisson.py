@@ -1,8 +1,8 @@
-"""Workload `poisson`: a Poisson log-likelihood and its gradient by the rates, from a forum thread.
+"""Workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
 
 loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). A
 point is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the sum in one call,
-as in the thread.
+as in the forum thread on faster logpdf from which it is taken.
 """
 
 import math
@@ -56,7 +56,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload, whose function is one term and whose batch function is the sum."""
+    """Return the workload, with one term as the function and the sum as the function of the batch."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

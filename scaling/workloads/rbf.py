@@ -1,9 +1,9 @@
-"""Workload `rbf`: the derivative of a kernel by its first argument, from a forum thread on Julia and JAX.
+"""Workload `rbf`: the derivative of a kernel function with respect to its first argument.
 
-The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without squares, which is the default. The variant
-`squared` is the intended kernel exp(-|x - y|^2 / 2) in d dimensions. Each has two formulations: `product`
-with a matrix product, as in the thread, and `rowwise` without. A point is an x_j, and the support is shared.
-In the thread, both are linspace(-1, 1, n).
+It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
+squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
+dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
+without. A point is an x_j, and the support is shared. In the thread, both are linspace(-1, 1, n).
 """
 
 import functools
@@ -75,7 +75,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivative by x, written by hand for a batch: (points, m, d), or summed over m."""
+    """Return the handwritten derivative with respect to x of a batch: (points, m, d), or summed over m."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
@@ -87,7 +87,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the derivative by x, written by hand for one point: (m, d), or (d,) if summed."""
+    """Return the handwritten derivative with respect to x of one point: (m, d), or (d,) if summed."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -103,7 +103,7 @@ def _linspace(count: int) -> InputSpec:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload with the variant, formulation and dimension of the case."""
+    """Return the workload of a kernel with m support points in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

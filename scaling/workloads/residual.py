@@ -2,8 +2,8 @@
 
 On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point is a
 pair (d, m): the profile d (21 elements) is a shifted shape with noise, and m is close to its center. The
-derivative is by the shift m, by d, or by both (`wrt: d+m`). The variant `scalar` differentiates sum(rs^2).
-The `formulation` uses sums or dot products.
+derivative is with respect to the shift m, to d, or to both (`wrt: d+m`). The variant `scalar` differentiates
+sum(rs^2). The `formulation` uses sums or dot products.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class _Terms(NamedTuple):
     """The terms of rs and of its derivative for a batch of n points.
 
     Args:
-        rs, by_m: rs and its derivative by m, (n, 21).
+        rs, by_m: rs and its derivative with respect to m, (n, 21).
         f: the shape, (n, 21).
         ff: sum(f f), (n, 1).
         fit: the fitted profile (sum(d f) / sum(f f)) f, (n, 21).
@@ -55,7 +55,7 @@ class _Terms(NamedTuple):
 
 
 def _evaluate_terms(numpy, d, m):
-    """Return the terms of rs and of its derivative, by hand. numpy: the array library."""
+    """Return the terms of rs and of its derivative. numpy: the array library, NumPy or jax.numpy."""
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     slope = 3 * offset * f
@@ -67,9 +67,9 @@ def _evaluate_terms(numpy, d, m):
 
 
 def _derivatives(numpy, variant, terms):
-    """Return the derivative by each input, for o outputs: {"d": (n, o, 21), "m": (n, o, 1)}."""
+    """Return the derivative for o outputs, as a dict: {"d": (n, o, 21), "m": (n, o, 1)}."""
     rs, by_m, f, ff, _ = terms
-    if variant == "scalar":  # rs is orthogonal to f, so that the derivative by d is 2 rs
+    if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
     return {
         "d": numpy.eye(_GRID.size, dtype=rs.dtype) - f[:, :, None] * f[:, None, :] / ff[:, :, None],
@@ -78,7 +78,7 @@ def _derivatives(numpy, variant, terms):
 
 
 def _analytic(variant, names, d, m):
-    """Return the derivative of a batch, written by hand: (n, outputs, inputs)."""
+    """Return the handwritten derivative of a batch: (n, outputs, inputs)."""
     by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
@@ -97,7 +97,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _shape_derivatives(numpy, d, m):
-    """Return the shape f and its first and second derivative by m: (n, 21) each."""
+    """Return the shape f, df/dm and d^2f/dm^2: (n, 21) each."""
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     return f, 3 * offset * f, (9 * offset**2 - 3) * f
@@ -107,8 +107,8 @@ def _hessian(numpy, names, d, m):
     """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
 
     Returns:
-        The Hessian by the given inputs: (n, k, k).
-        The magnitude of the terms of the second derivative by m: (n,).
+        The Hessian with respect to the given inputs: (n, k, k).
+        The magnitude of the terms of the second derivative with respect to m: (n,).
     """
     f, f1, f2 = _shape_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
@@ -135,12 +135,12 @@ def _hessian_times_point(names, d, m):
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
-    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h and its derivative by m
+    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h and its derivative
     mixed = -2 * (a1 * f + a * f1)
     by_d = (2 * d - 2 * a * f if "d" in names else 0) + (mixed * m[:, None] if "m" in names else 0)
     if names == ("d",):
         return by_d
-    # The second derivative of -g^2 / h by m.
+    # The second derivative of -g^2 / h with respect to m.
     curvature = -2 * (a1 * g1 + a * dot(d, f2)) + 2 * a * a1 * h1 + 2 * a**2 * (dot(f1, f1) + dot(f, f2))
     by_m = curvature * m[:, None] + (dot(mixed, d) if "d" in names else 0)
     return jnp.concatenate([{"d": by_d, "m": by_m}[name] for name in names], axis=1)
@@ -182,7 +182,7 @@ def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload with the variant of the case, to be differentiated by the inputs of the case."""
+    """Return the workload, whose function returns rs, or sum(rs^2) for the variant `scalar`."""
     variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(

@@ -65,7 +65,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal entries and the diagonal entry of the column of each unknown, like u each."""
+    """Return the off-diagonal entry and the diagonal entry of each column of the Jacobian, shaped like u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
@@ -95,7 +95,7 @@ def _analytic_point(side: int, colored: bool, u):
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """Return the reference in float64, whose derivative consists of the entries: (points, 1, entries)."""
+    """Return the rates and the Jacobian entries in float64: (points, n) and (points, 1, entries)."""
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
@@ -109,7 +109,7 @@ def _nonzeros(side: int, inputs: Inputs) -> Reference:
 
 
 def _reference(side: int, inputs: Inputs) -> Reference:
-    """Return the reference in float64, whose derivative is the dense Jacobian: (points, n, n)."""
+    """Return the rates and the dense Jacobians in float64: (points, n) and (points, n, n)."""
     reference = _nonzeros(side, inputs)
     J = np.zeros((len(reference.value), side * side, side * side))
     J[:, *_pattern(side)] = reference.derivative[:, 0]
@@ -117,7 +117,7 @@ def _reference(side: int, inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload on the grid of the case."""
+    """Return the workload on a grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(

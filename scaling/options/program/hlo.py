@@ -87,7 +87,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
-    """Return an instruction. lines: the instructions before it in its computation."""
+    """Return the instruction of a regex match. lines: the preceding instructions of its computation."""
     root, name, shape, opcode, given, rest = match.groups()
     operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
     shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
@@ -162,12 +162,12 @@ def root_of(lines: Instructions) -> HloLine:
 
 
 def skip_bitcasts(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction that produces a value, with bitcasts skipped."""
+    """Return the instruction that produces a value, following bitcasts to their operands."""
     return skip_bitcasts(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
 
 
 def skip_copies(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction that produces a value, with copies and bitcasts skipped."""
+    """Return the instruction that produces a value, following copies and bitcasts to their operands."""
     line = lines[name]
     return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 

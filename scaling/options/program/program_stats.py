@@ -36,7 +36,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the work of a compiled case. cost: that of its optimized HLO module, or None without one."""
+    """Return the work of a compiled case. cost: the cost of its HLO module, or None if it is not compiled."""
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
     flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)

@@ -30,7 +30,7 @@ class Evaluation:
 
     Args:
         function: takes every input by name and returns an array.
-        names: the inputs to differentiate by, in the order of the columns of the Jacobian.
+        names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
         per_point: the inputs that differ from point to point. The others are shared.
         integers: the inputs that are int32.
         dtype: the dtype of the other inputs.
@@ -76,7 +76,7 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
     """Return the derivative of every output along a direction: (points, outputs).
 
-    direction: an array for each input to differentiate by, of the shape of the input.
+    direction: an array for each input to differentiate with respect to, of the shape of the input.
     """
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
@@ -110,7 +110,7 @@ def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
-    """Return the number of elements of the inputs to differentiate by, at one point."""
+    """Return the number of elements of the inputs to differentiate with respect to, at one point."""
     shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
     return sum(int(np.prod(shape)) for shape in shapes)
 
@@ -127,7 +127,7 @@ def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds of one call for a block of `points` points."""
+    """Return the number of tangents or cotangents that one call evaluates, to limit its memory."""
     return max(1, _MOST_ELEMENTS // (points * evaluation.width))
 
 
@@ -198,7 +198,7 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the derivative along tangents, which are given by input name like the inputs."""
+    """Return the derivative along tangents: dicts from input name to array, like the inputs."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)

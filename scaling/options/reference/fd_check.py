@@ -78,7 +78,7 @@ def confirm(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction for the inputs to differentiate by.
+    """Return a random direction for the inputs to differentiate with respect to.
 
     Each element is between half and all of the magnitude of the element of the input, with a random sign. The
     magnitude is taken as at least a thousandth of the root mean square of the input, or 1 if that is zero.

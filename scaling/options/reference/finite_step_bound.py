@@ -51,7 +51,7 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return a bound on the error of the forward difference by each input: (points, inputs).
+    """Return a bound on the error of the forward difference for each input: (points, inputs).
 
     The truncation error is half the step times the larger curvature of both ends of the step. The rounding
     error is that of the two values and of the sum x + h, divided by the step. For a sum over outputs or
@@ -92,7 +92,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tuple[str, int]]:
-    """Return (name, flat index) of each element of the inputs to differentiate by, at one point."""
+    """Return (name, flat index) of each element of the differentiated inputs at one point."""
     sizes = {name: arrays[name].size // (points if name in workload.points else 1) for name in workload.names}
     return [(name, i) for name, size in sizes.items() for i in range(size)]
 

@@ -45,7 +45,7 @@ class Retry(NamedTuple):
     measure: Callable[[Evaluation, Arrays], np.ndarray]
 
 
-def look_again(comparisons: Comparisons) -> None:
+def reevaluate_failures(comparisons: Comparisons) -> None:
     """Reevaluate the failed entries of all blocks, and record which of them are wrong.
 
     The range of the evaluations at perturbed inputs is added to the tolerance of an entry. Entries whose
@@ -131,7 +131,7 @@ def _make_retry(
     points: np.ndarray,
     columns: Columns,
 ) -> Retry:
-    """Return the entries of a block at some points and columns, with the function that evaluates them."""
+    """Return the entries of a block at some points and columns, and the function that reevaluates them."""
     assert block.named is not None
     arrays, measure = block.named, functools.partial(_evaluate, spec, columns)
     if spec.reduction.sums_points:

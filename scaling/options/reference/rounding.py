@@ -66,7 +66,7 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the terms on the longest path to each output of a jaxpr.
+    """Return the number of summed terms on the longest path to each output of a jaxpr.
 
     input_terms: the terms on the path to each input, or None for an input that is independent of the inputs
     of the function.
@@ -88,7 +88,7 @@ def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes:
 
 
 def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes: _Extremes) -> list[float]:
-    """Return the terms on the longest path to each result of an equation."""
+    """Return the number of summed terms on the longest path to each result of an equation."""
     name, params = equation.primitive.name, equation.params
     before = max(count for count in operand_terms if count is not None)
     results = len(equation.outvars)
@@ -108,7 +108,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
 
 
 def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
-    """Return the terms on the longest path from any input to any output of a jaxpr."""
+    """Return the number of summed terms on the longest path through a jaxpr."""
     return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
 
 

@@ -25,7 +25,7 @@ _CACHE_SIZE = 4  # patterns, and colorings, each of which may have millions of e
 
 
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x)` by all arguments, flattened in order.
+    """Return a coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
 
     Raises `Refusal` if asdex is not installed or cannot analyze the function.
 

@@ -34,7 +34,7 @@ for package in PACKAGES[SYSTEM]
     @eval import $package
 end
 
-# Workloads. `point` returns the function of point i, and the vector of the inputs to differentiate by; `whole` returns those
+# Workloads. `point` returns the function of point i, and the vector of the inputs to differentiate with respect to; `whole` returns those
 # of the batch. Constants in a formula have the element type of the data, because a Float64 constant would promote the result.
 
 square(x) = x * x
