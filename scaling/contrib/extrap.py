@@ -33,7 +33,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 class Experiment:
     """The content of a file: methods of one family in one environment, measured at the same coordinates.
 
-    Args:
+    Attributes:
         name: the name of the file without its suffix.
         title: a description of the family and the environment.
         constants: the sizes that are the same in all timings, by name.
@@ -82,8 +82,8 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     """Yield every timing of a strong scaling, and every timing of a weak scaling by its points per device.
 
-    A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same case
-    was timed on another number of devices.
+    A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same
+    case was timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(

@@ -23,7 +23,7 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and the memory that holds the arrays.
 
-    Args:
+    Attributes:
         block: the number of points, or None for all points of the device.
         chunk: the number of seeds, or None for all seeds of the device.
         storage: the memory of the inputs and the result, "device" or "host".
@@ -38,7 +38,7 @@ class BlockSizes:
 class MemoryNeed:
     """The memory that a program needs on each device.
 
-    Args:
+    Attributes:
         bytes: the number of bytes, or None if it is unknown.
         fits: whether the program fits into memory.
         hopeless: whether the inputs and the result alone exceed the memory, so that no smaller block fits.
@@ -76,10 +76,7 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest block sizes that fit into memory.
 
-    Raises `TooLarge` with the needed bytes if no block sizes fit.
-
-    Args:
-        compile_blocks: compiles a case with given block sizes.
+    Raises `TooLarge` if none fit. compile_blocks: compiles a case with given block sizes.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None

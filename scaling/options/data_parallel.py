@@ -45,11 +45,8 @@ def sum_derivative(
         """Apply `transform` to the loss of each block of points, and sum over blocks and devices."""
 
         def sum_of_block(rows: Any) -> Any:
-            block = points
-            if case.block:
-                block = {
-                    name: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows)) for name, x in points.items()
-                }
+            rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
+            block = {name: rows_of(x) for name, x in points.items()} if case.block else points
             valid = position.points * count + rows < case.points if has_padding else None
             return transform(lambda **shared: _loss(case, workload, block, shared, valid))
 

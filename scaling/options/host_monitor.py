@@ -34,7 +34,7 @@ _THROTTLE_REASONS = {  # bit of NVML -> name
 class HostReading:
     """Counters of the host at one moment. Only differences between two readings have a meaning.
 
-    Args:
+    Attributes:
         platform: the JAX platform.
         bound_to: the cores that the process is bound to, or None.
         core_count: the number of cores that /proc/stat reports.

@@ -54,14 +54,14 @@ def flatten_inputs(name: str, workload: Workload) -> Workload:
 def _call_with_trees(
     function: Callable[..., Any], trees: tuple[InputTree, ...], /, *inputs: Any, **named: Any
 ) -> Any:
-    """Call a function of pytrees with leaves that are given as keyword arguments."""
+    """Call a function that takes pytrees, given their leaves as keyword arguments."""
     return function(*inputs, **_unflatten(trees, named))
 
 
 def _call_reference(
     function: Callable[..., Any], trees: tuple[InputTree, ...], named: Mapping[str, Any], /
 ) -> Any:
-    """Call a reference, which takes all inputs as one mapping, with leaves by name."""
+    """Call a reference function that takes a mapping of pytrees, given a mapping of their leaves."""
     return function(_unflatten(trees, named))
 
 

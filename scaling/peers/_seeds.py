@@ -22,10 +22,10 @@ from scaling.peers.interface import first_reason
 class Batch:
     """The function and the inputs of all points of a case.
 
-    Args:
+    Attributes:
         function: maps `x` to the outputs, (points, ...), or to their sum if the batch is a single sum.
-        x: the inputs to differentiate with respect to. They lead with the axis of points, unless they are shared inputs
-            for which `copied_inputs` returns no copies.
+        x: the inputs to differentiate with respect to. They lead with the axis of points, unless they are
+            shared inputs that are not in `copied_inputs`.
     """
 
     case: Case
@@ -74,7 +74,10 @@ class Batch:
                 count = like.size // points // self.rows_per_sum
                 parts = [np.empty((count, *a.shape), a.dtype) for a in row]
             for part, a in zip(parts, row, strict=True):
-                part[index] = part[index] + a if remainder else a
+                if remainder:
+                    part[index] += a
+                else:
+                    part[index] = a
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:

@@ -45,7 +45,7 @@ _NOT_PEERS = {"formulas", "interface"}  # other modules of this folder
 class Prepared:
     """A derivative that a peer has prepared.
 
-    Args:
+    Attributes:
         call: computes the complete derivative, and returns when it is finished.
         collect: maps the result of `call` to an array (points, outputs, inputs), see `shape.result_shape`.
         compile_seconds: the duration of compilation or tracing, or None if there is none.

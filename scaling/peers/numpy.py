@@ -80,8 +80,8 @@ def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
     """Return the derivative of rs = d - a f as a dict from input name to array.
 
-    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the derivative of sum(rs
-    rs), where rs is orthogonal to f.
+    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the
+    derivative of sum(rs^2), where rs is orthogonal to f.
     """
     offset = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
     f = np.exp(-1.5 * offset**2)

@@ -84,7 +84,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload of an arrowhead matrix with n rows and columns."""
+    """Return the `Workload` of an arrowhead matrix with n rows and columns."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

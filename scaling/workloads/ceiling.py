@@ -45,7 +45,7 @@ def _sum_terms(target, terms, x, xp=jnp):
 
 
 def _sum_over_points(x):
-    """Return the sum over the points of all devices, which is only an all-reduce for one point per device."""
+    """Return the sum over the points of all devices, a pure all-reduce if each device has one point."""
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
@@ -57,7 +57,7 @@ def _value(value: np.ndarray) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the benchmark of the target of a case."""
+    """Return the `Workload` of the benchmark that the target of a case names."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
     if case.target == "matmul":
         # All terms are positive. Coarser roundings of the factors or of the result do not accumulate.

@@ -61,7 +61,7 @@ def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload of a linear layer with p inputs and o outputs."""
+    """Return the `Workload` of a linear layer with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
     by_hand = {

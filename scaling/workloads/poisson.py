@@ -56,7 +56,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload, with one term as the function and the sum as the function of the batch."""
+    """Return the `Workload`, with one term as the function and the sum as the function of the batch."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

@@ -103,7 +103,7 @@ def _linspace(count: int) -> InputSpec:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload of a kernel with m support points in d dimensions."""
+    """Return the `Workload` of a kernel with m support points in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

@@ -40,7 +40,7 @@ def _with_dot(d, m):
 class _Terms(NamedTuple):
     """The terms of rs and of its derivative for a batch of n points.
 
-    Args:
+    Attributes:
         rs, by_m: rs and its derivative with respect to m, (n, 21).
         f: the shape, (n, 21).
         ff: sum(f f), (n, 1).
@@ -182,7 +182,7 @@ def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload, whose function returns rs, or sum(rs^2) for the variant `scalar`."""
+    """Return the `Workload`, whose function returns rs, or sum(rs^2) for the variant `scalar`."""
     variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(

@@ -117,7 +117,7 @@ def _reference(side: int, inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the workload on a grid of side x side cells."""
+    """Return the `Workload` on a grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(

@@ -28,7 +28,7 @@ Computations = Mapping[str, Instructions]
 class HloLine(NamedTuple):
     """An instruction of an HLO computation.
 
-    Args:
+    Attributes:
         name: the name of the instruction.
         bytes: the size of the result in device memory with padding. The result of an asynchronous start also
             contains its operands, which are not included.

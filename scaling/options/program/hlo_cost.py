@@ -25,7 +25,7 @@ _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 class Kernel:
     """The work of one run of a kernel on one device.
 
-    Args:
+    Attributes:
         bytes: the bytes that are read and written.
         turned: the part of these bytes that belongs to arrays whose minor-most axis changes (transposes).
         products: the operations of matrix products; a multiplication and an addition are two.
@@ -52,7 +52,7 @@ class Kernel:
 class Message:
     """One run of a collective operation on one device.
 
-    Args:
+    Attributes:
         kind: the opcode of the collective, such as "all-reduce".
         bytes: the larger of the input and the output of a device.
         group: the number of devices that take part.
@@ -112,20 +112,17 @@ def read(text: str) -> ProgramCost:
                 if kind == "while" and len(line.called) != 2:  # condition and body
                     raise ValueError(f"a while loop that calls {len(line.called)} computations: {line.name}")
                 runs = [cost_of(called) for called in line.called]
+                runs = [max(runs, key=_run_bytes)] if kind == "conditional" else runs
                 trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
-                for inner_kernels, inner_messages in (
-                    [max(runs, key=_run_bytes)] if kind == "conditional" else runs
-                ):
-                    kernels += (_repeat(kernel, trips) for kernel in inner_kernels)
-                    messages += (_repeat(message, trips) for message in inner_messages)
+                kernels += (_repeat(part, trips) for run in runs for part in run[0])
+                messages += (_repeat(part, trips) for run in runs for part in run[1])
             elif kind not in hlo_ops.NO_KERNEL and not (
                 line.opcode.endswith(("-done", "-update")) or _ALLOCATION in line.rest
             ):
                 operands = {x: computations[name][x] for x in line.operands}
-                is_fusion = kind == "fusion"
-                fused = computations[line.called[0]] if is_fusion else _as_fusion(line, operands)
-                messages += _messages(fused if is_fusion else {}, line, operands, devices)
-                kernels.append(_kernel(fused, computations))
+                fused = computations[line.called[0]] if kind == "fusion" else {}
+                messages += _messages(fused, line, operands, devices)
+                kernels.append(_kernel(fused or _as_fusion(line, operands), computations))
         return tuple(kernels), tuple(messages)
 
     opcodes = Counter(

@@ -67,7 +67,10 @@ def session(computed: ComputedReference) -> contextlib.AbstractContextManager[No
 
 
 def examine(case: Case, workload: Workload) -> ComputedReference:
-    """Return the reference of a case, in float64 if possible, after verifying its derivative."""
+    """Return the reference of a case, in float64 if possible, after verifying its derivative.
+
+    If the verification fails, the fields `wrong` or `unsure` of the reference contain an error message.
+    """
     arrays = _sample_points(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _prepare(_evaluation(case, workload, case.dtype), case, arrays)

@@ -28,7 +28,7 @@ _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, over its
 class Evaluation:
     """A function of one point, and how it is evaluated.
 
-    Args:
+    Attributes:
         function: takes every input by name and returns an array.
         names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
         per_point: the inputs that differ from point to point. The others are shared.

@@ -27,7 +27,7 @@ _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square o
 class Confirmation:
     """The result of comparing a derivative with finite differences.
 
-    Args:
+    Attributes:
         is_wrong: (points,), whether an output differs by more than the error of the finite difference.
         confirmed_share: the share of the outputs with a nonzero derivative that a finite difference with an
             error of at most 5 % confirms.
@@ -113,9 +113,9 @@ def _value_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    The first is the change of the values if the inputs are perturbed. The second is at least the first, and
-    also contains fourth differences at short steps, which consist of rounding errors only. It covers a
-    function that adds one to a small element, whose perturbation has no effect.
+    The first is one rounding of the values plus their change if the inputs are perturbed. The second is at
+    least the first, and also contains fourth differences at short steps, which consist of rounding errors
+    only. It covers a function that adds one to a small element, whose perturbation has no effect.
     """
     center = values(evaluation, arrays)
     perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]

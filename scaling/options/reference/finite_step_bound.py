@@ -118,7 +118,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the sum of the output magnitudes if outputs are summed, otherwise the largest: (points,)."""
+    """Return the magnitude of the outputs of each point, summed if outputs are summed: (points,)."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -143,7 +143,7 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the larger slope and the larger curvature of the two ends of a step from x: (points,) each."""
+    """Return the larger slope and curvature of the function at the two ends of a step: (points,) each."""
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

@@ -28,7 +28,7 @@ Columns = np.ndarray | slice
 class Retry(NamedTuple):
     """Entries of a block that are reevaluated.
 
-    Args:
+    Attributes:
         native: the evaluation of the function in the dtype of the case.
         arrays: the inputs at the points of the entries.
         got, want: the entries of the result and of the reference.

@@ -30,7 +30,7 @@ _EXACT_NAMES = """argmax argmin bitcast_convert_type broadcast_in_dim concatenat
 class RoundingProperties:
     """The properties of a function that determine its rounding error.
 
-    Args:
+    Attributes:
         terms: the largest number of terms that are summed on a path from an input to an output.
         bits: the mantissa bits of the narrowest floating-point dtype of an intermediate result.
         width: the number of elements of the largest intermediate result.

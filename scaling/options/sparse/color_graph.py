@@ -27,7 +27,7 @@ _MOST_ASDEX_PAIRS = 10**10  # pairs of columns with entries in the same row, eac
 class Matrix:
     """The sparsity pattern of a matrix.
 
-    Args:
+    Attributes:
         rows, cols: the row and the column of each entry, (entries,) int32, without duplicates.
         shape: (number of rows, number of columns).
     """
@@ -67,7 +67,7 @@ class TwoSidedColors:
 class ConflictGraph(NamedTuple):
     """The entries of a matrix by column and by row, from which the loops find conflicting columns.
 
-    Args:
+    Attributes:
         order: the columns to color, those with the most entries first.
         column_start: the index of the first entry of each column, (columns + 1,).
         row_of, owned: the row of each entry, and whether its column owns it, sorted by column.

@@ -21,7 +21,7 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 class GatherIndices:
     """The positions from which the devices read nonzeros, and the entries of the pattern that they are.
 
-    Args:
+    Attributes:
         arguments: additional arguments of the program by name: the colors, and for each linear map the
             positions that each device reads.
         entries: for each linear map and device, the indices of these nonzeros in the pattern.
