@@ -1,6 +1,6 @@
-"""Distributed scaling study of automatic differentiation.
+"""ad-scaling: a scaling study of automatic differentiation in JAX.
 
-Measures what a Jacobian costs, and what one more device gains.
+It measures the cost of a Jacobian and how the cost changes with the number of devices.
 """
 
 from os import PathLike

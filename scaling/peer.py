@@ -1,4 +1,4 @@
-"""What the module of a peer imports. See docs/adding_a_peer.md."""
+"""Public API for user-defined peers (other differentiation systems): `Prepared`. See docs/adding_a_peer.md."""
 
 from scaling.peers.interface import Prepared
 

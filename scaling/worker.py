@@ -1,4 +1,7 @@
-"""`python -m scaling.worker` runs a worker. Launchers of other revisions start it by this name."""
+"""Entry point of `python -m scaling.worker`, the command that starts a worker process.
+
+Its name is stable, because a launcher may start a worker of another revision of the package.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Names that a workload module imports: `Workload`, its inputs and its reference.
+"""Public API for user-defined workloads: `Workload`, `Reference`, and the input distributions.
 
 See docs/adding_a_workload.md.
 """
@@ -6,6 +6,6 @@ See docs/adding_a_workload.md.
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.workload import Reference, Workload
 
-Draw = InputSpec  # its name in earlier versions
+Draw = InputSpec  # the name of `InputSpec` in earlier versions
 
 __all__ = ["Draw", "InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]

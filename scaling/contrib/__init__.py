@@ -1,1 +1,1 @@
-"""Exports for other tools."""
+"""Exports to the file formats of other tools."""

@@ -1,8 +1,8 @@
-"""Extra-P: timings as experiments that Extra-P can model: parameters, and samples of each method at the
-same points.
+"""Export timings as text files for Extra-P, which fits performance models to samples at parameter values.
 
-Extra-P (https://github.com/extra-p/extrap) reads four parameters at most, and needs every region of a file
-measured at every point. So methods that were measured at different points are written to separate files.
+Extra-P (https://github.com/extra-p/extrap) reads at most four parameters, and requires that all regions of a
+file are measured at the same coordinates. Methods that were measured at different coordinates are therefore
+written to separate files.
 """
 
 import dataclasses
@@ -23,151 +23,169 @@ from scaling.core.case import Case
 from scaling.report.labels import clean_text
 
 MARK = "# Made by ad-scaling"  # the first line of a file
-_MOST_PARAMETERS = 4  # parameters
-_LONGEST_NAME = 120  # characters of a file's name
-_LEAST_VALUES = 5  # values of a parameter, for a model that is more than a constant
+_MOST_PARAMETERS = 4
+_MOST_NAME_CHARACTERS = 120  # of a file name
+_LEAST_VALUES = 5  # of a parameter; with fewer, Extra-P fits only a constant
 Coordinates = tuple[int, ...]  # a value for each parameter
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of one file: methods of one family in one environment, all measured at the same points."""
+    """The content of a file: methods of one family in one environment, measured at the same coordinates.
 
-    name: str  # of the file, without its ending
+    Attributes:
+        name: the name of the file without its suffix.
+        title: a description of the family and the environment.
+        constants: the sizes that are the same in all timings, by name.
+        parameters: a dict from the name of a parameter in the file to its description.
+        coordinates: the parameter values of each measurement.
+        regions: for each method, the timing at each coordinate.
+    """
+
+    name: str
     title: str
-    held: Mapping[str, int]  # what is the same everywhere
-    parameters: Mapping[str, str]  # the name in the file -> what it stands for
+    constants: Mapping[str, int]
+    parameters: Mapping[str, str]
     coordinates: tuple[Coordinates, ...]
     regions: Mapping[str, Mapping[Coordinates, Timing]]
 
 
-class _Cell(NamedTuple):
-    """A timing with all its numbers."""
+class _SizedTiming(NamedTuple):
+    """A timing with its device count, point count and sizes, as part of a strong or a weak scaling."""
 
     timing: Timing
     kind: str
-    numbers: Mapping[str, int]
+    sizes: Mapping[str, int]
 
-    def at(self, names: Iterable[str]) -> Coordinates:
-        return tuple(self.numbers[name] for name in names)
+    def coordinates(self, names: Iterable[str]) -> Coordinates:
+        """Return the values of the given sizes."""
+        return tuple(self.sizes[name] for name in names)
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return every experiment of a folder in which something varies; oversubscribed timings are left out."""
+    """Return all experiments of a results folder in which a size varies, without oversubscribed timings."""
     families = group_by(
-        _cells(findings),
-        lambda c: (c.kind, c.timing.environment, *family_key(c.timing.case), tuple(c.numbers)),
-    )
-    made = [part for group in families.values() for part in _experiments(group)]
-    names = _make_unique(
-        [re.sub(r"[^A-Za-z0-9]+", "-", each.title).strip("-").lower()[:_LONGEST_NAME] for each in made], "-"
-    )
-    return [dataclasses.replace(each, name=name) for name, each in zip(names, made, strict=True)]
+        _sized_timings(findings),
+        lambda sized: (
+            sized.kind, sized.timing.environment, *family_key(sized.timing.case), tuple(sized.sizes),
+        ),
+    )  # fmt: skip
+    experiments = [experiment for group in families.values() for experiment in _split_family(group)]
+    slugs = [re.sub(r"[^A-Za-z0-9]+", "-", experiment.title).strip("-").lower() for experiment in experiments]
+    names = _make_unique([slug[:_MOST_NAME_CHARACTERS] for slug in slugs], "-")
+    return [
+        dataclasses.replace(experiment, name=name)
+        for name, experiment in zip(names, experiments, strict=True)
+    ]
 
 
-def _cells(findings: Findings) -> Iterator[_Cell]:
-    """Yield every timing, those of weak curves once more with their points per device.
+def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
+    """Yield every timing of a strong scaling, and every timing of a weak scaling by its points per device.
 
-    Timings that are on weak curves only are not part of a grid of points and devices.
+    A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same
+    case was timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
-    lines = Counter((timing.environment, dataclasses.replace(timing.case, devices=1)) for timing in timings)
+    device_counts = Counter(
+        (timing.environment, dataclasses.replace(timing.case, devices=1)) for timing in timings
+    )
     for timing in timings:
         case = timing.case
-        weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
-        if weak:
-            yield _Cell(
-                timing, "weak", _numbers_of(case, {"points for each device": case.points // case.devices})
-            )
-        if (
-            not weak
-            or case.devices == 1
-            or lines[timing.environment, dataclasses.replace(case, devices=1)] > 1
-        ):
-            yield _Cell(timing, "strong", _numbers_of(case, {"points": case.points}))
+        is_weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
+        if is_weak:
+            points = {"points for each device": case.points // case.devices}
+            yield _SizedTiming(timing, "weak", _sizes_of(case, points))
+        has_other_devices = device_counts[timing.environment, dataclasses.replace(case, devices=1)] > 1
+        if not is_weak or case.devices == 1 or has_other_devices:
+            yield _SizedTiming(timing, "strong", _sizes_of(case, {"points": case.points}))
 
 
-def _numbers_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return every number of a case, by a unique name."""
-    sizes = {
-        name if name not in ("devices", *points) else f"sizes.{name}": size
-        for name, size in case.sizes.items()
-    }
+def _sizes_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of devices, the number of points, and the sizes of a case by unique names."""
+    reserved = ("devices", *points)
+    sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
 
 
-def _make_unique(names: Iterable[str], sign: str) -> list[str]:
-    """Return the names, with a number after each that occurred before."""
-    taken: dict[str, None] = {}
+def _make_unique(names: Iterable[str], separator: str) -> list[str]:
+    """Return the names with a separator and a number appended to each name that occurred before."""
+    unique: dict[str, None] = {}
     for name in names:
-        numbered = (name if count == 1 else f"{name}{sign}{count}" for count in itertools.count(1))
-        taken[next(one for one in numbered if one not in taken)] = None
-    return list(taken)
+        numbered = (name if count == 1 else f"{name}{separator}{count}" for count in itertools.count(1))
+        unique[next(candidate for candidate in numbered if candidate not in unique)] = None
+    return list(unique)
 
 
-def _experiments(group: Sequence[_Cell]) -> Iterator[Experiment]:
-    """Yield the experiments of one family: methods measured at the same points together, four parameters
-    at most.
+def _split_family(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
+    """Yield the experiments of a family.
+
+    Methods with the same coordinates share an experiment. If more sizes vary than Extra-P can read, there is
+    an experiment for each combination of values of the other sizes.
     """
-    methods = group_by(group, lambda cell: _region(cell.timing.case))
-    by_coordinates: dict[frozenset, dict[str, list[_Cell]]] = {}
-    for name, cells in methods.items():
-        by_coordinates.setdefault(frozenset(cell.at(cell.numbers) for cell in cells), {})[name] = cells
+    methods = group_by(group, lambda sized: _describe_method(sized.timing.case))
+    by_coordinates: dict[frozenset, dict[str, list[_SizedTiming]]] = {}
+    for name, timings in methods.items():
+        coordinates = frozenset(sized.coordinates(sized.sizes) for sized in timings)
+        by_coordinates.setdefault(coordinates, {})[name] = timings
     for regions in by_coordinates.values():
-        cells = [cell for cells in regions.values() for cell in cells]
-        extra = _varying_names([cell.numbers for cell in cells])[_MOST_PARAMETERS:]
-        for values in dict.fromkeys(cell.at(extra) for cell in cells):
-            part = {
-                name: [cell for cell in cells if cell.at(extra) == values] for name, cells in regions.items()
+        timings = [sized for region in regions.values() for sized in region]
+        excess = _varying_names([sized.sizes for sized in timings])[_MOST_PARAMETERS:]
+        for values in dict.fromkeys(sized.coordinates(excess) for sized in timings):
+            selected = {
+                name: [sized for sized in region if sized.coordinates(excess) == values]
+                for name, region in regions.items()
             }
-            if experiment := _experiment(part):
+            if experiment := _make_experiment(selected):
                 yield experiment
 
 
-def _experiment(regions: Mapping[str, Sequence[_Cell]]) -> Experiment | None:
-    """Return the experiment of these methods; None where nothing varies."""
-    cells = [cell for group in regions.values() for cell in group]
-    rows = [cell.numbers for cell in cells]
+def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
+    """Return the experiment of several methods, or None if no size varies. Its file name is still empty."""
+    timings = [sized for region in regions.values() for sized in region]
+    rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
     if not names:
         return None
-    held = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
-    dependent = {
-        name: [
-            other
-            for other in rows[0]
-            if other not in (name, *held) and determine_each_other(rows, name, other)
-        ]
-        for name in names
-    }
-    words = {
-        name: name + (f" ({', '.join(others)} with it)" if others else "")
-        for name, others in dependent.items()
-    }
+    constants = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
+    descriptions = [_describe_parameter(name, rows, constants) for name in names]
+    parameters = _make_unique(map(_to_parameter_name, descriptions), "_")
     ordered = sorted(regions)
+    region_names = _make_unique(map(_to_region_name, ordered), " ")
     return Experiment(
         name="",
-        title=_title(cells[0]),
-        held=held,
-        parameters=dict(zip(_make_unique(map(_to_parameter_name, words), "_"), words.values(), strict=True)),
-        coordinates=tuple(sorted({cell.at(names) for cell in cells})),
+        title=_title(timings[0]),
+        constants=constants,
+        parameters=dict(zip(parameters, descriptions, strict=True)),
+        coordinates=tuple(sorted({sized.coordinates(names) for sized in timings})),
         regions={
-            name: {cell.at(names): cell.timing for cell in regions[region]}
-            for name, region in zip(_make_unique(map(_to_region_name, ordered), " "), ordered, strict=True)
+            name: {sized.coordinates(names): sized.timing for sized in regions[region]}
+            for name, region in zip(region_names, ordered, strict=True)
         },
     )
 
 
-def _title(cell: _Cell) -> str:
-    case = cell.timing.case
+def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
+    """Return the name of a size, with the names of the sizes that vary together with it."""
+    dependent = [
+        other
+        for other in rows[0]
+        if other not in (name, *constants) and determine_each_other(rows, name, other)
+    ]
+    return name + (f" ({', '.join(dependent)} with it)" if dependent else "")
+
+
+def _title(sized: _SizedTiming) -> str:
+    """Return a description of the family and the environment of a timing."""
+    case = sized.timing.case
     seed = f" seed={case.data_seed}" if case.data_seed else ""
-    weak = ", weak scaling" if cell.kind == "weak" else ""
-    return f"{family_name(case)}{seed}{weak}, environment {cell.timing.environment}"
+    weak = ", weak scaling" if sized.kind == "weak" else ""
+    return f"{family_name(case)}{seed}{weak}, environment {sized.timing.environment}"
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names that vary, one of those that determine each other; devices first, then by number
-    of values.
+    """Return the names of the sizes that vary: the devices first, then those with the most values.
+
+    Of several sizes that determine each other, only the first is included.
     """
     names: list[str] = []
     for name in rows[0]:
@@ -178,70 +196,65 @@ def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
     return sorted(names, key=lambda name: (name != "devices", -len({row[name] for row in rows})))
 
 
-def _region(case: Case) -> str:
-    """Return in words how a case was computed."""
-    return ", ".join(
-        [method_of(case).name, describe_call(case), *([f"{case.cache} cache"] if case.cache else [])]
-    )
+def _describe_method(case: Case) -> str:
+    """Return the method of a case, its call and its cache state, which name a region."""
+    cache = [f"{case.cache} cache"] if case.cache else []
+    return ", ".join([method_of(case).name, describe_call(case), *cache])
 
 
-def _to_region_name(format_experiment: str) -> str:
-    """Return a name that Extra-P accepts: ASCII on one line, without an arrow, which would mean a call
-    path.
+def _to_region_name(text: str) -> str:
+    """Return a text as a name that Extra-P accepts: ASCII on a single line.
+
+    An arrow is replaced, because Extra-P reads it as a call path.
     """
-    return " ".join(
-        clean_text(format_experiment).encode("ascii", "backslashreplace").decode().replace("->", "-").split()
-    )
+    ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
+    return " ".join(ascii_text.replace("->", "-").split())
 
 
 def _to_parameter_name(name: str) -> str:
-    """Return a parameter name that Extra-P accepts: letters, digits and underscores, a letter first."""
+    """Return a name that Extra-P accepts for a parameter: a letter, then letters, digits and underscores."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if word[:1].isalpha() else f"size{word}"
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the content of a file: comments, parameters, points, and a region for each method."""
+    """Return the content of a file: comments, parameters, coordinates, and a region for each method."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
-    one = len(experiment.parameters) == 1
-    points = (str(point[0]) if one else f"({' '.join(map(str, point))})" for point in experiment.coordinates)
+    points = [" ".join(map(str, values)) for values in experiment.coordinates]
+    if len(experiment.parameters) > 1:
+        points = [f"({values})" for values in points]
     lines.append(f"POINTS {' '.join(points)}")
     for region, timings in experiment.regions.items():
+        ordered = [timings[values] for values in experiment.coordinates]
         lines += ["", f"REGION {region}", "METRIC time"]
-        lines += [f"DATA {' '.join(map(repr, timings[point].seconds))}" for point in experiment.coordinates]
-        if counts := _flop_counts([timings[point] for point in experiment.coordinates]):
-            lines += ["METRIC flops", *(f"DATA {count!r}" for count in counts)]
+        lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
+        if flops := _flops(ordered):
+            lines += ["METRIC flops", *(f"DATA {count!r}" for count in flops)]
     return "\n".join(lines) + "\n"
 
 
-def _flop_counts(timings: Sequence[Timing]) -> list[float]:
-    """Return the operations per device at every point, or [] where a count is missing."""
+def _flops(timings: Sequence[Timing]) -> list[float]:
+    """Return the floating-point operations per device of each timing, or [] if one is unknown."""
     counts = [timing.records[0].flops for timing in timings]
     return [float(count) for count in counts if count] if all(counts) else []
 
 
 def _format_comments(experiment: Experiment) -> list[str]:
+    """Return the comment lines of a file, the last of which is a command that models the file."""
     option = "allow_negative_exponents=True"
     options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
-    values = [len(set(column)) for column in zip(*experiment.coordinates, strict=True)]
-    few = [
+    constants = ", ".join(f"{name}={value}" for name, value in experiment.constants.items())
+    counts = [len(set(column)) for column in zip(*experiment.coordinates, strict=True)]
+    few = ", ".join(
         f"{name} has {count}"
-        for name, count in zip(experiment.parameters, values, strict=True)
+        for name, count in zip(experiment.parameters, counts, strict=True)
         if count < _LEAST_VALUES
-    ]
+    )
     sentences = [
-        f"{experiment.title}: seconds per call, every sample of every process.",
+        f"{experiment.title}: seconds per call, all samples of all processes.",
         f"Parameters: {', '.join(experiment.parameters.values())}.",
-        *(
-            [f"Everywhere: {', '.join(f'{name}={value}' for name, value in experiment.held.items())}."]
-            if experiment.held
-            else []
-        ),
-        *(
-            [f"Extra-P wants {_LEAST_VALUES} values of a parameter before it models it: {', '.join(few)}."]
-            if few
-            else []
-        ),
+        f"Constants: {constants}." if constants else "",
+        f"Extra-P needs {_LEAST_VALUES} values of a parameter to model it: {few}." if few else "",
     ]
     wrapped = [line for sentence in sentences for line in textwrap.wrap(_to_region_name(sentence), 118)]
     return [

@@ -6,7 +6,7 @@ a sum that cancels is judged by its terms. A sum over points is one result, and 
 With colored seeds the result is the entries of a detected pattern; an entry that the pattern lacks counts as
 zero, so that a pattern without a nonzero entry is a wrong answer.
 
-An entry over its tolerance is a suspect: options/reference/second_look.py evaluates it again at inputs that
+An entry over its tolerance is a suspect: options/reference/reevaluate.py evaluates it again at inputs that
 differ by a rounding, and decides whether rounding explains the difference.
 """
 
@@ -95,8 +95,8 @@ class CheckProgress:
     allowed: the largest tolerance so far.
     first_wrong: the first wrong point, or None.
     entries: the number of compared entries.
-    undecided_entries: the number of entries that rounding decides; only second_look.py counts them.
-    suspects: the comparisons over tolerance, which second_look.py evaluates again.
+    undecided_entries: the number of entries that rounding decides; only reevaluate.py counts them.
+    suspects: the comparisons over tolerance, which reevaluate.py evaluates again.
     suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are judged by
         the tolerance that the reevaluation finds for the suspects.
     """
@@ -183,7 +183,7 @@ def verdict(
         for points in _compare(spec, result):
             progress.add(points)
     if progress.suspects:
-        extensions.load("second_look").look_again(progress)
+        extensions.load("reevaluate").reevaluate_failures(progress)
     return progress.verdict()
 
 

@@ -4,7 +4,7 @@ This is the only place where the core names such a module. On the path of every 
 
     program_stats        measure_work; the FLOPs, bytes and collectives of the compiled program
     host_monitor         read_host, start_meter, find_disturbances, MARKS; other load on the host
-    second_look          look_again; decides about a result that differs from the reference
+    reevaluate           reevaluate_failures; decides about a result that differs from the reference
 
 On the path of some cases:
 
@@ -26,16 +26,16 @@ from types import ModuleType
 _MODULES = {
     "autochunk": "scaling.options.autochunk",
     "compilation_cache": "scaling.options.compilation_cache",
-    "computed_reference": "scaling.options.reference.examine",
+    "computed_reference": "scaling.options.reference.computed_reference",
     "data_parallel": "scaling.options.data_parallel",
-    "finite_step": "scaling.options.reference.finite_differences",
+    "finite_step": "scaling.options.reference.finite_step_bound",
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",
-    "sampled_reference": "scaling.options.reference.sampled",
-    "second_look": "scaling.options.reference.second_look",
+    "sampled_reference": "scaling.options.reference.sampled_reference",
+    "reevaluate": "scaling.options.reference.reevaluate",
     "sparse": "scaling.options.sparse.case_coloring",
 }
 

@@ -1,1 +1,1 @@
-"""What a case may ask for beyond a dense derivative on one machine, and what is learned about its program."""
+"""Optional features: execution in blocks, sparse seeds, computed references, and program costs."""

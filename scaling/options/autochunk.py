@@ -1,8 +1,8 @@
-"""chunk=auto: find the largest blocks of a derivative that fit into memory, by compiling.
+"""Search for the largest batch of points and seeds that fits into memory, for `chunk=auto`.
 
-Fewer points with all their seeds, or all points with fewer seeds, whichever computes more at a time; where
-neither fits, fewer seeds of one point. What a program needs is not monotone in these, so it is not modelled:
-candidates are compiled, from the largest on, and the first that fits is refined once.
+A candidate computes fewer points with all seeds, or all points with fewer seeds. If neither fits, a candidate
+computes fewer seeds of a single point. The memory of a program is not monotone in these counts and is not
+modeled: candidates are compiled in decreasing order of size, and the first that fits is refined once.
 """
 
 import dataclasses
@@ -20,10 +20,13 @@ DEVICE, HOST = "device", "host"
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """The points and seeds that a device takes at a time, and where arrays are kept.
+class BlockSizes:
+    """The numbers of points and seeds that a device computes at a time, and the memory that holds the arrays.
 
-    None stands for all points or seeds. The arrays are the inputs and the result.
+    Attributes:
+        block: the number of points, or None for all points of the device.
+        chunk: the number of seeds, or None for all seeds of the device.
+        storage: the memory of the inputs and the result, "device" or "host".
     """
 
     block: int | None = None
@@ -33,9 +36,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The bytes of each device that a program takes, where they are known, and whether it fits.
+    """The memory that a program needs on each device.
 
-    hopeless: whether its inputs and result alone are too much, so that no smaller block helps.
+    Attributes:
+        bytes: the number of bytes, or None if it is unknown.
+        fits: whether the program fits into memory.
+        hopeless: whether the inputs and the result alone exceed the memory, so that no smaller block fits.
     """
 
     bytes: int | None
@@ -45,20 +51,20 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The largest blocks that fit, or None, and all candidates in the order in which they were tried."""
+    """The largest block sizes that fit, or None, and all candidates in the order in which they were tried."""
 
-    blocks: Blocks | None
-    probes: tuple[tuple[Blocks, int | None], ...]
+    blocks: BlockSizes | None
+    probes: tuple[tuple[BlockSizes, int | None], ...]
 
     @property
-    def least(self) -> int | None:
-        """The fewest bytes that any candidate takes, where they are known."""
+    def least_bytes(self) -> int | None:
+        """The smallest known number of bytes of any candidate."""
         return min((needed for _, needed in self.probes if needed is not None), default=None)
 
     def as_record(self, limit: int | None) -> dict[str, Any]:
-        """Return the search as a record has it."""
+        """Return the search as fields of a record. limit: the memory limit of the case in bytes."""
         probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
-        return dataclasses.asdict(self.blocks or Blocks()) | {"limit_bytes": limit, "probes": probes}
+        return dataclasses.asdict(self.blocks or BlockSizes()) | {"limit_bytes": limit, "probes": probes}
 
 
 def compile_largest(
@@ -68,144 +74,154 @@ def compile_largest(
     compile_blocks: Callable[[Case], CompiledCase],
     settings: CompileSettings,
 ) -> CompiledCase:
-    """Return a case compiled in the largest blocks that fit; raise `TooLarge` with the figures if none do.
+    """Compile a case with the largest block sizes that fit into memory.
 
-    compile_blocks: compiles a case whose blocks are known.
+    Raises `TooLarge` if none fit. compile_blocks: compiles a case with given block sizes.
     """
-    fitting: dict[Blocks, CompiledCase] = {}
-    last: CompiledCase | None = None
-    words = ""
+    fitting: dict[BlockSizes, CompiledCase] = {}
+    compiled: CompiledCase | None = None
+    shortage = ""
 
-    def need(blocks: Blocks) -> MemoryNeed:
-        nonlocal last, words
+    def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
+        nonlocal compiled, shortage
         storage = HOST if blocks.storage == HOST else None
-        one = last = compile_blocks(
+        compiled = compile_blocks(
             dataclasses.replace(case, block=blocks.block, chunk=blocks.chunk, storage=storage)
         )
-        words = settings.describe_shortage(one) or one.overflow or ""
-        if not words:
-            fitting[blocks] = one
-            return MemoryNeed(one.bytes_while_running, True)
-        idle = {**one.needs, "temp_bytes": 0} if one.needs.get("temp_bytes") else one.needs
-        hopeless = settings.describe_shortage(dataclasses.replace(one, needs=idle)) is not None
-        return MemoryNeed(one.bytes_while_running, False, hopeless)
+        shortage = settings.describe_shortage(compiled) or compiled.overflow or ""
+        if not shortage:
+            fitting[blocks] = compiled
+            return MemoryNeed(compiled.bytes_while_running, True)
+        needs = compiled.needs
+        without_temporaries = {**needs, "temp_bytes": 0} if needs.get("temp_bytes") else needs
+        smallest = dataclasses.replace(compiled, needs=without_temporaries)
+        return MemoryNeed(
+            compiled.bytes_while_running, False, settings.describe_shortage(smallest) is not None
+        )
 
     recorded = settings.known_blocks
-    known = Blocks(recorded["block"], recorded["chunk"], recorded["storage"]) if recorded else None
-    found = find_blocks(case, workload, sizes, need, known)
-    if found.blocks is not None:
-        return dataclasses.replace(fitting[found.blocks], blocks=found.as_record(case.memory_limit))
-    tried = count_of(len(found.probes), "program")
-    least = f"; the least of {tried} needs {format_bytes(found.least)}" if found.least else ""
-    raise TooLarge(f"in no block: {words}{least}", last.recorded_needs if last else None)
+    known = BlockSizes(recorded["block"], recorded["chunk"], recorded["storage"]) if recorded else None
+    search = find_blocks(case, workload, sizes, compile_and_measure, known)
+    if search.blocks is not None:
+        return dataclasses.replace(fitting[search.blocks], blocks=search.as_record(case.memory_limit))
+    tried, least = count_of(len(search.probes), "program"), search.least_bytes
+    smallest = f"; the smallest of {tried} needs {format_bytes(least)}" if least else ""
+    message = f"no block size fits: {shortage}{smallest}"
+    raise TooLarge(message, compiled.recorded_needs if compiled else None)
 
 
 def find_blocks(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    need: Callable[[Blocks], MemoryNeed],
-    known: Blocks | None = None,
+    measure: Callable[[BlockSizes], MemoryNeed],
+    known: BlockSizes | None = None,
 ) -> BlockSearch:
-    """Return the largest blocks that fit. known: blocks that fitted before, tried first.
+    """Return the largest block sizes that fit into memory.
 
-    Inputs and result are kept on the host only where the case says so, or where they do not fit otherwise and
-    the case does not say that they stay on the device.
+    The inputs and the result are kept on the host if `case.storage` is "host", or if `case.storage` is None
+    and no block sizes fit on the device.
+
+    Args:
+        measure: returns the memory that a program with given block sizes needs.
+        known: block sizes that fitted in an earlier run, which are tried first.
     """
-    probes: dict[Blocks, MemoryNeed] = {}
+    probes: dict[BlockSizes, MemoryNeed] = {}
 
-    def try_blocks(blocks: Blocks) -> MemoryNeed:
+    def probe(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in probes:
-            probes[blocks] = need(blocks)
+            probes[blocks] = measure(blocks)
         return probes[blocks]
 
-    def search() -> Blocks | None:
-        if known is not None and try_blocks(known).fits:
+    def search() -> BlockSizes | None:
+        if known is not None and probe(known).fits:
             return known
         for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
             if storage == HOST and not _can_offload(case, workload):
                 continue
-            first = [_first_fitting(each, try_blocks) for each in _candidates(case, workload, sizes, storage)]
-            if not any(first) and not (storage == DEVICE and try_blocks(Blocks()).hopeless):
-                first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), try_blocks)]
-            if found := [blocks for blocks in first if blocks is not None]:
-                return max(found, key=lambda blocks: _numbers_at_a_time(case, sizes, blocks))
+            first = [_first_fitting(series, probe) for series in _candidates(case, workload, sizes, storage)]
+            if not any(first) and not (storage == DEVICE and probe(BlockSizes()).hopeless):
+                first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), probe)]
+            if fitting := [blocks for blocks in first if blocks is not None]:
+                return max(fitting, key=lambda blocks: _work_per_block(case, sizes, blocks))
         return None
 
-    blocks = search()
-    return BlockSearch(blocks, tuple((each, needed.bytes) for each, needed in probes.items()))
+    largest = search()
+    return BlockSearch(largest, tuple((blocks, need.bytes) for blocks, need in probes.items()))
 
 
-def _first_fitting(candidates: Iterable[Blocks], try_blocks: Callable[[Blocks], MemoryNeed]) -> Blocks | None:
-    """Return the first candidate that fits, or one half way to the larger one; None if none can fit."""
-    larger = None
+def _first_fitting(
+    candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
+) -> BlockSizes | None:
+    """Return the first candidate that fits, refined once toward the previous one, or None if none fits."""
+    too_large = None
     for blocks in candidates:
-        needed = try_blocks(blocks)
-        if needed.fits:
-            between = _half_way(blocks, larger) if larger else None
-            return between if between and try_blocks(between).fits else blocks
-        if needed.hopeless and blocks.storage == DEVICE:
+        need = probe(blocks)
+        if need.fits:
+            between = _midpoint(blocks, too_large) if too_large else None
+            return between if between and probe(between).fits else blocks
+        if need.hopeless and blocks.storage == DEVICE:
             return None
-        larger = blocks
+        too_large = blocks
     return None
 
 
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
-) -> Iterator[list[Blocks]]:
-    """Yield candidates by halves: fewer points with all seeds; all points with fewer seeds."""
-    points, seeds = _all_of_device(case, sizes)
-    start = [Blocks()] if storage == DEVICE else []
+) -> Iterator[list[BlockSizes]]:
+    """Yield two series of decreasing size: fewer points with all seeds, and all points with fewer seeds."""
+    points, seeds = _counts_per_device(case, sizes)
+    start = [BlockSizes()] if storage == DEVICE else []
     if _has_blocks(case, workload):
-        yield start + [Blocks(block, None, storage) for block in _halves(points)]
-    yield start + [Blocks(None, chunk, storage) for chunk in _halves(seeds)]
+        yield start + [BlockSizes(block, None, storage) for block in _halves(points)]
+    yield start + [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
 
 
 def _single_point_candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
-) -> Iterator[Blocks]:
-    """Yield candidates of one point with fewer and fewer seeds."""
-    points, seeds = _all_of_device(case, sizes)
+) -> Iterator[BlockSizes]:
+    """Yield candidates of a single point with a decreasing number of seeds."""
+    points, seeds = _counts_per_device(case, sizes)
     if points > 1 and _has_blocks(case, workload):
-        yield from (Blocks(1, chunk, storage) for chunk in _halves(seeds))
+        yield from (BlockSizes(1, chunk, storage) for chunk in _halves(seeds))
 
 
 def _has_blocks(case: Case, workload: Workload) -> bool:
-    """Return whether a device can take some of its points at a time."""
+    """Return whether a device can compute its points in several blocks."""
     return case.batch == "vmap" or workload.reduction.sums_points
 
 
 def _can_offload(case: Case, workload: Workload) -> bool:
-    """Return whether a result can go to the host by blocks of points: not one batch, or one sum."""
+    """Return whether blocks of points of the result can be copied to the host one by one."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 
-def _all_of_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
-    """Return the points and the seeds of a device."""
+def _counts_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
+    """Return the number of points and the number of seeds of a device."""
     a, b = case.axes
     return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
 
 
-def _numbers_at_a_time(case: Case, sizes: DerivativeShape, blocks: Blocks) -> tuple[int, bool]:
-    """Return how much a candidate computes at a time; of equal ones blocks of points are larger.
+def _work_per_block(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
+    """Return a sort key for candidates: points times seeds computed at a time, then whether all seeds are.
 
-    Their results are contiguous.
+    Candidates with all seeds win a tie, because their results are contiguous.
     """
-    points, seeds = _all_of_device(case, sizes)
+    points, seeds = _counts_per_device(case, sizes)
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
 
 def _halves(count: int) -> Iterator[int]:
-    """Yield the halves of a count, rounded up, down to one."""
+    """Yield count / 2, count / 4, ... down to 1, each rounded up."""
     while count > 1:
         count = ceil_div(count, 2)
         yield count
 
 
-def _half_way(blocks: Blocks, larger: Blocks) -> Blocks | None:
-    """Return blocks half way to those that were too large, or None."""
+def _midpoint(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
+    """Return block sizes halfway between those that fit and those that do not, or None if there are none."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
-    if count is None or (more := count + count // 2) in (count, getattr(larger, field)):
+    if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):
         return None
-    return dataclasses.replace(blocks, **{field: more})
+    return dataclasses.replace(blocks, **{field: larger})

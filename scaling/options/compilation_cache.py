@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, for cases that measure it: empty, or with the program of the case."""
+"""Enable JAX's persistent compilation cache, cold or warm, for a case that measures compilation with it."""
 
 import contextlib
 import functools
@@ -11,13 +11,20 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 class CacheUnavailable(Exception):
-    """The cache did not do what the case asks for."""
+    """The persistent cache was missed with `cache=warm`, or hit with `cache=cold`."""
 
 
 @contextlib.contextmanager
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
-    """Use a new cache within the context. state: "cold" starts empty, "warm" compiles once before."""
-    hits = _count_hits()
+    """Enable a new persistent compilation cache within a context.
+
+    Raises `CacheUnavailable` on exit if the cache was not hit as `state` implies.
+
+    Args:
+        state: "cold" for an empty cache, or "warm" for a cache that contains the program of the case.
+        compile_once: compiles the program of the case, to fill a warm cache.
+    """
+    hits = _record_hits()
     hits.clear()
     with tempfile.TemporaryDirectory() as folder:
         settings = {
@@ -26,26 +33,26 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
             "jax_persistent_cache_min_compile_time_secs": 0.0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
         }
-        before = {name: getattr(jax.config, name) for name in settings}
+        previous = {name: getattr(jax.config, name) for name in settings}
         try:
             for name, value in settings.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
             if state == "warm":
                 compile_once()
-            jax.clear_caches()  # what this process has traced and compiled itself
+            jax.clear_caches()  # the in-memory caches of this process
             yield
         finally:
-            for name, value in before.items():
+            for name, value in previous.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
     if bool(hits) != (state == "warm"):
-        raise CacheUnavailable("this backend keeps no compiled programs")
+        raise CacheUnavailable("this backend does not store compiled programs in the persistent cache")
 
 
 @functools.cache
-def _count_hits() -> list[str]:
-    """Return the list to which JAX appends every cache hit from now on."""
+def _record_hits() -> list[str]:
+    """Register a listener for cache hits, and return the list to which it appends every later hit."""
     hits: list[str] = []
     jax.monitoring.register_event_listener(
         lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None

@@ -1,6 +1,7 @@
-"""The value or the derivative of a sum over points, by shared inputs: a loss over data and its gradient.
+"""Data parallelism: the sum of a loss over all points, and its gradient with respect to shared inputs.
 
-Each device sums over its points; with split=data all devices add up, so that each has the whole.
+Each device sums over its own points (batch elements). With `split=data` an all-reduce adds the sums of all
+devices, so that every device holds the total.
 """
 
 import dataclasses
@@ -18,102 +19,120 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 from scaling.core.workload import Workload
 
 Named = Mapping[str, Any]
-Total = Callable[..., Any]  # a sum over some points, a number, as a function of the shared inputs
-OverPoints = Callable[[Callable[[Total], Any]], Any]
-_PIECES = 4  # of a gradient with overlap=true: each is sent while the next is computed
+Loss = Callable[..., Any]  # the scalar sum over some points, as a function of the shared inputs
+SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
+_PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"
 
 
 def sum_derivative(
-    case: Case, workload: Workload, sizes: DerivativeShape, points: Named, shared: Named, here: DevicePosition
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    points: Named,
+    shared: Named,
+    position: DevicePosition,
 ) -> Any:
-    """Return the sum itself with mode=value, otherwise one entry for each linear map.
+    """Return the loss summed over all points (`mode=value`), or its gradient with respect to shared inputs.
 
-    An entry has the seeds last, or an array for each input.
+    The gradient is a tuple with one element for each linear map: an array with the seeds last in forward
+    mode, or a list with one array for each input in reverse mode.
     """
     count = ceil_div(case.points, case.axes[0])
-    padded = count * case.axes[0] != case.points
+    has_padding = count * case.axes[0] != case.points
 
-    def over_points(of: Callable[[Total], Any]) -> Any:
-        """Return `of` the sum over this device's points, added up over blocks, then over all devices."""
+    def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
+        """Apply `transform` to the loss of each block of points, and sum over blocks and devices."""
 
-        def block(numbers: Any) -> Any:
-            cut = lambda x: jax.lax.dynamic_slice_in_dim(x, numbers[0], len(numbers)) if case.block else x  # noqa: E731
-            some = {name: cut(x) for name, x in points.items()}
-            real = here.points * count + numbers < case.points if padded else None
-            return of(lambda **shared: _total(case, workload, some, shared, real))
+        def sum_of_block(rows: Any) -> Any:
+            rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
+            block = {name: rows_of(x) for name, x in points.items()} if case.block else points
+            valid = position.points * count + rows < case.points if has_padding else None
+            return transform(lambda **shared: _loss(case, workload, block, shared, valid))
 
-        return here.sum_over_devices(sum_over_seeds(block, SeedRange(0, count, case.block)))
+        return position.sum_over_devices(sum_over_seeds(sum_of_block, SeedRange(0, count, case.block)))
 
     if case.ad_mode.is_value:
-        return over_points(lambda total: total(**shared))
+        return sum_over_points(lambda loss: loss(**shared))
     if case.overlap:
-        return tuple(_in_pieces(case, part, over_points, shared, here) for part in sizes.parts)
-    return over_points(
-        lambda total: tuple(
-            reduce_slices(apply_linear_map(case, part, total, shared, here)) for part in sizes.parts
+        return tuple(
+            _derivative_in_pieces(case, part, sum_over_points, shared, position) for part in sizes.parts
+        )
+    return sum_over_points(
+        lambda loss: tuple(
+            reduce_slices(apply_linear_map(case, part, loss, shared, position)) for part in sizes.parts
         )
     )
 
 
-def _total(case: Case, workload: Workload, points: Named, shared: Named, real: Any) -> Any:
-    """Return the sum of the function over points and outputs. real: which points are not padding, or None."""
-    if case.batch == "whole" and workload.whole is not None and real is None:
+def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
+    """Return the sum of the function over points and outputs.
+
+    valid: a boolean mask (points,) that is False at padding, or None if there is no padding.
+    """
+    if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
-    values = jax.vmap(lambda one: workload.function(**one, **shared))(points)
-    if real is not None:
-        values = jnp.where(real.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+    values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
+    if valid is not None:
+        values = jnp.where(valid.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
     return jnp.sum(values)
 
 
-def _in_pieces(
-    case: Case, part: LinearMapPart, over_points: OverPoints, shared: Named, here: DevicePosition
+def _derivative_in_pieces(
+    case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the derivative computed piece by piece, each all-reduced as soon as it is computed."""
+    """Return the gradient computed in pieces, so that the all-reduce of a piece overlaps the next one."""
     if part.computes_columns:
-        compute = functools.partial(_along_seeds, case, part, shared, here)
-        pieces = _cut(ceil_div(part.seeds, case.axes[1]))
-        return jnp.concatenate([over_points(functools.partial(compute, *piece)) for piece in pieces])
+        compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
+        ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))
+        return jnp.concatenate([sum_over_points(functools.partial(compute, *ends)) for ends in ranges])
     by_input = []
     for name in part.names:
-        compute = functools.partial(_by_numbers, case, part, shared, here, name)
-        made = [over_points(functools.partial(compute, *piece)) for piece in _cut(shared[name].size)]
-        by_input.append(jnp.concatenate(made).reshape(shared[name].shape))
+        compute = functools.partial(_derivative_by_elements, case, part, shared, position, name)
+        ranges = _piece_ranges(shared[name].size)
+        pieces = [sum_over_points(functools.partial(compute, *ends)) for ends in ranges]
+        by_input.append(jnp.concatenate(pieces).reshape(shared[name].shape))
     return by_input
 
 
-def _cut(count: int) -> list[tuple[int, int]]:
-    """Return the ends of the pieces of a range, which are about equal."""
+def _piece_ranges(count: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of each of at most `_PIECES` nonempty pieces of a range of `count` elements."""
     ends = [count * k // _PIECES for k in range(_PIECES + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(ends) if start < stop]
 
 
-def _along_seeds(
-    case: Case, part: LinearMapPart, shared: Named, here: DevicePosition, start: int, stop: int, total: Total
-) -> Any:
-    """Return the derivative along some of the seeds: (seeds,)."""
-    slices = apply_linear_map(case, part, total, shared, here)
-    some = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
-    return reduce_slices(slices._replace(seeds=some)).reshape(-1)
-
-
-def _by_numbers(
+def _derivative_along_seeds(
     case: Case,
     part: LinearMapPart,
     shared: Named,
-    here: DevicePosition,
+    position: DevicePosition,
+    start: int,
+    stop: int,
+    loss: Loss,
+) -> Any:
+    """Return the derivatives of the loss along the tangents `start` to `stop` of a device: (seeds,)."""
+    slices = apply_linear_map(case, part, loss, shared, position)
+    seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
+    return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
+
+
+def _derivative_by_elements(
+    case: Case,
+    part: LinearMapPart,
+    shared: Named,
+    position: DevicePosition,
     name: str,
     start: int,
     stop: int,
-    total: Total,
+    loss: Loss,
 ) -> Any:
-    """Return the derivative by some numbers of one input: (numbers,)."""
-    whole = shared[name].reshape(-1)
+    """Return elements `start` to `stop` of the gradient with respect to one input: (elements,)."""
+    flat = shared[name].reshape(-1)
 
-    def total_by_piece(**named: Any) -> Any:
-        flat = jnp.concatenate([whole[:start], named.pop(_PIECE), whole[stop:]])
-        return total(**named | {name: flat.reshape(shared[name].shape)})
+    def loss_of_piece(**arrays: Any) -> Any:
+        joined = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
+        return loss(**arrays | {name: joined.reshape(shared[name].shape)})
 
-    given = dict(shared) | {_PIECE: whole[start:stop]}
+    arrays = dict(shared) | {_PIECE: flat[start:stop]}
     piece = dataclasses.replace(part, names=(_PIECE,))
-    return reduce_slices(apply_linear_map(case, piece, total_by_piece, given, here))[0]
+    return reduce_slices(apply_linear_map(case, piece, loss_of_piece, arrays, position))[0]

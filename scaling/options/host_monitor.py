@@ -1,7 +1,7 @@
-"""The state of the host while a case is sampled, and whether something disturbed it.
+"""Monitor the host during a measurement: load, clock rates, throttling, and CPU time of other processes.
 
-Reads Linux (proc(5), cpufreq) and, for an NVIDIA GPU, its management library NVML; what cannot be read is
-None. Does not know what disturbed, what else runs on a GPU, or on the sibling of a bound core.
+Reads proc(5), cpufreq and, for an NVIDIA GPU, the management library NVML. A value that cannot be read is
+None. The load of a GPU by other processes, and of the SMT sibling of a bound core, is not detected.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ from scaling.core import environment
 from scaling.core.environment import nvml
 
 MARKS = ("throttled", "foreign_load")
-_SHARE = 0.10  # of a core's time; others that take more disturb
-_QUANTUM = 1 / os.sysconf("SC_CLK_TCK")  # seconds; /proc/stat rounds down to it, 10 ms
-_THROTTLE = {
+_FOREIGN_SHARE = 0.10  # a larger share of a core's time that other processes use is a disturbance
+_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
+_THROTTLE_REASONS = {  # bit of NVML -> name
     0x4: "power_cap",
     0x8: "hardware_slowdown",
     0x20: "thermal",
@@ -32,91 +32,112 @@ _THROTTLE = {
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters at one moment, which start at different times: only their differences have a meaning."""
+    """Counters of the host at one moment. Only differences between two readings have a meaning.
+
+    Attributes:
+        platform: the JAX platform.
+        bound_to: the cores that the process is bound to, or None.
+        core_count: the number of cores that /proc/stat reports.
+        idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
+        process_seconds: CPU time of all threads of this process.
+        clock_seconds: the wall-clock time of the reading.
+        preemptions: the number of involuntary context switches of this process.
+        slowdowns: the number of thermal throttling events of the cores and their package.
+        throttled: whether a GPU is throttled at this moment.
+    """
 
     platform: str
     bound_to: tuple[int, ...] | None
-    watched: int  # cores that Linux reports; the next two are sums over them
+    core_count: int
     idle_seconds: float
-    stolen_seconds: float  # taken by the host of a virtual machine
-    own_seconds: float  # of all threads of this process
-    at_seconds: float
-    preempted: int  # how often a thread of this process was preempted
-    slowdowns: int  # how often the cores or their package grew too hot
-    throttled: bool  # a GPU, at this moment
+    stolen_seconds: float
+    process_seconds: float
+    clock_seconds: float
+    preemptions: int
+    slowdowns: int
+    throttled: bool
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state of the host as a record has it. bound_to: cores; None: the process may use any."""
-    found = {
+    """Return the state of the host as fields of a record.
+
+    bound_to: the cores that the process is bound to, or None if it may use any core.
+    """
+    host = {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
         "governor": environment.governor(bound_to),
     }
-    return found | ({"gpus": [_gpu(handle) for handle in _gpus()]} if platform == "gpu" else {})
+    return host | ({"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Start to watch for disturbances of a turn. Child processes of this process do not count."""
+    """Return a reading of the counters, to be passed to `find_disturbances` after the measurement.
+
+    CPU time of child processes of this process is not included.
+    """
     cores = sorted(bound_to or os.sched_getaffinity(0))
-    counts, own = _processor_counts(cores), resource.getrusage(resource.RUSAGE_SELF)
-    hot = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-    heat = [environment.contents(hot.format(core, what)) for core in cores for what in ("core", "package")]
+    times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
+    path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
+    events = [environment.contents(path.format(core, unit)) for core in cores for unit in ("core", "package")]
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
         platform,
         tuple(cores) if bound_to else None,
-        watched=len(counts),
-        idle_seconds=sum(count[3] + count[4] for count in counts) * _QUANTUM,
-        stolen_seconds=sum(count[7] for count in counts) * _QUANTUM,
-        own_seconds=own.ru_utime + own.ru_stime,
-        at_seconds=time.perf_counter(),
-        preempted=own.ru_nivcsw,
-        slowdowns=sum(int(count) for count in heat if count and count.isdigit()),
-        throttled=any(_throttle(handle) for handle in gpus),
+        core_count=len(times),
+        idle_seconds=sum(ticks[3] + ticks[4] for ticks in times) * _TICK_SECONDS,
+        stolen_seconds=sum(ticks[7] for ticks in times) * _TICK_SECONDS,
+        process_seconds=usage.ru_utime + usage.ru_stime,
+        clock_seconds=time.perf_counter(),
+        preemptions=usage.ru_nivcsw,
+        slowdowns=sum(int(count) for count in events if count and count.isdigit()),
+        throttled=any(_throttle_reasons(handle) for handle in gpus),
     )
 
 
-def find_disturbances(started: HostReading) -> list[str]:
-    """Return what disturbed since a reading: `throttled`, `foreign_load`, both or nothing.
+def find_disturbances(start: HostReading) -> list[str]:
+    """Return the disturbances since a reading: "throttled", "foreign_load", both, or none.
 
-    Foreign is the time of our cores that was neither idle nor used by this process, or was stolen (which
-    Linux may count as ours). A tenth of one core disturbs, because devices wait for the slowest; a tenth of
-    all where a process is not bound and can change cores. Idle time is rounded to 10 ms a core: less foreign
-    time is noise, except on a single core on which this process was preempted. So several cores show little
-    of a turn as short as that.
+    Foreign load is CPU time of the monitored cores that was neither idle nor used by this process, or that
+    the hypervisor used (steal time, which Linux may also attribute to this process). If the process is bound
+    to cores, the threshold is a tenth of one core, because devices wait for the slowest core. Otherwise it is
+    a tenth of all cores, because the process can migrate. Idle time is rounded to 10 ms per core, so a
+    smaller foreign time counts only on a single core on which this process was preempted.
     """
-    now = start_meter(started.platform, started.bound_to)
-    cores, wall = started.watched, now.at_seconds - started.at_seconds
-    idle, own = now.idle_seconds - started.idle_seconds, now.own_seconds - started.own_seconds
-    foreign = max(wall * cores - idle - own, now.stolen_seconds - started.stolen_seconds)
-    certain = foreign > _QUANTUM * math.sqrt(cores) or (cores == 1 and now.preempted > started.preempted)
-    holds = (
-        started.throttled or now.throttled or now.slowdowns > started.slowdowns,
-        certain and foreign > _SHARE * wall * (1 if started.bound_to else cores),
-    )
-    return [mark for mark, held in zip(MARKS, holds, strict=True) if held]
+    now = start_meter(start.platform, start.bound_to)
+    cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
+    idle = now.idle_seconds - start.idle_seconds
+    process = now.process_seconds - start.process_seconds
+    foreign = max(wall * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
+    was_preempted = cores == 1 and now.preemptions > start.preemptions
+    is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
+    marks = []
+    if start.throttled or now.throttled or now.slowdowns > start.slowdowns:
+        marks.append("throttled")
+    if is_significant and foreign > _FOREIGN_SHARE * wall * (1 if start.bound_to else cores):
+        marks.append("foreign_load")
+    return marks
 
 
-def _processor_counts(cores: Sequence[int]) -> list[list[int]]:
-    """Return user, nice, system, idle, iowait, irq, softirq and steal of each core that Linux reports."""
-    ours, counts = {f"cpu{core}" for core in cores}, []
+def _core_times(cores: Sequence[int]) -> list[list[int]]:
+    """Return user, nice, system, idle, iowait, irq, softirq and steal ticks of each reported core."""
+    names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
-        name, _, words = line.partition(" ")
-        if name in ours and set(words.split()) != {"0"}:  # zeros in a sandbox
-            counts.append([int(word) for word in words.split()[:8]])
-    return counts
+        name, _, fields = line.partition(" ")
+        if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
+            times.append([int(field) for field in fields.split()[:8]])
+    return times
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    """Return the clock of each core, in MHz."""
-    current = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
-    kilohertz = [environment.contents(current.format(core)) for core in cores]
+    """Return the current clock rate of each core in MHz, or None for a core whose rate is unknown."""
+    path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    kilohertz = [environment.contents(path.format(core)) for core in cores]
     if any(kilohertz):
-        return [int(each) / 1000 if each and each.isdigit() else None for each in kilohertz]
+        return [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
     text = environment.contents("/proc/cpuinfo") or ""
     numbers, clocks = (
-        re.findall(rf"^{what}\s*: (\S+)$", text, re.MULTILINE) for what in ("processor", "cpu MHz")
+        re.findall(rf"^{field}\s*: (\S+)$", text, re.MULTILINE) for field in ("processor", "cpu MHz")
     )
     mhz = {number: float(clock) for number, clock in zip(numbers, clocks, strict=False) if clock[0].isdigit()}
     return [mhz.get(str(core)) for core in cores]
@@ -124,50 +145,55 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return NVML's handles of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
+    """Return NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, up to the first invalid entry.
 
-    They end at the first that does not exist. CUDA's numbers are taken for NVML's, which holds where all GPUs
-    are of one kind. A part of a GPU (MIG) is not found.
+    CUDA device indices are assumed to equal NVML indices, which holds if all GPUs are of the same model. MIG
+    instances are not supported.
     """
-    found: dict[str, ctypes.c_void_p] = {}
-    for index in range(_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
-        handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # the size that NVML asks for
-        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # not that of another job
-            found[name.value.decode() if nvml("nvmlDeviceGetUUID", handle, name, 96) else str(index)] = handle
+    handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
+    for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
+        handle, uuid = (
+            ctypes.c_void_p(),
+            ctypes.create_string_buffer(96),
+        )  # the size that NVML requires
+        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # GPU of this job
+            has_uuid = nvml("nvmlDeviceGetUUID", handle, uuid, 96)
+            handles[uuid.value.decode() if has_uuid else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return tuple(found.values())
-    picked: list[ctypes.c_void_p] = []
-    for word in map(str.strip, visible.split(",")):
-        named = [each for name, each in found.items() if word.startswith("GPU-") and name.startswith(word)]
-        numbered = list(found.values())[int(word) :][:1] if word.isdigit() else []
-        if len(named + numbered) != 1:
+        return tuple(handles.values())
+    selected: list[ctypes.c_void_p] = []
+    for entry in map(str.strip, visible.split(",")):
+        by_uuid = [h for name, h in handles.items() if entry.startswith("GPU-") and name.startswith(entry)]
+        by_index = list(handles.values())[int(entry) :][:1] if entry.isdigit() else []
+        if len(by_uuid + by_index) != 1:
             break
-        picked += named + numbered
-    return tuple(picked)
+        selected += by_uuid + by_index
+    return tuple(selected)
 
 
-def _number(name: str, kind: Any, *arguments: Any) -> Any:
-    """Return the number that a function of NVML returns, or None."""
-    answer = kind()
-    return answer.value if nvml(name, *arguments, ctypes.byref(answer)) else None
+def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
+    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
+    number = ctype()
+    return number.value if nvml(function, *arguments, ctypes.byref(number)) else None
 
 
-def _throttle(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return why a GPU runs slower than it could; being idle, or set to a clock, is no such reason."""
-    for name in ("Event", "Throttle"):  # older libraries have only the second
-        reasons = _number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
+def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
+    """Return the reasons why a GPU is throttled, without idling and user-set clocks, or None if unknown."""
+    for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
+        reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
-            return [word for bit, word in _THROTTLE.items() if reasons & bit]
+            return [word for bit, word in _THROTTLE_REASONS.items() if reasons & bit]
     return None
 
 
-def _gpu(handle: ctypes.c_void_p) -> dict[str, Any]:
-    milliwatts = _number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
+def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:
+    """Return the clock rates, power, temperature and throttle reasons of a GPU."""
+    milliwatts = _query_number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
     return {
-        "sm_mhz": _number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),
-        "memory_mhz": _number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 2),
+        "sm_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),
+        "memory_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 2),
         "watts": None if milliwatts is None else milliwatts / 1000,
-        "celsius": _number("nvmlDeviceGetTemperature", ctypes.c_uint, handle, 0),
-        "throttle": _throttle(handle),
+        "celsius": _query_number("nvmlDeviceGetTemperature", ctypes.c_uint, handle, 0),
+        "throttle": _throttle_reasons(handle),
     }

@@ -1,7 +1,6 @@
-"""Cases that measure what a machine can do at most and at least, to compare the cases of a study with.
+"""Define the benchmark cases that measure a machine's peak throughputs and minimum latencies.
 
-The workload `ceiling` computes them. Knows their sizes and which of them bounds a case; does not know what is
-derived from their times.
+The workload `ceiling` computes them. Each bounds the run time of the cases of a study from below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,21 +8,22 @@ from typing import Any
 
 from scaling.core.case import CEILING, JAX, PEAKS, Case
 
-_TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # of each number: arithmetic, not memory
-_OF_NUMBERS = (*_TERMS, "reduction")  # peaks that depend on how wide a number is
-_OVER_DEVICES = ("all_reduce", "collective")
+_TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # per element, to be compute-bound
+_DTYPE_DEPENDENT = (*_TERMS, "reduction")  # targets that are measured in float64 for cases in float64
+_MULTI_DEVICE = ("all_reduce", "collective")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
-# For each target (points of a device, k); see workloads/ceiling.py. On a CPU what fits into a cache moves
-# many times as fast, and results of 32 MB and more are taken from the system page by page: so copies of 1, 16
-# and 128 MB, and a sum over devices of 16 MB. Everything else takes some ten milliseconds. An accelerator of
-# 5 TB/s and 1 PFLOP/s needs half a millisecond or more for each, and ten microseconds for a dispatch.
-_CPU = {
+# (points per device, k) of each target; see workloads/ceiling.py. On a CPU, the copy bandwidth depends on
+# whether the arrays fit into a cache, and the allocation of results of 32 MB or more causes page faults.
+# Therefore copies of 1, 16 and 128 MB are measured, and an all-reduce of 16 MB. The other targets take about
+# ten milliseconds. On an accelerator with 5 TB/s and 1 PFLOP/s, each target takes half a millisecond or more,
+# compared with a dispatch latency of ten microseconds.
+_CPU_SIZES = {
     "copy": [(4, 2**16), (64, 2**16), (512, 2**16)], "matmul": [(1, 1024)], "transcendental": [(4, 2**16)],
     "arithmetic": [(4, 2**16)], "division": [(4, 2**16)], "reduction": [(64, 2**14)], "transpose": [(4, 512)],
     "all_reduce": [(1, 2**22)], "collective": [(1, 1)], "call": [(1, 1)],
 }  # fmt: skip
-_ACCELERATOR = _CPU | {
+_ACCELERATOR_SIZES = _CPU_SIZES | {
     "copy": [(2**13, 2**16)], "matmul": [(4, 4096)], "transcendental": [(512, 2**16)],
     "arithmetic": [(2**13, 2**16)], "division": [(2**13, 2**16)], "reduction": [(2**15, 2**14)],
     "transpose": [(32, 4096)], "all_reduce": [(1, 2**26)],
@@ -31,49 +31,53 @@ _ACCELERATOR = _CPU | {
 
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether a study, or one of its parts, asks for machine peaks."""
+    """Return whether a study, or one of its parts, sets `ceilings`."""
     return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peaks and floors of a platform that bound these cases, each once."""
-    found: dict[Case, None] = {}
+    """Return the benchmark cases that bound the given cases on a platform, without duplicates."""
+    peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
-        alone = case.devices == 1
+        single_device = case.devices == 1
+        api = "jit" if single_device else "shard_map"
         for target in (*PEAKS, "collective"):
-            if not (alone and target in _OVER_DEVICES):
-                found |= dict.fromkeys(_cases_of(target, case, "jit" if alone else "shard_map", platform))
-        if case.engine == JAX and (alone or case.api != "jit"):
-            found |= dict.fromkeys(_cases_of("call", case, case.api, platform))
-    return list(found)
+            if not (single_device and target in _MULTI_DEVICE):
+                peaks |= dict.fromkeys(_cases_of_target(target, case, api, platform))
+        if case.engine == JAX and (single_device or case.api != "jit"):
+            peaks |= dict.fromkeys(_cases_of_target("call", case, case.api, platform))
+    return list(peaks)
 
 
-def _cases_of(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return a target in each of its sizes, on as many devices as the bounded case."""
+def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
+    """Return a benchmark case for each size of a target, on as many devices as the case it bounds."""
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
             CEILING, target, sizes={"k": k, "terms": terms}, points=points * bounded.devices, mode="value",
             api=api, devices=bounded.devices, dtype=dtype, precision=precision,
         )
-        for points, k in (_CPU if platform == "cpu" else _ACCELERATOR)[target]
+        for points, k in (_CPU_SIZES if platform == "cpu" else _ACCELERATOR_SIZES)[target]
     ]  # fmt: skip
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and precision at which a peak bounds a case."""
+    """Return the dtype and the matmul precision of the benchmark of a target that bounds a case."""
     if target == "matmul":
         return case.dtype, case.precision
-    return "float64" if target in _OF_NUMBERS and case.dtype == "float64" else "float32", "highest"
+    return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """Return the work of one device in a call of a peak: bytes, operations, exponentials or quotients."""
+    """Return the work of a device in one call of a benchmark case.
+
+    The unit depends on the target: bytes, floating-point operations, exponentials, or divisions.
+    """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES[case.dtype]
-    work_of_point: dict[str | None, int] = {
+    work_per_point: dict[str | None, int] = {
         "copy": 2 * row_bytes, "matmul": 2 * k**3, "transcendental": k * terms, "division": k * terms,
         "arithmetic": k * (4 * terms - 1), "reduction": k, "transpose": 2 * k * row_bytes,
         "all_reduce": row_bytes,
     }  # fmt: skip
-    return points * work_of_point[case.target]
+    return points * work_per_point[case.target]

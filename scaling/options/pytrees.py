@@ -1,7 +1,7 @@
-"""Workloads whose inputs or outputs are pytrees: each leaf of an input becomes an input, a result one array.
+"""Flatten the pytrees of a user's workload: one input for each leaf of an input, one array for each output.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
-order of `jax.tree.leaves`. Loaded for a workload that has pytrees, or one that must be refused.
+order of `jax.tree.leaves`. Inputs and outputs that are not valid pytrees are rejected with an error message.
 """
 
 import dataclasses
@@ -20,104 +20,105 @@ from scaling.core.workload import InputSpec, Workload
 
 @dataclass(frozen=True)
 class InputTree:
-    """An input that is a pytree: its name, its structure, and the names of its leaves in their order."""
+    """An input that is a pytree: its name, its tree structure, and the names of its leaves in tree order."""
 
     name: str
     structure: Any
     leaves: tuple[str, ...]
 
 
-def flatten_inputs(name: str, made: Workload) -> Workload:
-    """Return a workload with the leaves of its inputs as inputs, and with functions that take these.
+def flatten_inputs(name: str, workload: Workload) -> Workload:
+    """Return a workload whose inputs are the leaves of the original inputs.
 
-    Refuse an input that is neither a draw nor a pytree of draws.
+    Its functions take the leaves as keyword arguments. Raises `Refusal` if an input is neither an `InputSpec`
+    nor a pytree of `InputSpec`. name: the name of the workload, for error messages.
     """
-    points, trees_of_points = _flatten_group(name, "points", made.points)
-    shared, trees_of_shared = _flatten_group(name, "shared", made.shared)
-    trees = trees_of_points + trees_of_shared
+    points, point_trees = _flatten_group(name, "points", workload.points)
+    shared, shared_trees = _flatten_group(name, "shared", workload.shared)
+    trees = point_trees + shared_trees
     wrap = lambda function: function and functools.partial(_call_with_trees, function, trees)  # noqa: E731
-    by_block = lambda function: function and functools.partial(_call_on_block, function, trees)  # noqa: E731
+    by_mapping = lambda form: form and functools.partial(_call_reference, form, trees)  # noqa: E731
     return dataclasses.replace(
-        made,
+        workload,
         points=points,
         shared=shared,
-        function=wrap(made.function),
-        whole=wrap(made.whole),
-        whole_modes={mode: wrap(function) for mode, function in made.whole_modes.items()},
-        reference=by_block(made.reference),
-        second=by_block(made.second),
-        nonzeros=by_block(made.nonzeros),
+        function=wrap(workload.function),
+        whole=wrap(workload.whole),
+        whole_modes={mode: wrap(function) for mode, function in workload.whole_modes.items()},
+        reference=by_mapping(workload.reference),
+        second=by_mapping(workload.second),
+        nonzeros=by_mapping(workload.nonzeros),
     )
 
 
 def _call_with_trees(
     function: Callable[..., Any], trees: tuple[InputTree, ...], /, *inputs: Any, **named: Any
 ) -> Any:
-    """Call a function of pytrees with their leaves by name."""
-    return function(*inputs, **_rebuild(trees, named))
+    """Call a function that takes pytrees, given their leaves as keyword arguments."""
+    return function(*inputs, **_unflatten(trees, named))
 
 
-def _call_on_block(
+def _call_reference(
     function: Callable[..., Any], trees: tuple[InputTree, ...], named: Mapping[str, Any], /
 ) -> Any:
-    """Call a reference, which takes its inputs in one mapping."""
-    return function(_rebuild(trees, named))
+    """Call a reference function that takes a mapping of pytrees, given a mapping of their leaves."""
+    return function(_unflatten(trees, named))
 
 
-def _rebuild(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs as the user's function takes them, with leaves put back into their pytrees."""
-    whole = dict(named)
+def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs by name, with the leaves of each pytree replaced by the pytree."""
+    inputs = dict(named)
     for tree in trees:
-        whole[tree.name] = jax.tree.unflatten(tree.structure, [whole.pop(leaf) for leaf in tree.leaves])
-    return whole
+        inputs[tree.name] = jax.tree.unflatten(tree.structure, [inputs.pop(leaf) for leaf in tree.leaves])
+    return inputs
 
 
 def _flatten_group(
     workload: str, group: str, inputs: Any
 ) -> tuple[dict[str, InputSpec], tuple[InputTree, ...]]:
-    """Return the draws of `points` or `shared` by the names of leaves, and the inputs that are pytrees."""
+    """Return a dict from leaf name to `InputSpec`, and the inputs that are pytrees."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
         raise Refusal(f"{group} of {workload!r} {words}")
-    draws: dict[str, InputSpec] = {}
+    specs: dict[str, InputSpec] = {}
     trees = []
     for name, value in inputs.items():
         if not isinstance(name, str) or not name.isidentifier():
             hint = "the function takes each input as a keyword argument"
             raise Refusal(f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': {hint}")
         if isinstance(value, InputSpec):
-            draws[name] = value
+            specs[name] = value
             continue
-        tree, leaves = _flatten(workload, name, value)
+        tree, leaves = _flatten_tree(workload, name, value)
         trees.append(tree)
-        draws |= leaves
-    return draws, tuple(trees)
+        specs |= leaves
+    return specs, tuple(trees)
 
 
-def _flatten(workload: str, name: str, value: Any) -> tuple[InputTree, dict[str, InputSpec]]:
-    """Return the structure and the draws of an input that is a pytree."""
-    is_draw = lambda node: isinstance(node, InputSpec)  # noqa: E731
-    paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_draw)
-    draws: dict[str, InputSpec] = {}
+def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict[str, InputSpec]]:
+    """Return the tree structure of an input that is a pytree, and the input spec of each leaf by name."""
+    is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
+    paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
+    specs: dict[str, InputSpec] = {}
     for path, leaf in paths:
-        flat = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
+        leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
         if not isinstance(leaf, InputSpec):
-            raise _not_a_draw(workload, flat, leaf)
-        if "+" in flat:
+            raise _invalid_input(workload, leaf_name, leaf)
+        if "+" in leaf_name:
             words = "has '+' in its name, which joins the names of wrt: rename the key"
-            raise Refusal(f"input {flat!r} of {workload!r} {words}")
-        if flat in draws:
-            words = f"have the same path {flat!r}: rename a key"
+            raise Refusal(f"input {leaf_name!r} of {workload!r} {words}")
+        if leaf_name in specs:
+            words = f"have the same path {leaf_name!r}: rename a key"
             raise Refusal(f"two leaves of input {name!r} of {workload!r} {words}")
-        draws[flat] = leaf
-    if not draws:
-        raise _not_a_draw(workload, name, value)
-    return InputTree(name, structure, tuple(draws)), draws
+        specs[leaf_name] = leaf
+    if not specs:
+        raise _invalid_input(workload, name, value)
+    return InputTree(name, structure, tuple(specs)), specs
 
 
-def _not_a_draw(workload: str, name: str, value: Any) -> Refusal:
-    """Return the refusal of an input that is not a draw, with what to write instead."""
+def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
+    """Return the error for an input that is not an `InputSpec`, with a hint how to correct it."""
     hint = "a constant belongs inside the function"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hint = "register the dataclass with jax.tree_util.register_dataclass"
@@ -130,7 +131,7 @@ def _not_a_draw(workload: str, name: str, value: Any) -> Refusal:
 
 
 def describe(value: Any) -> str:
-    """Return what a value is, in a few words."""
+    """Return a short description of a value for an error message, such as "the number 3"."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, int | float | complex):
@@ -149,10 +150,14 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return a function's result, a pytree, as one array: (*leading axes, numbers) if it has several leaves.
+    """Return the leaves of a function's result as one array.
 
-    what: the function in the words of an error message. leading: the number of leading axes that all leaves
-    share.
+    A single leaf is returned as it is. Several leaves are raveled after their leading axes and concatenated:
+    (*leading axes, elements).
+
+    Args:
+        what: the name of the function in error messages.
+        leading: the number of leading axes that all leaves have in common.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -171,7 +176,7 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
 
 
 def _require_real(what: str, path: str, leaf: Any) -> None:
-    """Refuse an output that is not an array of real floating-point numbers."""
+    """Raise `Refusal` if a leaf of an output is not an array of real floating-point numbers."""
     numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
     if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
         found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
@@ -180,10 +185,13 @@ def _require_real(what: str, path: str, leaf: Any) -> None:
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
-    """Return a derivative, a pytree by output of pytrees by input, as one array: (points, outputs, inputs).
+    """Return a derivative as one array, from a pytree over outputs of pytrees over inputs.
 
-    what: the function in the words of an error message. columns: how many numbers each input has. per_point:
-    otherwise it is the derivative of a sum over points, (1, inputs).
+    Args:
+        what: the name of the function in error messages.
+        columns: the number of elements of each input.
+        per_point: whether the result is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
+            the derivative of a sum over points, (1, inputs).
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
@@ -192,27 +200,29 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
     widths = list(columns) * (len(leaves) // inputs)
     if not leaves or not _are_blocks(leaves, widths, inputs, per_point):
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
-        words = f"which are no blocks of a derivative by inputs of {', '.join(map(str, columns))} numbers"
+        words = f"which are not blocks of a derivative by inputs of {', '.join(map(str, columns))} elements"
         raise Refusal(
             f"{what} returns {shapes}, {words}: return one array, or a pytree such as jax.jacrev returns"
         )
     if not per_point:
         return jnp.concatenate([a.reshape(1, n) for a, n in zip(leaves, widths, strict=True)], axis=1)
     blocks = [a.reshape(a.shape[0], -1, n) for a, n in zip(leaves, widths, strict=True)]
-    rows = [jnp.concatenate(blocks[k : k + inputs], axis=2) for k in range(0, len(blocks), inputs)]
-    return jnp.concatenate(rows, axis=1)
+    block_rows = [jnp.concatenate(blocks[k : k + inputs], axis=2) for k in range(0, len(blocks), inputs)]
+    return jnp.concatenate(block_rows, axis=1)
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays can be the blocks of a derivative, row by row. widths: of the input of each."""
+    """Return whether arrays can be the blocks of a derivative in row-major order.
+
+    widths: the number of columns of each block. inputs: the number of blocks in a block row.
+    """
     if len(widths) != len(leaves) or 0 in widths:
         return False
+    sized = list(zip(leaves, widths, strict=True))
     if not per_point:
-        return len(leaves) == inputs and all(a.size == n for a, n in zip(leaves, widths, strict=True))
-    if any(
-        a.ndim == 0 or not a.size or a.size % (a.shape[0] * n) for a, n in zip(leaves, widths, strict=True)
-    ):
+        return len(leaves) == inputs and all(a.size == n for a, n in sized)
+    if any(a.ndim == 0 or not a.size or a.size % (a.shape[0] * n) for a, n in sized):
         return False
-    heights = [a.size // (a.shape[0] * n) for a, n in zip(leaves, widths, strict=True)]
-    rows = [set(heights[k : k + inputs]) for k in range(0, len(heights), inputs)]
-    return len({a.shape[0] for a in leaves}) == 1 and all(len(row) == 1 for row in rows)
+    heights = [a.size // (a.shape[0] * n) for a, n in sized]
+    block_rows = [set(heights[k : k + inputs]) for k in range(0, len(heights), inputs)]
+    return len({a.shape[0] for a in leaves}) == 1 and all(len(row) == 1 for row in block_rows)

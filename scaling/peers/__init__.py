@@ -1,1 +1,1 @@
-"""The peers that come with the package, one file each: other systems that differentiate."""
+"""Peers: other differentiation systems that run the cases of a study for comparison with JAX."""

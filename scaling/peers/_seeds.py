@@ -1,8 +1,7 @@
-"""One seed after another: the Jacobians of a whole batch for a peer that has JVPs or VJPs and no vmap.
+"""Compute the Jacobians of a whole batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
-Points do not mix. The same seed for every point therefore gives one column, or row, of every point's
-Jacobian in one pass over the batch. Knows NumPy arrays and linear maps of a batch, not where they come
-from.
+Points are independent of each other. If every point has the same seed, a single pass over the batch computes
+one column, or one row, of the Jacobian of every point.
 """
 
 import math
@@ -21,10 +20,12 @@ from scaling.peers.interface import first_reason
 
 @dataclass(frozen=True)
 class Batch:
-    """All points of a case at once.
+    """The function and the inputs of all points of a case.
 
-    function: the outputs, (points, ...) or one number, from `x`. x: the inputs to differentiate by:
-    (points, ...), or without the points if they share the input and their derivatives stay apart.
+    Attributes:
+        function: maps `x` to the outputs, (points, ...), or to their sum if the batch is a single sum.
+        x: the inputs to differentiate with respect to. They lead with the axis of points, unless they are
+            shared inputs that are not in `copied_inputs`.
     """
 
     case: Case
@@ -35,49 +36,52 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return how many rows are added up to one."""
+        """Return the number of rows that are summed to one."""
         return self.sizes.outputs if self.workload.reduce else 1
 
-    def common_seeds(self, index: int) -> int:
-        """Return how many leading entries of an input have the same seed: the points, if each has its own
-        input.
-        """
-        own = (
-            self.workload.names[index] in self.workload.points or self.case.target in SECOND
-        )  # a Hessian copies
-        return self.case.points if own and not self.sizes.summed else 1
+    def points_per_seed(self, index: int) -> int:
+        """Return the length of the leading axis of an input over which seeds repeat: the points, or 1."""
+        is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
+        return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns by each input, columns leading. push: (index of input, seed) -> column,
-        (points, outputs).
+        """Return the columns of the Jacobian for each input: (columns, points, outputs), or outputs summed.
+
+        Args:
+            push: maps (index of the input, tangent) to a column, (points, outputs).
+            size: the nonzero value of the tangents.
         """
         parts = []
         for index, array in enumerate(self.x):
-            slices = (push(index, seed) for seed in seeds(array, self.common_seeds(index), size))
-            summed = (slice_.sum(axis=-1) if self.workload.reduce else slice_ for slice_ in slices)
-            parts.append(_stack(array.size // self.common_seeds(index), summed))
+            points = self.points_per_seed(index)
+            columns = (push(index, seed) for seed in unit_seeds(array, points, size))
+            reduced = (column.sum(axis=-1) if self.workload.reduce else column for column in columns)
+            parts.append(_stack(array.size // points, reduced))
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows by each input, rows leading. pull: cotangent, shaped `like` the outputs -> rows
-        by each input.
+        """Return the rows of the Jacobian for each input: (rows, *shape of the input), or rows summed.
+
+        Args:
+            pull: maps a cotangent to a tuple with a row for each input.
+            like: an array of the shape and dtype of the outputs.
         """
-        common = 1 if self.case.batch == "whole" else self.case.points
+        points = 1 if self.case.batch == "whole" else self.case.points
         parts: list[np.ndarray] = []
-        for k, seed in enumerate(seeds(like, common)):
-            row, (index, rest) = pull(seed), divmod(k, self.rows_per_sum)
-            parts = parts or [
-                np.empty((like.size // common // self.rows_per_sum, *a.shape), a.dtype) for a in row
-            ]
+        for k, seed in enumerate(unit_seeds(like, points)):
+            row, (index, remainder) = pull(seed), divmod(k, self.rows_per_sum)
+            if not parts:
+                count = like.size // points // self.rows_per_sum
+                parts = [np.empty((count, *a.shape), a.dtype) for a in row]
             for part, a in zip(parts, row, strict=True):
-                if rest:
+                if remainder:
                     part[index] += a
                 else:
                     part[index] = a
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the parts of `columns` or `rows` as (points, outputs, inputs)."""
+        """Join the arrays that `columns` or `rows` returns into one: (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -86,38 +90,46 @@ class Batch:
         return np.concatenate([part.reshape(self.case.points, outputs, -1) for part in parts], axis=2)
 
 
-def batch(
+def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the batch of a case of formulas.py in a library like NumPy."""
+    """Return the batch of a case whose function is in formulas.py.
+
+    Args:
+        library: an array library with the API of NumPy.
+        log_gamma: the logarithm of the gamma function of this library.
+    """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
-    named = {
-        name: array.astype(case.dtype) for name, array in arrays.items()
-    }  # integer * float32 is a float64
-    for name in copied(case, workload):
-        named[name] = np.broadcast_to(named[name], (case.points, *named[name].shape))
+    # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
+    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
+    for name in copied_inputs(case, workload):
+        inputs[name] = np.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
 
     def function(*x: Any) -> Any:
-        y = formula(**named | dict(zip(workload.names, x, strict=True)))
+        y = formula(**inputs | dict(zip(workload.names, x, strict=True)))
         return library.sum(y) if sizes.summed else y
 
-    return Batch(case, workload, sizes, function, tuple(named[name] for name in workload.names))
+    return Batch(case, workload, sizes, function, tuple(inputs[name] for name in workload.names))
 
 
-def copied(case: Case, workload: Any) -> set[str]:
-    """Return the shared inputs of which every point needs a copy, since a VJP would add up the rows of
-    all points.
-    """
-    back = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
-    return set(workload.names) & set(workload.shared) if back else set()
+def copied_inputs(case: Case, workload: Any) -> set[str]:
+    """Return the shared inputs that need a copy for each point, because a VJP would sum over points."""
+    has_vjp = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
+    return set(workload.names) & set(workload.shared) if has_vjp else set()
 
 
-def seeds(like: np.ndarray, common: int, size: float = 1.0) -> Iterator[np.ndarray]:
-    """Yield every seed of an array whose `common` leading entries have the same: one array, valid until
-    the next.
+def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
+    """Yield every unit tangent or cotangent of an array, repeated for all points.
+
+    The same array is yielded each time with other contents.
+
+    Args:
+        like: an array of the shape and dtype of the seeds.
+        points: the length of the leading axis over which seeds repeat.
+        size: the nonzero value of a seed.
     """
     seed = np.zeros(like.shape, like.dtype)
-    flat = seed.reshape(common, -1)
+    flat = seed.reshape(points, -1)
     for column in range(flat.shape[1]):
         flat[:, column] = size
         yield seed
@@ -125,36 +137,38 @@ def seeds(like: np.ndarray, common: int, size: float = 1.0) -> Iterator[np.ndarr
 
 
 def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    out = np.empty(0)
-    for k, slice_ in enumerate(slices):
+    """Return `count` arrays stacked along a new leading axis, without keeping them all in memory."""
+    stacked = np.empty(0)
+    for k, array in enumerate(slices):
         if k == 0:
-            out = np.empty((count, *slice_.shape), slice_.dtype)
-        out[k] = slice_
-    return out
+            stacked = np.empty((count, *array.shape), array.dtype)
+        stacked[k] = array
+    return stacked
 
 
-def unfit(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return why a peer with these modes and the functions of formulas.py does not offer a case."""
-    known = ", ".join(formulas.KNOWN)
-    text = f"{case.engine} is given the functions {known}; it cannot take one that is written in JAX"
+def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
+    """Return an error message if a peer that uses formulas.py and has the given modes cannot run a case."""
+    text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
-    ) or refused(case, workload, sizes, modes)  # fmt: skip
+    ) or why_unsupported(case, workload, sizes, modes)  # fmt: skip
 
 
-def refused(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return why a peer with these modes does not offer a case, whatever the workload."""
-    # Twice the result, which is collected into a second array; some arrays as large as the largest
-    # intermediate.
+def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
+    """Return an error message if a peer with the given modes cannot run a case of any workload.
+
+    The reasons are the mode, the chunk, and the memory of the host. The needed memory is twice the result,
+    which is collected into a second array, and several arrays of the size of the largest intermediate.
+    """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
-    between = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
-    needs = case.points * (2 * result + 8 * between) * (8 if case.dtype == "float64" else 4)
-    has = available_bytes() or math.inf
+    largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
+    needed = case.points * (2 * result + 8 * largest) * (8 if case.dtype == "float64" else 4)
+    available = available_bytes() or math.inf
     return first_reason(
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
         (case.target in SECOND and case.ad_mode.order != 2,
          f"{case.engine} offers no {case.mode} of target={case.target}"),
-        (case.chunk is not None, f"{case.engine} takes one seed after another; leave chunk out"),
-        (needs > has, f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB"),
+        (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
+        (needed > available, f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB"),
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""HIPS autograd, which records NumPy calls on a tape; one core.
+"""Peer: HIPS autograd, which records NumPy calls on a tape, on a single core.
 
-A JVP is by one input at a time, since it would push the zeros of the others too; a VJP is by all inputs,
-which share most of the backward pass. `linearize` is autograd's VJP of a VJP: linear in its seed, after
-one forward pass for all seeds.
+A JVP is computed by one input at a time, because autograd would also propagate the zero tangents of the
+others. A VJP is computed by all inputs, which share most of the backward pass. The mode `linearize` is
+autograd's VJP of a VJP, which is linear in its seed after a single forward pass.
 """
 
 from typing import Any
@@ -19,16 +19,16 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return why autograd does not offer a case; None if it does."""
-    return _seeds.unfit(case, workload, sizes, MODES)
+    """Return an error message if autograd cannot run a case."""
+    return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative; every call records its tape again, as autograd does."""
+    """Return a function that computes the derivative. As usual in autograd, every call records a new tape."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
-    batch = _seeds.batch(case, workload, sizes, arrays, autograd.numpy, gammaln)
+    batch = _seeds.make_batch(case, workload, sizes, arrays, autograd.numpy, gammaln)
     if case.ad_mode.is_value:
         return Prepared(lambda: batch.function(*batch.x), np.asarray)
     if case.ad_mode.order == 2:
@@ -38,50 +38,54 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
+    """Return the columns of the Jacobian for each input, by one JVP for each column."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
     linearize = batch.case.mode == "linearize"
     transform = make_jvp_reversemode if linearize else make_jvp
-    maps = [transform(batch.function, index)(*batch.x) for index in range(len(batch.x))]
+    jvps = [transform(batch.function, index)(*batch.x) for index in range(len(batch.x))]
     if linearize:
-        return batch.columns(lambda index, seed: maps[index](seed))
-    return batch.columns(lambda index, seed: maps[index](seed)[1])
+        return batch.columns(lambda index, seed: jvps[index](seed))
+    return batch.columns(lambda index, seed: jvps[index](seed)[1])
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
+    """Return the rows of the Jacobian for each input, by one VJP for each row."""
     from autograd import make_vjp
 
-    pull, y = make_vjp(lambda x: batch.function(*x))(batch.x)
+    vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
     if batch.case.ad_mode.single_seed:
-        return [row[None] for row in pull(np.ones_like(y))]
-    return batch.rows(pull, y)
+        return [row[None] for row in vjp(np.ones_like(y))]
+    return batch.rows(vjp, y)
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return columns of the Hessian, or its product with the point: points do not mix in the gradient of
-    their sum.
+    """Return the columns of the Hessian of each point, or its product with the point.
+
+    The function is summed over the points. Because points are independent, the gradient of the sum consists
+    of the gradients of the points.
     """
     x = batch.x
-    product = _product(batch.case.mode, lambda x: batch.function(*x), x)
+    hvp = _make_hvp(batch.case.mode, lambda x: batch.function(*x), x)
 
-    def flat(gradient: tuple) -> np.ndarray:
+    def flatten(gradient: tuple) -> np.ndarray:
         return np.concatenate([a.reshape(batch.case.points, -1) for a in gradient], axis=1)
 
     if batch.case.target == "hvp":
-        return [flat(product(x))[None]]
+        return [flatten(hvp(x))[None]]
     zeros = [np.zeros_like(a) for a in x]
-    return batch.columns(lambda index, seed: flat(product((*zeros[:index], seed, *zeros[index + 1 :]))))
+    return batch.columns(lambda index, seed: flatten(hvp((*zeros[:index], seed, *zeros[index + 1 :]))))
 
 
-def _product(mode: str, f: Any, x: tuple) -> Any:
-    """Return the map from a tangent like x to the Hessian times it, like x."""
+def _make_hvp(mode: str, f: Any, x: tuple) -> Any:
+    """Return the linear map from a tangent of x to the product of the Hessian of sum(f) with it."""
     from autograd import make_jvp, make_vjp
 
     def gradient(f: Any) -> Any:
         def gradient_at(x: Any) -> Any:
-            pull, y = make_vjp(f)(x)
-            return pull(np.ones(y.shape, y.dtype))
+            vjp, y = make_vjp(f)(x)
+            return vjp(np.ones(y.shape, y.dtype))
 
         return gradient_at
 
@@ -89,18 +93,18 @@ def _product(mode: str, f: Any, x: tuple) -> Any:
         return lambda x: make_jvp(f)(x)(v)[1]
 
     if mode == "fwd_over_rev":
-        push = make_jvp(gradient(f))(x)
-        return lambda v: push(v)[1]
+        jvp = make_jvp(gradient(f))(x)
+        return lambda v: jvp(v)[1]
     if mode == "rev_over_rev":
         return make_vjp(gradient(f))(x)[0]
     if mode == "rev_over_fwd":
         return lambda v: gradient(derivative_along(v))(x)
 
     def fwd_over_fwd(v: tuple) -> tuple:
-        inner, zeros, out = make_jvp(derivative_along(v))(x), [np.zeros_like(a) for a in x], []
+        jvp, zeros, products = make_jvp(derivative_along(v))(x), [np.zeros_like(a) for a in x], []
         for index, a in enumerate(x):
-            units = ((*zeros[:index], e, *zeros[index + 1 :]) for e in _seeds.seeds(a, len(a)))
-            out.append(np.stack([inner(unit)[1].reshape(-1) for unit in units], axis=1))
-        return tuple(out)
+            tangents = ((*zeros[:index], seed, *zeros[index + 1 :]) for seed in _seeds.unit_seeds(a, len(a)))
+            products.append(np.stack([jvp(tangent)[1].reshape(-1) for tangent in tangents], axis=1))
+        return tuple(products)
 
     return fwd_over_fwd

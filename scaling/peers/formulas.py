@@ -1,8 +1,7 @@
-"""The four workloads for any array library with NumPy's names, as most peers have.
+"""The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
-Written with `...`, so that the same lines take one point or a batch with points leading; then W may have
-a copy for each point. `np` is the library: numpy, autograd.numpy, torch, jax.numpy. Does not know how
-anything is differentiated.
+They accept a single point or a batch with a leading axis of points. Per-point copies of W are accepted as
+well. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
 """
 
 from collections.abc import Callable
@@ -15,11 +14,11 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case of one of the four workloads, by its input names, in the library
-    `np`.
+    """Return the function of a case, which takes its inputs by name.
 
-    log_gamma: the library's logarithm of the gamma function, which the value of `poisson` needs; its
-    gradient does not.
+    Args:
+        np: the array library.
+        log_gamma: the logarithm of the gamma function of the library. Only the value of `poisson` needs it.
     """
     if case.workload == "rbf":
         functions = {
@@ -35,55 +34,59 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
 
 
 def _rbf_product(np, x, support):
-    """(..., 1), (m, 1) -> (..., m): K(x, y) = exp(-(x + y - 2xy) / 2), by a matrix product."""
+    """Return exp(-(x + y - 2xy) / 2) by a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
     return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
 
 def _rbf_rowwise(np, x, support):
-    """The same numbers without the product."""
+    """Return exp(-(x + y - 2xy) / 2) without a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
     y = support[:, 0]
     return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
 
 
 def _rbf_squared(np, x, support):
-    """(..., d), (m, d) -> (..., m): exp(-|x - y|^2 / 2)."""
+    """Return exp(-|x - y|^2 / 2): x (..., d), support (m, d) -> (..., m)."""
     return np.exp(-0.5 * np.sum((x[..., None, :] - support) ** 2, -1))
 
 
 def _rbf_squared_product(np, x, support):
-    """The same numbers by a matrix product."""
+    """Return exp(-|x - y|^2 / 2) by a matrix product: x (..., d), support (m, d) -> (..., m)."""
     return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
 
 
 def _linear(np, X, W):
-    """(..., p), (p, o) or (..., p, o) -> (..., o)."""
+    """Return X @ W: X (..., p), W (p, o) or (..., p, o) -> (..., o)."""
     return X @ W if len(W.shape) == 2 else np.einsum("...p,...po->...o", X, W)
 
 
 def _dot_as_sum(np, a, b):
+    """Return the dot product along the last axis as a sum of products."""
     return np.sum(a * b, -1)
 
 
 def _dot(np, a, b):
+    """Return the dot product along the last axis by einsum."""
     return np.einsum("...i,...i->...", a, b)
 
 
 def _residual(np, dot, d, m):
-    """(..., 21), (...) -> (..., 21): a profile minus its fit by exp(-1.5 (x - m)^2) on x = -10..10."""
+    """Return a profile d (..., 21) minus its fit by exp(-1.5 (x - m)^2) on x = -10..10: (..., 21)."""
     f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
     return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
 
 
 def _grid(np, like):
+    """Return the grid x = -10..10 in the dtype of an array."""
     grid = np.arange(-10.0, 11.0)
     return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
 
 
 def _residual_scalar(np, dot, d, m):
+    """Return the sum of the squared residuals: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 
 def _poisson(np, log_gamma, c, lam):
-    """(...), (...) -> (...): log pmf(c; lam)."""
-    rest = log_gamma(c + 1.0) if log_gamma else 0.0
-    return c * np.log(lam) - lam - rest
+    """Return log pmf(c; lam), without the term log(c!) if `log_gamma` is None: (...), (...) -> (...)."""
+    log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
+    return c * np.log(lam) - lam - log_factorial

@@ -1,23 +1,22 @@
-"""A peer: another system that differentiates, on the same cases, inputs and checks as JAX, and how a name
-selects it.
+"""The interface of a peer, and how the engine name of a case selects one, checks it, and records its version.
 
-A peer is a module, ours (`engine: torch`) or a user's (an import path), with two functions,
+A peer is another differentiation system that runs the same cases with the same inputs and checks as JAX. It
+is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
-    unfit(case, workload, sizes) -> str | None                      why it does not offer a case, in words
-    prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative, ready to call
+    unfit(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
+    prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
-and, where they apply, the constants and functions
+and optionally these constants and functions:
 
-    PACKAGES   distributions that it needs: they must be installed, and their versions are recorded
-    INSTALL    the command that installs them
-    THREADS    True if it can use more than one core
-    JIT        the values of `jit` that it offers; any other becomes the first of them
-    SYSTEMS    the systems of a peer that has several: `engine: julia/ForwardDiff`
-    FORMULATIONS   {workload: formulations that only this peer has}
-    versions() -> {name: version or None}, instead of PACKAGES; or versions(system), if SYSTEMS differ
+    PACKAGES      the distributions that it needs; their versions are recorded
+    INSTALL       the command that installs them
+    THREADS       whether it can use several cores
+    JIT           the values of `jit` that it supports; any other value becomes the first of them
+    SYSTEMS       the names of several systems in one peer: `engine: julia/ForwardDiff`
+    FORMULATIONS  {workload: formulations that only this peer has}
+    versions() -> {name: version or None}     instead of PACKAGES; versions(system) if SYSTEMS differ
 
-Its module imports NumPy and the standard library alone until `prepare` is called. Does not know JAX,
-devices or timing.
+Importing the module imports only NumPy and the standard library. Other packages are imported in `prepare`.
 """
 
 import functools
@@ -39,17 +38,19 @@ from scaling.core.case import AUTO, JAX, Case, Refusal, unknown_name
 from scaling.core.timing import Samples, Sampling
 
 _INSTALL = "pip install 'ad-scaling[peers]'"
-_NO_PEERS = {"formulas", "interface"}  # modules of this folder
+_NOT_PEERS = {"formulas", "interface"}  # other modules of this folder
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A derivative that a peer made ready.
+    """A derivative that a peer has prepared.
 
-    call: computes all of it, and returns when it is there. collect: result of `call` -> (points, outputs,
-    inputs), as `shape.result_shape` says. compile_seconds: the preparation, if the peer compiles or
-    records something. passes: JVPs, VJPs or evaluations for one Jacobian. sample: the peer's own way to
-    take samples, if it has one.
+    Attributes:
+        call: computes the complete derivative, and returns when it is finished.
+        collect: maps the result of `call` to an array (points, outputs, inputs), see `shape.result_shape`.
+        compile_seconds: the duration of compilation or tracing, or None if there is none.
+        passes: the number of JVPs, VJPs or function evaluations for one Jacobian.
+        sample: takes the timing samples with the peer's own benchmark tool, or None.
     """
 
     call: Callable[[], Any]
@@ -60,13 +61,16 @@ class Prepared:
 
 
 def built_in() -> list[str]:
-    """Return the names of the peers that come with the package."""
+    """Return the names of the peers of this package."""
     modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
-    return sorted(name for name in modules - _NO_PEERS if name[0] != "_")
+    return sorted(name for name in modules - _NOT_PEERS if name[0] != "_")
 
 
 def module(engine: str) -> ModuleType:
-    """Return the module of an engine: one of ours by its short name, or any import path."""
+    """Return the module of an engine, which is the name of a peer of this package or an import path.
+
+    Raises `Refusal` if the module cannot be imported or does not define a peer.
+    """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
     try:
@@ -88,21 +92,23 @@ def module(engine: str) -> ModuleType:
 
 
 def engines() -> list[str]:
-    """Return every engine that comes with the package, by the name that a case has for it."""
+    """Return all values of `engine` that this package provides, except JAX."""
     systems = {
         name: getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ()) for name in built_in()
     }
     return [
-        full for name, own in systems.items() for full in ([f"{name}/{system}" for system in own] or [name])
+        engine
+        for name, names in systems.items()
+        for engine in ([f"{name}/{system}" for system in names] or [name])
     ]
 
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return the versions of what a peer runs on; None for what is not installed. {} for JAX, which every
-    record has.
+    """Return the version of each package that an engine needs, or None for one that is not installed.
 
-    A user's peer is identified by a hash of its source as well.
+    The version of a user's peer is a hash of its source. The result is empty for JAX, whose version every
+    record contains.
     """
     if engine == JAX:
         return {}
@@ -111,12 +117,14 @@ def versions(engine: str) -> dict[str, str | None]:
         found = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
     else:
         found = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
-    source = Path(str(peer.__file__)).read_bytes()
-    own = {} if name in built_in() else {peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
-    return {**found, **own}
+    if name not in built_in():
+        source = Path(str(peer.__file__)).read_bytes()
+        found = {**found, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
+    return found
 
 
 def _version(distribution: str) -> str | None:
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -124,59 +132,59 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return what an engine lacks on this machine, and the command that installs it; None if it can run."""
-    lacking = [name for name, version in versions(engine).items() if version is None]
-    if not lacking:
+    """Return which packages of an engine are not installed and how to install them, or None."""
+    names = [name for name, version in versions(engine).items() if version is None]
+    if not names:
         return None
-    verb, install = "is" if len(lacking) == 1 else "are", getattr(module(engine), "INSTALL", _INSTALL)
-    return f"{' and '.join(lacking)} {verb} not installed; {install}"
+    verb, install = "is" if len(names) == 1 else "are", getattr(module(engine), "INSTALL", _INSTALL)
+    return f"{' and '.join(names)} {verb} not installed; {install}"
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a peer's case that leave no choice: it takes the whole batch on a number of
-    threads.
+    """Return the values of the fields of a case that are fixed if its engine is a peer.
+
+    A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
-    known = getattr(module(case.engine), "JIT", (False,))
-    without = dict.fromkeys(
-        ("mesh", "block", "storage", "memory_limit", "remat", "forward")
-    )  # options of JAX
-    return without | {
+    supported = getattr(module(case.engine), "JIT", (False,))
+    jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
+    return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
-        "jit": case.jit if case.jit in known else known[0],
+        "jit": case.jit if case.jit in supported else supported[0],
         "chunk": None if case.chunk == AUTO else case.chunk,
     }  # fmt: skip
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations of a workload that only this case's engine has."""
+    """Return the formulations of the workload that only the engine of a case has."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return why a peer cannot run a case, as (reason, text); None if it can."""
-    peer, mixed, reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
+    """Return (error reason, error message) if the engine of a case cannot run it, or None if it can."""
+    peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
     if case.devices > 1 and not getattr(peer, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
-    if mixed or reduced or case.seeds != "identity":
-        asked = "mode=mixed" if mixed else f"reduce={case.reduce}" if reduced else f"seeds={case.seeds}"
-        text = f"{case.engine} is not asked for {asked}, which is made of JAX's linear maps here"
-        return "not_offered", text
+    if is_mixed or is_reduced or case.seeds != "identity":
+        option = f"seeds={case.seeds}"
+        if is_mixed or is_reduced:
+            option = "mode=mixed" if is_mixed else f"reduce={case.reduce}"
+        return "not_offered", f"{option} is implemented for engine=jax only, not for {case.engine}"
     if text := peer.unfit(case, workload, sizes):
         return "not_offered", text
-    lacking = missing(case.engine)
-    return ("not_installed", lacking) if lacking else None
+    text = missing(case.engine)
+    return ("not_installed", text) if text else None
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer in the expected shape; a result of another size is refused."""
+    """Return the result of a peer in the expected shape, or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
-        what = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
-        raise Refusal(f"{what}, where {expected} is due")
+        returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
+        raise Refusal(f"{returned}, where {expected} is expected")
     return np.asarray(result).reshape(expected)
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the text of the first check whose condition holds."""
+    """Return the message of the first (condition, message) whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)

@@ -1,6 +1,6 @@
-"""NumPy alone, on one core: the function, its finite differences, and its derivative written by hand.
+"""Peer: NumPy on a single core, with the function, finite differences, and derivatives written by hand.
 
-The alternative to a differentiation system, and the baseline for the cost of one.
+It is the baseline for the cost of a differentiation system.
 """
 
 from typing import Any
@@ -17,25 +17,25 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return why NumPy does not offer a case; None if it does."""
-    return _seeds.unfit(case, workload, sizes, MODES)
+    """Return an error message if NumPy cannot run a case."""
+    return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative; nothing is compiled."""
+    """Return a function that computes the derivative. Nothing is compiled."""
     from scipy.special import gammaln
 
-    batch = _seeds.batch(case, workload, sizes, arrays, np, gammaln)
+    batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
     if case.ad_mode.is_value:
         return Prepared(lambda: batch.function(*batch.x), np.asarray)
     if case.ad_mode.finite_step:
-        return Prepared(lambda: _differences(batch), batch.collect, passes=sizes.passes)
-    named = {name: array.astype(case.dtype) for name, array in arrays.items()}
-    return Prepared(lambda: _by_hand(case, workload, named), np.asarray)
+        return Prepared(lambda: _finite_differences(batch), batch.collect, passes=sizes.passes)
+    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
+    return Prepared(lambda: _analytic(case, workload, inputs), np.asarray)
 
 
-def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h: one input is shifted at a time, by the same step at every point."""
+def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
+    """Return (f(x + h e) - f(x)) / h for each unit vector e, with the same step h at every point."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
@@ -45,46 +45,47 @@ def _differences(batch: _seeds.Batch) -> list[np.ndarray]:
     return batch.columns(push, step)
 
 
-def _by_hand(case: Case, workload: Any, named: dict[str, np.ndarray]) -> np.ndarray:
-    """Return (points, outputs, inputs), or (points, inputs) for the derivative of the sum over the
-    outputs.
-    """
+def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the handwritten derivative: (points, outputs, inputs), or (points, inputs) if summed."""
     if case.workload == "rbf":
-        return _rbf(case.variant, workload.reduce is not None, **named)
+        return _rbf(case.variant, workload.reduce is not None, **inputs)
     if case.workload == "poisson":
-        return named["c"] / named["lam"] - 1
-    blocks = _linear(**named) if case.workload == "linear" else _residual(case.variant, **named)
-    parts = [blocks[name] for name in workload.names]
+        return inputs["c"] / inputs["lam"] - 1
+    by_input = _linear(**inputs) if case.workload == "linear" else _residual(case.variant, **inputs)
+    parts = [by_input[name] for name in workload.names]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-def _rbf(variant: str | None, added: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative by x; the sum over the support is a product with it."""
+def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
+    """Return the derivative of `rbf` with respect to x; a sum over the support is a matrix product."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
-        if added:
+        if is_summed:
             return value @ support - x * np.sum(value, axis=1, keepdims=True)
         return (support - x[:, None, :]) * value[:, :, None]
     y = support[:, 0]
     value = np.exp(-0.5 * (x + y - 2 * x * y))
-    return value @ (y - 0.5) if added else (y - 0.5) * value
+    return value @ (y - 0.5) if is_summed else (y - 0.5) * value
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of the sum over outputs: by W X_ij in every column, by X the sums of the rows
-    of W.
+    """Return the derivative of the sum of X @ W over outputs, as a dict from input name to array.
+
+    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W. The
+    arrays have the shape (points, inputs).
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivatives of rs = d - a f, with f = exp(-1.5 (x - m)^2) and a = (d f) / (f f).
+    """Return the derivative of rs = d - a f as a dict from input name to array.
 
-    The scalar is (rs rs), and rs is orthogonal to f.
+    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the
+    derivative of sum(rs^2), where rs is orthogonal to f.
     """
-    away = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
-    f = np.exp(-1.5 * away**2)
-    slope = 3 * away * f
+    offset = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
+    f = np.exp(-1.5 * offset**2)
+    slope = 3 * offset * f
     dot = lambda u, v: np.einsum("ni,ni->n", u, v)[:, None]  # noqa: E731
     ff = dot(f, f)
     a = dot(d, f) / ff

@@ -1,11 +1,10 @@
-"""PyTorch: forward mode by `torch.func.jvp`, reverse mode by `torch.autograd.grad`, many seeds at once by
-`torch.func.vmap`.
+"""Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, and `torch.func.vmap` over seeds.
 
-The points are a leading axis of the function, which needs no `vmap` over them: the same numbers as
-vmap(jacfwd(f)) and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed is not batched.
-`chunk` is the chunk_size of the `vmap` over seeds. `jit: false` is eager; `jit: true` is `torch.compile`,
-which takes torch.func alone: reverse mode is then `torch.func.vjp`. On the CPU only. `compile_seconds` is
-the first call, with a warm compiler and no caches.
+The function takes the whole batch with a leading axis of points, so that no vmap over points is needed. The
+results equal those of vmap(jacfwd(f)) and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed
+is not batched. `chunk` is the chunk_size of the vmap over seeds. `jit: false` runs eagerly. `jit: true` uses
+`torch.compile`, which supports only torch.func, so that reverse mode is then `torch.func.vjp`.
+`compile_seconds` is the time of the first call, with an initialized compiler and without caches.
 """
 
 import importlib
@@ -31,58 +30,60 @@ JIT = (False, True)
 
 _MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_ALIVE = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates of a seed at once, as measured
-_ALIVE_TWICE = 36  # of a seed of a Hessian
+_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates per seed, as measured
+_LIVE_ARRAYS_OF_HESSIAN = 36
 
 Arrays = tuple[Any, ...]
 LinearMap = Callable[[Arrays], Arrays]
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return why PyTorch does not offer a case; None if it does."""
-    functions = f"torch is given the functions {', '.join(formulas.KNOWN)}"
-    compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
-    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    """Return an error message if PyTorch cannot run a case."""
+    functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
+    has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
+    has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
     if reason := first_reason(
-        (case.workload not in formulas.KNOWN, f"{functions}; it cannot take one that is written in JAX"),
+        (case.workload not in formulas.KNOWN, functions),
         (case.mode not in _MODES, f"torch offers {', '.join(_MODES)}"),
         (case.target in SECOND and case.workload not in ("residual", "poisson"),
-         "torch takes the Hessians of residual (variant scalar) and poisson"),
+         "torch offers the Hessians of residual (variant scalar) and poisson only"),
         (case.jit and case.ad_mode.pass_per_output,
-         "torch.compile crashes on one torch.func.jvp inside another; jit=false runs it"),
-        (case.jit and not compiler,
+         "torch.compile crashes on nested torch.func.jvp; use jit=false"),
+        (case.jit and not has_compiler,
          "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"),
-        (case.jit and not headers,
+        (case.jit and not has_headers,
          "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"),
     ):  # fmt: skip
         return reason
-    needs, has = _needed_bytes(case, workload, sizes), available_bytes() or math.inf
-    text = f"needs about {needs / 1e9:.3g} GB, has {has / 1e9:.3g} GB; a smaller chunk may need less"
-    return text if needs > has else None
+    needed, available = _needed_bytes(case, workload, sizes), available_bytes() or math.inf
+    text = f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB; a smaller chunk may need less"
+    return text if needed > available else None
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return the bytes of the function's graph, the seeds, their intermediates at a time, and all slices.
+    """Estimate the bytes of the autograd graph, the seeds, their intermediates, and the derivative.
 
-    For eager execution; torch.compile often needs less, but not always.
+    The estimate is for eager execution. torch.compile usually needs less.
     """
-    size = {name: math.prod(draw.shape) for name, draw in {**workload.points, **workload.shared}.items()}
-    by, mode = sum(size[name] for name in workload.names), case.ad_mode
-    reverse, second = mode.seed == COTANGENT, mode.order == 2
+    size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
+    inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
     support = size.get("support", 0) if case.formulation == "rowwise" else 0
-    wide = max(sizes.values, size.get("d", 0), support)  # of one point
-    rows = by * (1 if case.batch == "whole" and not sizes.summed else case.points)
-    slices = rows if reverse or second else case.points * (1 if workload.reduce else sizes.values)
-    at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
-    alive = _ALIVE_TWICE if second and not mode.pass_per_output else _ALIVE[case.workload]
-    graph = (8 + alive * at_once) * case.points * wide
-    return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slices)
+    width = max(sizes.values, size.get("d", 0), support)  # of the largest intermediate of a point
+    if mode.seed == COTANGENT or mode.order == 2:
+        slice_size = inputs * (1 if case.batch == "whole" and not sizes.summed else case.points)
+    else:
+        slice_size = case.points * (1 if workload.reduce else sizes.values)
+    seeds_at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
+    is_nested = mode.order == 2 and not mode.pass_per_output
+    live_arrays = _LIVE_ARRAYS_OF_HESSIAN if is_nested else _LIVE_ARRAYS[case.workload]
+    graph = (8 + live_arrays * seeds_at_once) * case.points * width
+    return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slice_size)
 
 
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the derivative as a function of existing tensors, compiled if the case asks for it."""
+    """Return a function that computes the derivative of existing tensors, compiled with `jit: true`."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -91,9 +92,9 @@ def prepare(
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
     torch.set_float32_matmul_precision("highest")
-    named = {name: _tensor(torch, array) for name, array in arrays.items()}
-    x = tuple(_prepare_input(case, workload, name, named[name]) for name in workload.names)
-    derivative, seconds = _derivative(torch, case, workload, sizes, named, x), None
+    tensors = {name: _to_tensor(torch, array) for name, array in arrays.items()}
+    x = tuple(_prepare_input(case, workload, name, tensors[name]) for name in workload.names)
+    derivative, seconds = _make_derivative(torch, case, workload, sizes, tensors, x), None
     if case.jit:
         derivative, seconds = _compile(torch, derivative, x)
     points, rows, columns = result_shape(case, workload, sizes)
@@ -106,102 +107,108 @@ def prepare(
     return Prepared(lambda: derivative(*x), collect, seconds, sizes.passes or None)
 
 
-def _tensor(torch: Any, array: np.ndarray) -> Any:
-    if array.dtype.name == "bfloat16":  # a dtype of NumPy's that torch does not read
+def _to_tensor(torch: Any, array: np.ndarray) -> Any:
+    """Return a tensor with the values of an array."""
+    if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return an input to differentiate by; a copy for each point where each has rows of its own by a
-    shared input.
+    """Return an input as a tensor to differentiate with respect to.
+
+    A shared input is expanded to a copy for each point if the Jacobian of each point has rows by it.
     """
     if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
-    by_autograd = not case.jit and (case.ad_mode.seed == COTANGENT or case.mode == "rev_over_rev")
-    return tensor.detach().requires_grad_(by_autograd)
+    uses_autograd = not case.jit and (case.ad_mode.seed == COTANGENT or case.mode == "rev_over_rev")
+    return tensor.detach().requires_grad_(uses_autograd)
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Return the compiled derivative, and the seconds of its first call, without caches and other
-    processes.
+    """Return the compiled derivative and the time of its first call in seconds.
+
+    Compilation uses a single process and no caches.
     """
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
     compiler.force_disable_caches = True
-    torch.compiler.reset()  # forget other cases
-    torch.compile(lambda a: a + 1)(torch.ones(1))  # starts the compiler
+    torch.compiler.reset()  # discard the programs of other cases
+    torch.compile(lambda a: a + 1)(torch.ones(1))  # initializes the compiler
     compiled = torch.compile(derivative, fullgraph=True, dynamic=False)
-    began = time.perf_counter()
+    start = time.perf_counter()
     compiled(*x)
-    return compiled, time.perf_counter() - began
+    return compiled, time.perf_counter() - start
 
 
-def _derivative(
-    torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any], x: Arrays
+def _make_derivative(
+    torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any], x: Arrays
 ) -> Callable[..., Arrays]:
-    """Return the map from x to slices of the derivative, in one array or one for each input: (seeds,
-    points, ...).
+    """Return a function from x to the columns or rows of the derivative.
 
-    One seed has no axis. Seeds are made before the call: inside, a compiled derivative takes up to thirty
-    times as long.
+    It returns one tensor, or one for each input: (seeds, points, ...), or (points, ...) for a single seed.
+    The seeds are created here, because creating them in a compiled derivative takes up to thirty times as
+    long.
     """
-    f = _function(torch, case, workload, sizes, named)
-    common = case.batch == "vmap"  # all points have the same seed
+    f = _make_function(torch, case, workload, sizes, tensors)
+    is_common = case.batch == "vmap"  # all points have the same seed
     if case.ad_mode.is_value:
         return lambda *x: (f(*x),)
     if case.ad_mode.seed == COTANGENT:
         y = f(*x).detach()
         ones = (torch.ones_like(y)[None],)
-        cotangents = ones if case.ad_mode.single_seed else _identity(torch, (y,), [common])
+        cotangents = ones if case.ad_mode.single_seed else _unit_seeds(torch, (y,), [is_common])
         return lambda *x: _rows(torch, case, workload, f, x, cotangents)
-    tangents = _identity(torch, x, [common and name in workload.points for name in workload.names])
+    tangents = _unit_seeds(torch, x, [is_common and name in workload.points for name in workload.names])
     if case.ad_mode.order == 1:
         return lambda *x: _columns(torch, case, workload, f, x, tangents)
     if case.target == "hvp":
-        return lambda *x: _hessian(torch, case, f, x, tangents)(x)
-    return lambda *x: _over_seeds(torch, case, _hessian(torch, case, f, x, tangents), tangents)
+        return lambda *x: _make_hvp(torch, case, f, x, tangents)(x)
+    return lambda *x: _map_seeds(torch, case, _make_hvp(torch, case, f, x, tangents), tangents)
 
 
-def _function(
-    torch: Any, case: Case, workload: Any, sizes: Any, named: Mapping[str, Any]
+def _make_function(
+    torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function of the batch by the inputs `x`: (points, outputs), (points,) or, for a summed
-    batch, ().
+    """Return the function of the batch by the inputs to differentiate with respect to.
+
+    It returns (points, outputs) or (points,), or a scalar if the batch is a single sum.
     """
     dtype = getattr(torch, case.dtype)
-    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 of integers it would be a float32
+    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 integers would give float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
     by_name = _linear if case.workload == "linear" else formula
 
     def function(*x: Any) -> Any:
-        y = by_name(**{**named, **dict(zip(workload.names, x, strict=True))})
+        y = by_name(**{**tensors, **dict(zip(workload.names, x, strict=True))})
         return y.sum() if sizes.summed else y
 
     return function
 
 
 def _linear(X: Any, W: Any) -> Any:
-    """(points, p), (p, o) or (points, p, o) -> (points, o). One product of matrices is faster than one
-    for each point.
+    """Return X @ W: X (points, p), W (p, o) or (points, p, o) -> (points, o).
+
+    With a shared W, a single matrix product is faster than a product for each point.
     """
     return X @ W if W.dim() == 2 else (X[:, None, :] @ W)[:, 0, :]
 
 
-def _identity(torch: Any, like: Arrays, common: list[bool]) -> Arrays:
-    """Return the rows of an identity matrix as seeds, (seeds, *shape) for each array, the same for all
-    points if `common`.
+def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
+    """Return the unit tangents or cotangents of several tensors: (seeds, *shape) each.
+
+    is_common: for each tensor, whether all points have the same seed.
     """
-    shapes = [(1, *a.shape[1:]) if same else a.shape for a, same in zip(like, common, strict=True)]
+    shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
     rows = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
     seeds = [row.reshape(len(row), *shape) for row, shape in zip(rows, shapes, strict=True)]
     return tuple(seed.expand(len(seed), *a.shape) for seed, a in zip(seeds, like, strict=True))
 
 
-def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
-    """Return the slices of a linear map for every seed, seeds leading; one seed alone is not batched."""
+def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
+    """Return a linear map of every seed: (seeds, ...), or without this axis for a single seed."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
@@ -210,8 +217,9 @@ def _over_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) ->
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return columns by one JVP per seed. Eager with one seed, dual numbers take 0.7 of the time of
-    torch.func.
+    """Return columns of the Jacobian with one JVP for each seed.
+
+    For a single seed without `jit`, dual tensors are used, which take 0.7 of the time of torch.func.
     """
     from torch.autograd import forward_ad
 
@@ -221,14 +229,14 @@ def _columns(
         with forward_ad.dual_level():
             return forward_ad.unpack_dual(f(*map(forward_ad.make_dual, x, v))).tangent
 
-    return _over_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
+    return _map_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
 
 
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Return rows by one VJP per seed, after one forward pass for all; added up where the outputs are."""
-    rows = _over_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
+    """Return rows of the Jacobian with one VJP for each seed and a single forward pass, summed if reduced."""
+    rows = _map_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
         return rows
     if case.batch == "whole":
@@ -237,26 +245,27 @@ def _rows(
 
 
 def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
-    """Return the map from cotangents of f(x) to cotangents of x."""
+    """Return the linear map from cotangents of f(x) to cotangents of x."""
     if case.jit:
         return torch.func.vjp(f, *x)[1]
     y = f(*x)
     return lambda v: torch.autograd.grad(y, x, v, retain_graph=True)
 
 
-def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the map from a seed to a column of the Hessian of each point, in one array or one for each
-    input.
+def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
+    """Return the linear map from a tangent of x to the product of the Hessian of each point with it.
+
+    It returns one tensor, or one for each input. tangents: all unit tangents of x, for forward mode.
     """
     every = tuple(range(len(x)))
-    total = lambda *z: f(*z).sum()  # noqa: E731 points do not mix, so this has the gradients of all
+    total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient has those of all points
 
     def rev_over_rev() -> LinearMap:
         eager = lambda *z: torch.autograd.grad(total(*z), z, create_graph=True)  # noqa: E731
         return _pullback(torch, case, torch.func.grad(total, every) if case.jit else eager, x)
 
-    def gradient(*z: Any) -> Any:  # in forward mode: a JVP for each input
-        columns = _over_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
+    def forward_gradient(*z: Any) -> Any:  # one JVP for each input
+        columns = _map_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
         return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
 
     maps: dict[str, Callable[[], LinearMap]] = {
@@ -265,6 +274,6 @@ def _hessian(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents:
         "rev_over_fwd": lambda: (
             lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x)
         ),
-        "fwd_over_fwd": lambda: lambda v: (torch.func.jvp(gradient, x, v)[1],),
+        "fwd_over_fwd": lambda: lambda v: (torch.func.jvp(forward_gradient, x, v)[1],),
     }
     return maps[case.mode]()

@@ -1,1 +1,1 @@
-"""The workloads that come with the package, one file each."""
+"""Built-in workloads: functions with their inputs, references and handwritten derivatives."""

@@ -1,19 +1,19 @@
-"""The peaks of a machine and its dispatch latency, measured in the same way as cases.
+"""Workload `ceiling`: benchmarks of the peak throughputs of a machine and of its dispatch latency.
 
-One point is k numbers; for `matmul` it is a matrix of k by k.
+A point consists of k elements; for `matmul` and `transpose` it is a k x k matrix. The targets are:
 
-    copy            each number with its sign changed: many more numbers than fit into the caches
-    matmul          each point times a matrix that all share
-    transcendental  for each number x, the sum of exp(-x j / terms) over j = 1 ... terms
-    arithmetic      the same of (x + j / terms) (x - j / terms)
-    division        the same of 1 / (x + j / terms)
-    reduction       the sum of the k numbers
-    transpose       of a matrix of k by k
-    all_reduce      the sum over all points, on every device
-    call            `copy` of a few numbers: a floor
-    collective      `all_reduce` of a few numbers: a floor
+    copy            negate each element, for arrays that are larger than the caches
+    matmul          multiply each matrix by a shared matrix
+    transcendental  for each element x, sum exp(-x j / terms) over j = 1 ... terms
+    arithmetic      for each element x, sum (x + j / terms) (x - j / terms) over j
+    division        for each element x, sum 1 / (x + j / terms) over j
+    reduction       sum the k elements
+    transpose       transpose each matrix
+    all_reduce      sum over all points of all devices, on every device
+    call            `copy` of a few elements, which measures the dispatch latency
+    collective      `all_reduce` of a few elements, which measures the latency of a collective
 
-Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
 
 import functools
@@ -30,8 +30,8 @@ from scaling.core.workload import InputSpec, Reference, Workload, uniform
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
-# Functions of a number x, a share s in (0, 1] and the array library. The terms of a sum are independent of
-# each other, so that a core works on several at once; a chain of terms would measure their latency.
+# Functions of an element x, a fraction s in (0, 1] and the array library. The terms of a sum are independent,
+# so that a core computes several of them at a time. A chain of dependent terms would measure the latency.
 _TERM: dict[str | None, Callable[..., Any]] = {
     "transcendental": lambda x, s, xp: xp.exp(-s * x),
     "arithmetic": lambda x, s, _: (x + s) * (x - s),
@@ -39,53 +39,56 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 }
 
 
-def _added(target, terms, x, xp=jnp):
-    """Return the sum over terms of a function of _TERM."""
+def _sum_terms(target, terms, x, xp=jnp):
+    """Return the sum of a function in `_TERM` over its terms, for each element of x."""
     return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
-    """Return the sum over the points of all devices; with one point a device, an all-reduce and nothing
-    else.
-    """
+    """Return the sum over the points of all devices, a pure all-reduce if each device has one point."""
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 
 def _value(value: np.ndarray) -> Reference:
-    return Reference(value.reshape(len(value), -1), np.empty(0))  # never differentiated
+    """Return a reference without a derivative, because these functions are not differentiated."""
+    return Reference(value.reshape(len(value), -1), np.empty(0))
 
 
 def workload(case: Case) -> Workload:
-    """Return the peak, or the dispatch latency, that the target of a case names."""
+    """Return the `Workload` of the benchmark that the target of a case names."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
     if case.target == "matmul":
-        # All terms are positive: coarser roundings of the factors or of the result do not add up.
-        added = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
+        # All terms are positive. Coarser roundings of the factors or of the result do not accumulate.
+        rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(
-            lambda x, w: x @ w, {"x": uniform(k, k)}, {"w": uniform(k, k)}, reference=product, terms=added
+            lambda x, w: x @ w,
+            {"x": uniform(k, k)},
+            {"w": uniform(k, k)},
+            reference=product,
+            terms=rounded_terms,
         )
     if case.target in _TERM:
-        function = functools.partial(_added, case.target, terms)
+        function = functools.partial(_sum_terms, case.target, terms)
         return Workload(function, x, reference=lambda inputs: _value(function(inputs["x"], np)), terms=terms)
     if case.target == "reduction":
         return Workload(
             lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k
         )
     if case.target == "transpose":
-        turned = lambda inputs: _value(inputs["x"].swapaxes(1, 2))  # noqa: E731
-        return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=turned)
+        transpose = lambda inputs: _value(inputs["x"].swapaxes(1, 2))  # noqa: E731
+        return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=transpose)
     if case.target in ("all_reduce", "collective"):
-        # All points are the same row, so that the reference, which gets some of them, has the sum over all.
-        same = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
+        # All points are equal, so that the reference can compute the sum over all points from some of them.
+        equal_rows = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
         total, whole = lambda x: x * case.points, {"value": _sum_over_points}
         return Workload(
             total,
-            {"x": same},
+            {"x": equal_rows},
             whole_modes=whole,
-            reference=lambda i: _value(total(i["x"])),
+            reference=lambda inputs: _value(total(inputs["x"])),
             terms=case.points,
         )
     return Workload(lambda x: -x, x, reference=lambda inputs: _value(-inputs["x"]))

@@ -1,8 +1,8 @@
-"""The Jacobian of a linear layer by its weights, after an article on JAX's autodiff options.
+"""Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-forward(W, X) = X @ W with X (n, p) and W (p, o), uniform random; the Jacobian by W is summed over the
-outputs. One point is a sample x_i. `batch: vmap` differentiates sample by sample, `batch: whole` all
-samples at once; `vmap_grad` uses the structure: each output needs its own column of W only.
+forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
+over the outputs. A point is a sample x_i. `batch: vmap` differentiates each sample, and `batch: whole` all
+samples in one call. The mode `vmap_grad` uses the fact that an output depends only on its own column of W.
 """
 
 import jax
@@ -18,45 +18,50 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return one sample (p,) or all of them (n, p), times the weights."""
+    """Return X @ W for one sample (p,) or all samples (n, p)."""
     return X @ W
 
 
 def _vmap_grad(X, W):
-    """Return one gradient per sample and output column: (n, p, o)."""
+    """Return the gradient of each sample and output with respect to its column of W: (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative summed over the outputs: by W X_ij in every column, by X the sum of the row of
-    W: (n, inputs).
+    """Return the derivative of the sum over outputs: (n, p, o) for W, (n, p) for X, (n, inputs) for both.
+
+    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W.
     """
     n, (p, o) = X.shape[0], W.shape
-    by = {"W": jnp.broadcast_to(X[:, :, None], (n, p, o)), "X": jnp.broadcast_to(jnp.sum(W, axis=1), (n, p))}
+    by_input = {
+        "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
+        "X": jnp.broadcast_to(jnp.sum(W, axis=1), (n, p)),
+    }
     if len(names) == 1:
-        return by[names[0]]
-    return jnp.concatenate([by[name].reshape(n, -1) for name in names], axis=1)
+        return by_input[names[0]]
+    return jnp.concatenate([by_input[name].reshape(n, -1) for name in names], axis=1)
 
 
 def _analytic_point(names, x, W):
-    """Return the same for one sample, flat, by products with ones: (inputs,)."""
-    by = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
-    return jnp.concatenate([by[name].reshape(-1) for name in names])
+    """Return the derivative of the sum over outputs of one sample, by products with ones: (inputs,)."""
+    by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
+    return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the value and the Jacobian in float64: (n, o) and (n, o, inputs)."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
-    by = {
+    by_input = {
         "W": lambda: np.einsum("np,ok->nopk", X, np.eye(o)).reshape(n, o, -1),
         "X": lambda: np.broadcast_to(W.T, (n, *W.T.shape)),
     }
-    return Reference(X @ W, np.concatenate([by[name]() for name in names], axis=2))
+    return Reference(X @ W, np.concatenate([by_input[name]() for name in names], axis=2))
 
 
 def workload(case: Case) -> Workload:
-    """Return linear with p inputs and o outputs."""
+    """Return the `Workload` of a linear layer with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
     by_hand = {

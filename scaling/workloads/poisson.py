@@ -1,9 +1,8 @@
-"""The log-likelihood of counts and its gradient by the rates, after a forum thread on speeding up a
-logpdf.
+"""Workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
 
-loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1).
-One point is a term (c_i, lam_i). `batch: vmap` differentiates term by term, `batch: whole` the sum at
-once, as the thread does.
+loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). A
+point is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the sum in one call,
+as in the forum thread on faster logpdf from which it is taken.
 """
 
 import math
@@ -21,32 +20,34 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return log pmf(c; lam)."""
+    """Return log pmf(c; lam) of one term."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum over terms."""
+    """Return the sum of log pmf(c; lam) over all terms."""
     return jnp.sum(logpmf(c, lam))
 
 
 def _reference(inputs: Inputs) -> Reference:
+    """Return the value and the gradient of each term in float64."""
     c, lam = inputs["c"], inputs["lam"]
     log_factorial = np.array([math.lgamma(k + 1) for k in range(int(c.max(initial=0)) + 1)])
     parts = c * np.log(lam), lam, log_factorial[c.astype(int)]
     value = parts[0] - parts[1] - parts[2]
-    # The logarithm of a factorial is itself a sum of numbers about one.
+    # The logarithm of the factorial is itself a sum of terms of magnitude one.
     value_terms = 1 + sum(np.abs(part) for part in parts)
     return Reference(value[:, None], (c / lam - 1)[:, None, None], value_terms, c / lam + 1)
 
 
-def _second(inputs: Inputs) -> Reference:
+def _second_order_reference(inputs: Inputs) -> Reference:
+    """Return the value and the second derivative of each term in float64."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
-def _by_hand(target: str | None) -> Mapping[str, Callable]:
-    """Return the derivative in two formulations; elementwise, so that they take a term or a batch."""
+def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
+    """Return the two handwritten derivatives of a target. They are elementwise, for one term or a batch."""
     if target == "hessian":
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -55,13 +56,13 @@ def _by_hand(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return poisson, term by term and as a sum."""
+    """Return the `Workload`, with one term as the function and the sum as the function of the batch."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},
         wrt="lam",
         whole=loss,
-        whole_modes=_by_hand(case.target),
+        whole_modes=_analytic_modes(case.target),
         reference=_reference,
-        second=_second,
+        second=_second_order_reference,
     )

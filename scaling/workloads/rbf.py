@@ -1,9 +1,9 @@
-"""The derivative of a covariance function by its first argument, after a Julia and JAX forum thread.
+"""Workload `rbf`: the derivative of a kernel function with respect to its first argument.
 
-The thread writes K(x, y) = exp(-(x + y - 2xy) / 2), without squares. That formula is the default; the
-variant `squared` is the kernel that was meant, exp(-|x - y|^2 / 2), in d dimensions. Each has two
-formulations: `product`, through a matrix product as in the thread, and `rowwise`. One point is an x_j; the
-support is shared. In the thread both are linspace(-1, 1, n).
+It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
+squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
+dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
+without. A point is an x_j, and the support is shared. In the thread, both are linspace(-1, 1, n).
 """
 
 import functools
@@ -16,7 +16,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 SIZES = {"d": 1, "m": "points"}
-TARGETS = ("grad_map", "grad")  # the row of every x_j summed; the row of x_1
+TARGETS = ("grad_map", "grad")  # the summed row of every x_j, or the row of x_1
 SINGLE = ("grad",)
 VARIANTS = ("source", "squared")
 FORMULATIONS = {"source": ("product", "rowwise"), "squared": ("rowwise", "product")}
@@ -24,24 +24,24 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """k(x, support) as the thread computes it, through a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for each y of the support by a matrix product: (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """The same numbers without the product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for each y of the support without a matrix product: (m,)."""
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """exp(-|x - y|^2 / 2): (m,)."""
+    """Return exp(-|x - y|^2 / 2) for each y of the support: (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """The same numbers through a matrix product: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
+    """Return exp(-|x - y|^2 / 2) by a matrix product, with |x - y|^2 = |x|^2 + |y|^2 - 2 x y: (m,)."""
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 
@@ -54,27 +54,28 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the value and the Jacobian in float64: (points, m) and (points, m, inputs)."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
-        apart = x[:, None, :] - support[None]
-        value = np.exp(-0.5 * np.sum(apart**2, axis=-1))
-        by_x = -apart * value[:, :, None]
-        by_support = -by_x  # of row y of the support alone
+        difference = x[:, None, :] - support[None]
+        value = np.exp(-0.5 * np.sum(difference**2, axis=-1))
+        by_x = -difference * value[:, :, None]
+        by_support = -by_x  # by the row of the support that the output depends on
     else:
         y = support[None, :, 0]
         value = np.exp(-0.5 * (x + y - 2 * x * y))
         by_x = ((y - 0.5) * value)[:, :, None]
         by_support = ((x - 0.5) * value)[:, :, None]
-    by = {
+    by_input = {
         "x": lambda: by_x,
         "support": lambda: np.einsum("nmd,mk->nmkd", by_support, np.eye(m)).reshape(len(x), m, m * d),
     }
-    return Reference(value, np.concatenate([by[name]() for name in names], axis=2))
+    return Reference(value, np.concatenate([by_input[name]() for name in names], axis=2))
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivative written by hand: (points, m, d), or summed over m."""
+    """Return the handwritten derivative with respect to x of a batch: (points, m, d), or summed over m."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
@@ -86,42 +87,42 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the same for one point: (m, d), or (d,) if summed."""
+    """Return the handwritten derivative with respect to x of one point: (m, d), or (d,) if summed."""
     if variant == "squared":
-        apart = support - x
-        terms = apart * jnp.exp(-0.5 * jnp.sum(apart**2, axis=-1, keepdims=True))
+        difference = support - x
+        terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
     else:
         y = support[:, :1]
         terms = (y - 0.5) * jnp.exp((x - 0.5) * y - 0.5 * x)
     return jnp.sum(terms, axis=0) if summed else terms
 
 
-def _line(count: int) -> InputSpec:
-    """Return the input linspace(-1, 1, count), row by row."""
+def _linspace(count: int) -> InputSpec:
+    """Return an input with one element per point, linspace(-1, 1, count)."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
 def workload(case: Case) -> Workload:
-    """Return rbf in the formulation and dimension of the case."""
+    """Return the `Workload` of a kernel with m support points in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(
-            f"sizes.d={d} has a meaning in variant=squared only; the source's formula is one-dimensional"
+            f"sizes.d={d} needs variant=squared, because the formula of variant=source is one-dimensional"
         )
     summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
-    by_point = functools.partial(_analytic_point, variant, summed)
-    by_hand = {
+    at_point = functools.partial(_analytic_point, variant, summed)
+    analytic_modes = {
         "analytic": lambda x, support: _analytic(variant, summed, x, support),
-        "analytic_vmap": lambda x, support: jax.vmap(lambda one: by_point(one, support))(x),
+        "analytic_vmap": lambda x, support: jax.vmap(lambda point: at_point(point, support))(x),
     }
-    support = _line(m) if d == 1 else uniform(d, low=-1.0)
+    support = _linspace(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
         function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
-        points={"x": _line(case.points) if d == 1 else uniform(d, low=-1.0)},
+        points={"x": _linspace(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": InputSpec((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,
-        whole_modes=by_hand if names == ("x",) else {},
+        whole_modes=analytic_modes if names == ("x",) else {},
         reference=lambda inputs: _reference(variant, names, inputs),
         terms=max(m, d) if summed else d,
     )

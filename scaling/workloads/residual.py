@@ -1,14 +1,14 @@
-"""A profile minus its fit by a known shape, after a forum thread on differentiating by some of the
-arguments.
+"""Workload `residual`: a profile minus its fit by a known shape, from a forum thread on `argnums`.
 
-On x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. One point is a pair
-(d, m): the profile d (21 numbers) is a shifted one with noise, m lies near its centre. The derivative is
-by the shift m alone, by d alone, or by both (`wrt: d+m`); the variant `scalar` differentiates sum(rs^2).
-`formulation`: with sums or with dot products.
+On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point is a
+pair (d, m): the profile d (21 elements) is a shifted shape with noise, and m is close to its center. The
+derivative is with respect to the shift m, to d, or to both (`wrt: d+m`). The variant `scalar` differentiates
+sum(rs^2). The `formulation` uses sums or dot products.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,34 +26,50 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """rs(d, m): (21,)."""
+    """Return rs(d, m) by sums: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
 def _with_dot(d, m):
-    """rs(d, m) by dot products, as an early version of the thread had it."""
+    """Return rs(d, m) by dot products, as in an early version of the thread: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
-def _parts(numpy, d, m):
-    """Return rs (n, 21), its derivative by m (n, 21), f (n, 21), sum(f f) (n, 1) and the fitted part a f
-    (n, 21), by hand.
+class _Terms(NamedTuple):
+    """The terms of rs and of its derivative for a batch of n points.
+
+    Attributes:
+        rs, by_m: rs and its derivative with respect to m, (n, 21).
+        f: the shape, (n, 21).
+        ff: sum(f f), (n, 1).
+        fit: the fitted profile (sum(d f) / sum(f f)) f, (n, 21).
     """
-    away = numpy.asarray(_GRID, d.dtype) - m[:, None]
-    f = numpy.exp(-1.5 * away**2)
-    slope = 3 * away * f
+
+    rs: Any
+    by_m: Any
+    f: Any
+    ff: Any
+    fit: Any
+
+
+def _evaluate_terms(numpy, d, m):
+    """Return the terms of rs and of its derivative. numpy: the array library, NumPy or jax.numpy."""
+    offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
+    f = numpy.exp(-1.5 * offset**2)
+    slope = 3 * offset * f
     ff = numpy.sum(f * f, axis=1, keepdims=True)
     a = numpy.sum(d * f, axis=1, keepdims=True) / ff
     mixed = numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)
     a_slope = mixed / ff
-    return d - a * f, -(a_slope * f + a * slope), f, ff, a * f
+    return _Terms(d - a * f, -(a_slope * f + a * slope), f, ff, a * f)
 
 
-def _blocks(numpy, variant, rs, by_m, f, ff):
-    """Return the derivative by each input, outputs by inputs: {"d": (n, o, 21), "m": (n, o, 1)}."""
-    if variant == "scalar":  # rs is orthogonal to f, so that the derivative by d is 2 rs
+def _derivatives(numpy, variant, terms):
+    """Return the derivative for o outputs, as a dict: {"d": (n, o, 21), "m": (n, o, 1)}."""
+    rs, by_m, f, ff, _ = terms
+    if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
     return {
         "d": numpy.eye(_GRID.size, dtype=rs.dtype) - f[:, :, None] * f[:, None, :] / ff[:, :, None],
@@ -62,83 +78,91 @@ def _blocks(numpy, variant, rs, by_m, f, ff):
 
 
 def _analytic(variant, names, d, m):
-    rs, by_m, f, ff, _ = _parts(jnp, d, m)
-    blocks = _blocks(jnp, variant, rs, by_m, f, ff)
-    return jnp.concatenate([blocks[name] for name in names], axis=2)
+    """Return the handwritten derivative of a batch: (n, outputs, inputs)."""
+    by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
+    return jnp.concatenate([by_input[name] for name in names], axis=2)
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    rs, by_m, f, ff, fitted = _parts(np, inputs["d"], inputs["m"])
-    blocks = _blocks(np, variant, rs, by_m, f, ff)
-    derivative = np.concatenate([blocks[name] for name in names], axis=2)
-    added = np.abs(inputs["d"]) + np.abs(fitted)  # rs is their difference, and its sums cancel again
+    """Return the value and the Jacobian in float64: (n, o) and (n, o, inputs) for o outputs."""
+    terms = _evaluate_terms(np, inputs["d"], inputs["m"])
+    by_input = _derivatives(np, variant, terms)
+    derivative = np.concatenate([by_input[name] for name in names], axis=2)
+    magnitude = np.abs(inputs["d"]) + np.abs(terms.fit)  # rs is a difference, and its sums cancel again
     if variant == "vector":
-        return Reference(rs, derivative, np.max(added, axis=1))
-    sizes = {"d": 2 * np.max(added, axis=1), "m": 2 * np.sum(added * np.abs(by_m), axis=1)}
-    derivative_terms = np.max([sizes[name] for name in names], axis=0)
-    return Reference(np.sum(rs**2, axis=1)[:, None], derivative, np.sum(added**2, axis=1), derivative_terms)
+        return Reference(terms.rs, derivative, np.max(magnitude, axis=1))
+    value, value_terms = np.sum(terms.rs**2, axis=1)[:, None], np.sum(magnitude**2, axis=1)
+    sizes = {"d": 2 * np.max(magnitude, axis=1), "m": 2 * np.sum(magnitude * np.abs(terms.by_m), axis=1)}
+    return Reference(value, derivative, value_terms, np.max([sizes[name] for name in names], axis=0))
 
 
-def _profile_derivatives(numpy, d, m):
-    """Return f (n, 21) and its first and second derivative by m."""
-    away = numpy.asarray(_GRID, d.dtype) - m[:, None]
-    f = numpy.exp(-1.5 * away**2)
-    return f, 3 * away * f, (9 * away**2 - 3) * f
+def _shape_derivatives(numpy, d, m):
+    """Return the shape f, df/dm and d^2f/dm^2: (n, 21) each."""
+    offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
+    f = numpy.exp(-1.5 * offset**2)
+    return f, 3 * offset * f, (9 * offset**2 - 3) * f
 
 
 def _hessian(numpy, names, d, m):
-    """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = d f and h = f f (n, k, k), and the size
-    of its terms by m (n,).
+    """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
+
+    Returns:
+        The Hessian with respect to the given inputs: (n, k, k).
+        The magnitude of the terms of the second derivative with respect to m: (n,).
     """
-    f, f1, f2 = _profile_derivatives(numpy, d, m)
+    f, f1, f2 = _shape_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, g2 = dot(d, f), dot(d, f1), dot(d, f2)
     h, h1, h2 = dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
-    q1 = g1 / h - g * h1 / h**2  # of g / h
+    q1 = g1 / h - g * h1 / h**2  # derivative of g / h
     by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
     mixed = (-2 * (q1 * f + g / h * f1))[:, :, None]
     by_m = -(2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3)
-    by = {
+    blocks = {
         ("d", "d"): by_d, ("d", "m"): mixed, ("m", "d"): mixed.transpose(0, 2, 1),
         ("m", "m"): by_m[:, :, None],
     }  # fmt: skip
-    hessian = numpy.concatenate([numpy.concatenate([by[a, b] for b in names], axis=2) for a in names], axis=1)
-    cross, bend = numpy.abs(g * g1 * h1) / h**2, g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
-    return hessian, (2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * cross + bend)[:, 0]
+    hessian = numpy.concatenate(
+        [numpy.concatenate([blocks[a, b] for b in names], axis=2) for a in names], axis=1
+    )
+    cross = numpy.abs(g * g1 * h1) / h**2
+    curvature = g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
+    return hessian, (2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * cross + curvature)[:, 0]
 
 
-def _hessian_times(names, d, m):
-    """Return the Hessian times the point itself, without the Hessian: (n, k)."""
-    f, f1, f2 = _profile_derivatives(jnp, d, m)
+def _hessian_times_point(names, d, m):
+    """Return the product of the Hessian and the point, without forming the Hessian: (n, k)."""
+    f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
-    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h, and by m
+    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h and its derivative
     mixed = -2 * (a1 * f + a * f1)
     by_d = (2 * d - 2 * a * f if "d" in names else 0) + (mixed * m[:, None] if "m" in names else 0)
     if names == ("d",):
         return by_d
-    # of -g^2 / h, twice by m
-    bend = -2 * (a1 * g1 + a * dot(d, f2)) + 2 * a * a1 * h1 + 2 * a**2 * (dot(f1, f1) + dot(f, f2))
-    by_m = bend * m[:, None] + (dot(mixed, d) if "d" in names else 0)
+    # The second derivative of -g^2 / h with respect to m.
+    curvature = -2 * (a1 * g1 + a * dot(d, f2)) + 2 * a * a1 * h1 + 2 * a**2 * (dot(f1, f1) + dot(f, f2))
+    by_m = curvature * m[:, None] + (dot(mixed, d) if "d" in names else 0)
     return jnp.concatenate([{"d": by_d, "m": by_m}[name] for name in names], axis=1)
 
 
-def _second(names: tuple[str, ...], inputs: Inputs) -> Reference:
+def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the value and the Hessian of sum(rs^2) in float64: (n, 1) and (n, k, k)."""
     hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
     return Reference(
         _reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None
     )
 
 
-def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return the derivative of a batch in two formulations: for all pairs at once, and for one pair,
-    vmapped.
-    """
+def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
+    """Return the handwritten derivatives of a batch: for all points at once, and for one point with vmap."""
 
     def batch(d, m):
         if case.target not in SECOND:
             return _analytic(case.variant, names, d, m)
-        return _hessian(jnp, names, d, m)[0] if case.target == "hessian" else _hessian_times(names, d, m)
+        return (
+            _hessian(jnp, names, d, m)[0] if case.target == "hessian" else _hessian_times_point(names, d, m)
+        )
 
     return {
         "analytic": batch,
@@ -146,29 +170,30 @@ def _by_hand(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
     }
 
 
-def _centre(rows: np.ndarray) -> np.ndarray:
-    """Return the centre of the profile of each row: spread evenly over (-2, 2) by the golden ratio."""
+def _center(rows: np.ndarray) -> np.ndarray:
+    """Return the center of the profile of each row, a golden-ratio sequence on (-2, 2)."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
 def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    clean = np.exp(-1.5 * (_GRID - _centre(rows)[:, None]) ** 2)
+    """Return the noisy profile d of each row: (rows, 21)."""
+    clean = np.exp(-1.5 * (_GRID - _center(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
-    """Return residual, or the sum of its squares, by the inputs that the case names."""
+    """Return the `Workload`, whose function returns rs, or sum(rs^2) for the variant `scalar`."""
     variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(
         function=(lambda d, m: jnp.sum(rs(d, m) ** 2)) if variant == "scalar" else rs,
         points={
             "d": InputSpec((_GRID.size,), _profile),
-            "m": InputSpec((), lambda rng, rows: _centre(rows) + 0.3 * rng.standard_normal(len(rows))),
+            "m": InputSpec((), lambda rng, rows: _center(rows) + 0.3 * rng.standard_normal(len(rows))),
         },
         wrt="m",
-        whole_modes=_by_hand(dataclasses.replace(case, variant=variant), names),
+        whole_modes=_analytic_modes(dataclasses.replace(case, variant=variant), names),
         reference=lambda inputs: _reference(variant, names, inputs),
-        second=lambda inputs: _second(names, inputs),
+        second=lambda inputs: _second_order_reference(names, inputs),
         terms=_GRID.size,
     )

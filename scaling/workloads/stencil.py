@@ -1,12 +1,12 @@
-"""Density-dependent diffusion with a bistable reaction, on a periodic grid of side x side cells.
+"""Workload `stencil`: nonlinear diffusion with a bistable reaction on a periodic grid, a sparse Jacobian.
 
-    du/dt = D (the sum of u^2 over the four neighbours - 4 u^2) + u - u^3
+    du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
-with one unknown for each cell: the five-point Laplacian of u^2, as in the porous medium equation (J. L.
-Vazquez, "The Porous Medium Equation", 2007), and the reaction of Allen and Cahn. The Jacobian has five
-entries a row. All of them depend on the state, so that an entry read at a wrong place is a wrong number;
-with a constant diffusivity four of them would be the same everywhere. One point is one state. Cells have
-width one on any grid.
+There is one unknown for each of the side x side cells of width one. The equation combines the five-point
+Laplacian of u^2, as in the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007), with
+the reaction of Allen and Cahn. The Jacobian has five entries in each row, all of which depend on the state,
+so that an entry read from a wrong position has a wrong value. With a constant diffusivity, four of them would
+be equal everywhere. A point is a state u.
 """
 
 import functools
@@ -27,17 +27,17 @@ DIFFUSION = 0.3
 
 
 def _slices(flux):
-    """Return the four neighbours of each cell, (side, side) each, by slices of one array and a choice
-    between them.
+    """Return the four neighbors of each cell by slices of a padded array: (side, side) each.
 
-    XLA makes one vectorised loop of these; `jnp.roll` along the last axis would make copies.
+    XLA compiles the slices into a single vectorized loop, whereas `jnp.roll` along the last axis makes
+    copies.
     """
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
     column = jax.lax.broadcasted_iota(jnp.int32, flux.shape, 1)
 
-    def shifted(by):
-        return rows[side + by : side + by + side * side].reshape(flux.shape)
+    def shifted(offset):
+        return rows[side + offset : side + offset + side * side].reshape(flux.shape)
 
     left = jnp.where(column == 0, shifted(side - 1), shifted(-1))
     right = jnp.where(column == side - 1, shifted(1 - side), shifted(1))
@@ -45,89 +45,92 @@ def _slices(flux):
 
 
 def _rolls(flux):
-    """Return the same by rolling the grid."""
-    return tuple(jnp.roll(flux, by, axis) for axis in (0, 1) for by in (1, -1))
+    """Return the four neighbors of each cell by `jnp.roll`: (side, side) each."""
+    return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
-def _rate(neighbours, u):
-    """du/dt: (side, side)."""
+def _rate(neighbors, u):
+    """Return du/dt: (side, side)."""
     flux = DIFFUSION * u * u
-    return sum(neighbours(flux)) - 4 * flux + u - u**3
+    return sum(neighbors(flux)) - 4 * flux + u - u**3
 
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of the entries, row by row: (5 side^2,) int32 each."""
+    """Return the row and the column of each entry in row-major order: (5 side^2,) int32 each."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
-    neighbours = [np.roll(cell, by, axis) for axis in (0, 1) for by in (1, -1)]
-    columns = np.sort(np.stack([cell, *neighbours], axis=-1).reshape(-1, 5), axis=1)
+    neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
+    columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
     return np.repeat(cell.reshape(-1), 5), columns.reshape(-1)
 
 
-def _by_hand(u):
-    """Return for each number of the state the entries in its column off the diagonal, and the one on it."""
+def _entries_of_columns(u):
+    """Return the off-diagonal entry and the diagonal entry of each column of the Jacobian, shaped like u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """(points, side, side) -> the entries, (points, entries), or the Jacobian."""
+    """Return the Jacobians of a batch: (points, n, n), or their entries (points, entries) if colored."""
     rows, columns = _pattern(side)
-    off, on = _by_hand(u.reshape(len(u), -1))
+    off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
+    n = side * side
     if not colored:
-        whole = jnp.zeros((*off.shape, side * side), u.dtype).at[:, rows, columns].set(off[:, columns])
-        return whole.at[:, np.arange(side * side), np.arange(side * side)].set(on)
-    diagonal = np.flatnonzero(rows == columns).astype(np.int32)
-    entries = jnp.take(off, columns, axis=1, mode="clip")
-    return entries.at[:, diagonal].set(
-        on, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds"
+        J = jnp.zeros((len(u), n, n), u.dtype).at[:, rows, columns].set(off_diagonal[:, columns])
+        return J.at[:, np.arange(n), np.arange(n)].set(diagonal)
+    indices = np.flatnonzero(rows == columns).astype(np.int32)
+    entries = jnp.take(off_diagonal, columns, axis=1, mode="clip")
+    return entries.at[:, indices].set(
+        diagonal, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds"
     )
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the same for one state, entry by entry, or as a matrix and its diagonal."""
+    """Return the Jacobian of one state, or its entries if colored, by a formula for each entry."""
     rows, columns = _pattern(side)
-    off, on = _by_hand(u.reshape(-1))
-    entries = jnp.where(rows == columns, jnp.take(on, rows, mode="clip"), jnp.take(off, columns, mode="clip"))
-    return entries if colored else jnp.zeros((off.size, off.size), u.dtype).at[rows, columns].add(entries)
+    off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
+    of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")
+    entries = jnp.where(rows == columns, of_row, of_column)
+    n = side * side
+    return entries if colored else jnp.zeros((n, n), u.dtype).at[rows, columns].add(entries)
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """Return the reference in NumPy float64, with the entries as derivative: (points, 1, entries)."""
+    """Return the rates and the Jacobian entries in float64: (points, n) and (points, 1, entries)."""
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
-    neighbours = sum(np.roll(flux, by, axis) for axis in (1, 2) for by in (1, -1))
-    value = (neighbours - 4 * flux + u - u**3).reshape(len(u), -1)
-    value_terms = (neighbours + 4 * flux + u + u**3).reshape(len(u), -1).max(axis=1)
-    off, on = _by_hand(u.reshape(len(u), -1))
-    derivative = np.where(rows == columns, on[:, rows], off[:, columns])
+    neighbors = sum(np.roll(flux, shift, axis) for axis in (1, 2) for shift in (1, -1))
+    value = (neighbors - 4 * flux + u - u**3).reshape(len(u), -1)
+    value_terms = (neighbors + 4 * flux + u + u**3).reshape(len(u), -1).max(axis=1)
+    off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
+    derivative = np.where(rows == columns, diagonal[:, rows], off_diagonal[:, columns])
     terms = (1 + 8 * DIFFUSION * u + 3 * u**2).reshape(len(u), -1).max(axis=1)
     return Reference(value, derivative[:, None, :], value_terms, terms)
 
 
 def _reference(side: int, inputs: Inputs) -> Reference:
-    """Return the reference with the Jacobian as a matrix."""
-    found = _nonzeros(side, inputs)
-    whole = np.zeros((len(found.value), side * side, side * side))
-    whole[:, *_pattern(side)] = found.derivative[:, 0]
-    return found._replace(derivative=whole)
+    """Return the rates and the dense Jacobians in float64: (points, n) and (points, n, n)."""
+    reference = _nonzeros(side, inputs)
+    J = np.zeros((len(reference.value), side * side, side * side))
+    J[:, *_pattern(side)] = reference.derivative[:, 0]
+    return reference._replace(derivative=J)
 
 
 def workload(case: Case) -> Workload:
-    """Return stencil on the grid of the case."""
+    """Return the `Workload` on a grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
-            f"sizes.side={side}: on a periodic grid of fewer than 3 x 3 cells neighbours are the same cell"
+            f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
-    neighbours = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
+    neighbors = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
     return Workload(
-        function=lambda u: _rate(neighbours, u),
+        function=lambda u: _rate(neighbors, u),
         points={"u": uniform(side, side, low=0.5, high=1.5)},
         wrt="u",
         whole_modes={
             "analytic": lambda u: _analytic(side, colored, u),
-            "analytic_vmap": lambda u: jax.vmap(lambda one: _analytic_point(side, colored, one))(u),
+            "analytic_vmap": lambda u: jax.vmap(lambda state: _analytic_point(side, colored, state))(u),
         },
         reference=lambda inputs: _reference(side, inputs),
         terms=7,

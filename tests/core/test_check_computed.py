@@ -12,7 +12,7 @@ from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
-from scaling.options.reference import float64
+from scaling.options.reference import evaluation
 from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 
@@ -289,6 +289,6 @@ def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
 def test_the_caches_of_jax_hold_nothing_of_the_other_dtype_after_a_reference():
     function = jax.jit(picks)
     before = function(jnp.ones(4, jnp.float32))
-    with float64.evaluating("float64"):
+    with evaluation.evaluation_context("float64"):
         assert jax.jit(jax.vmap(picks))(np.ones((2, 4))).dtype == np.float64
     assert np.array_equal(before, jax.jit(jax.vmap(picks))(np.ones((2, 4), np.float32))[0])

@@ -463,7 +463,7 @@ def test_a_batch_or_a_derivative_of_the_wrong_form_is_refused_by_name(define):
     made = record(workload="mine", mode="analytic", api="jit")
     assert (
         made.status == "failed"
-        and "analytic of 'mine' returns (4, 5), (4, 7), which are no blocks" in made.text
+        and "analytic of 'mine' returns (4, 5), (4, 7), which are not blocks" in made.text
     )
 
 

@@ -144,9 +144,9 @@ def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_i
 WRONG = {  # what each may not leave out
     "copy": lambda x: x,
     "matmul": lambda x, w: x @ w.T,
-    "transcendental": lambda x: ceiling._added("transcendental", 63, x) * (64 / 63),
-    "arithmetic": lambda x: ceiling._added("arithmetic", 15, x) * (16 / 15),
-    "division": lambda x: ceiling._added("division", 15, x) * (16 / 15),
+    "transcendental": lambda x: ceiling._sum_terms("transcendental", 63, x) * (64 / 63),
+    "arithmetic": lambda x: ceiling._sum_terms("arithmetic", 15, x) * (16 / 15),
+    "division": lambda x: ceiling._sum_terms("division", 15, x) * (16 / 15),
     "reduction": lambda x: x[:-1].sum(),
     "transpose": lambda x: x,
     "all_reduce": lambda x: jnp.broadcast_to(x.sum(axis=0), x.shape),

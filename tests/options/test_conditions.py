@@ -198,8 +198,8 @@ def turn(monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0
     numbers = tuple(range(cores))
     start = HostReading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 11, 5, False)
     end = dataclasses.replace(
-        start, idle_seconds=100.0 + idle, stolen_seconds=7.0 + stolen, own_seconds=50.0 + own, at_seconds=900.0 + wall,
-        preempted=11 + preempted, slowdowns=5 + slowdowns,
+        start, idle_seconds=100.0 + idle, stolen_seconds=7.0 + stolen, process_seconds=50.0 + own, clock_seconds=900.0 + wall,
+        preemptions=11 + preempted, slowdowns=5 + slowdowns,
     )  # fmt: skip
     monkeypatch.setattr(host_monitor, "start_meter", lambda platform, bound_to: end)
     return host_monitor.find_disturbances(start)
@@ -261,7 +261,7 @@ def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
         )
         started = host_monitor.start_meter("cpu", [CORE])
         time.sleep(0.05)
-        assert (started.watched, host_monitor.find_disturbances(started)) == (0, [])
+        assert (started.core_count, host_monitor.find_disturbances(started)) == (0, [])
 
 
 WORK = """

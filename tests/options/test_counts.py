@@ -131,7 +131,7 @@ def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
     plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
     assert operations(expanded, x35) == operations(plain, x35) == OperationCounts(45, 15)
-    assert rounding.rounded(expanded, x35) == rounding.rounded(plain, x35)
+    assert rounding.rounding_properties(expanded, x35) == rounding.rounding_properties(plain, x35)
     assert not examine._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 

@@ -77,7 +77,7 @@ def read_off(found, J):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", sparsity.HOW)
+@pytest.mark.parametrize("how", sparsity.COMPRESSIONS)
 def test_every_entry_of_every_matrix_is_read_off_its_compressed_columns_and_rows(how, kind):
     generator = np.random.default_rng(1)
     for _ in range(
@@ -92,8 +92,8 @@ def test_every_entry_of_every_matrix_is_read_off_its_compressed_columns_and_rows
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_holds_where_quicker_ways_to_colour_are_left_out(kind, monkeypatch):
-    monkeypatch.setattr(color_graph, "_MOST", 0)
-    monkeypatch.setattr(color_graph, "_PAIRS", 0)
+    monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", 0)
+    monkeypatch.setattr(color_graph, "_MOST_ASDEX_PAIRS", 0)
     generator = np.random.default_rng(2)
     for _ in range(100):
         there = drawn(generator, kind)
@@ -110,7 +110,7 @@ def test_any_division_of_the_entries_between_columns_and_rows_can_be_coloured(ki
         pattern = pattern_of(there)
         by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
         matrix = Matrix(pattern.rows, pattern.cols, there.shape)
-        found = sparsity._make_coloring(pattern, color_graph.divide_entries(matrix, by_row), 0.0, 0.0)
+        found = sparsity._make_coloring(pattern, color_graph.color_partition(matrix, by_row), 0.0, 0.0)
         J = there * generator.integers(1, 10**6, there.shape)
         np.testing.assert_array_equal(read_off(found, J), J[there])
         sparsity.validate_coloring(found)
@@ -123,16 +123,16 @@ def test_both_together_need_no_more_colours_than_the_better_of_columns_and_rows_
     generator = np.random.default_rng(4)
     for _ in range(50):
         there = drawn(generator, kind)
-        columns, rows, both = (colored(pattern_of(there), how) for how in sparsity.HOW)
+        columns, rows, both = (colored(pattern_of(there), how) for how in sparsity.COMPRESSIONS)
         assert both.column_count + both.row_count <= min(columns.column_count, rows.row_count)
         assert there.sum(axis=1).max() <= columns.column_count <= there.any(axis=0).sum()
         assert there.sum(axis=0).max() <= rows.row_count <= there.any(axis=1).sum()
         assert columns.rows is None and rows.columns is None and columns.row_count == rows.column_count == 0
 
 
-@pytest.mark.parametrize("most", [color_graph._MOST, 0], ids=["our colours", "asdex's"])
+@pytest.mark.parametrize("most", [color_graph._MOST_BITMASK_COLORS, 0], ids=["our colours", "asdex's"])
 def test_colours_are_numbered_without_a_gap_and_lines_without_an_entry_have_none(most, monkeypatch):
-    monkeypatch.setattr(color_graph, "_MOST", most)
+    monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", most)
     there = np.zeros((4, 7), bool)
     there[1, [0, 2, 5]] = there[3, [2, 6]] = True
     columns, rows = colored(pattern_of(there), "columns"), colored(pattern_of(there), "rows")
@@ -163,7 +163,7 @@ def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
     generator, seen = np.random.default_rng(5), set()
     for _ in range(60):
         there = drawn(generator, kind)
-        found = colored(pattern_of(there), sparsity.HOW[int(generator.integers(3))])
+        found = colored(pattern_of(there), sparsity.COMPRESSIONS[int(generator.integers(3))])
         lines = {
             name: getattr(found, name) for name in ("columns", "rows") if getattr(found, name) is not None
         }
@@ -182,7 +182,7 @@ def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
             sparsity.validate_coloring(found)
         else:
             with pytest.raises(
-                ValueError, match=r"entry \(\d+, \d+\) cannot be read off its (column|row)'s colour"
+                ValueError, match=r"entry \(\d+, \d+\) cannot be read from the color of its (column|row)"
             ):
                 sparsity.validate_coloring(found)
     assert seen == {True, False}
@@ -206,8 +206,8 @@ def test_places_that_many_entries_share_are_found_by_sorting_as_by_counting():
         place, color = generator.integers(0, 30, 40), generator.integers(-1, 3, 40).astype(np.int32)
         far = place * 10**7  # too many places to count in
         want = [np.sum((place == p) & (color == c)) > 1 for p, c in zip(place, color, strict=True)]
-        np.testing.assert_array_equal(sparsity._meets_another(color, place, 3), want)
-        np.testing.assert_array_equal(sparsity._meets_another(color, far, 3), want)
+        np.testing.assert_array_equal(sparsity._collides(color, place, 3), want)
+        np.testing.assert_array_equal(sparsity._collides(color, far, 3), want)
 
 
 def shapes(*of):

@@ -122,14 +122,14 @@ def test_every_mode_and_batch_is_offered_somewhere():
         ({"workload": "residual", "points": 3, "chunk": 2, "mode": "jacrev"}, "all seeds at once"),
         ({"workload": "rbf", "points": 3, "sizes": {"m": 1_000_000}}, "too large"),
         ({"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "mode": "jacrev"}, "sweeps"),
-        ({"workload": "rbf", "points": 20_000, "sizes": {"m": 10_000}}, "copy of the shared"),
+        ({"workload": "rbf", "points": 20_000, "sizes": {"m": 10_000}}, "copies of the shared"),
         pytest.param(
             {"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True},
             "to compile",
             marks=compiles,
         ),
         ({"workload": "linear", "points": 3, "batch": "whole", "devices": 2}, "one core"),
-        ({"workload": "scaling.workloads.ceiling", "points": 3}, "written for"),
+        ({"workload": "scaling.workloads.ceiling", "points": 3}, "implements the workloads"),
     ],
 )
 def test_what_is_not_offered_is_told_in_words(fields, words):

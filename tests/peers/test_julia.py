@@ -116,7 +116,7 @@ def compute(request):
     result = np.stack(points)
     if request["workload"] == "poisson" and request["whole"] and request["mode"] == "value":
         result = result.sum(keepdims=True)
-    assert list(result.shape) == request["due"], (result.shape, request["due"])
+    assert list(result.shape) == request["shape"], (result.shape, request["shape"])
     return result.astype(request["dtype"])
 
 
@@ -317,11 +317,11 @@ def test_the_process_is_told_its_system_threads_and_environment(stand_in, tmp_pa
     [
         (
             {"prepare": "die"},
-            "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing",
+            "RuntimeError: Julia exited with status 3: ERROR: LoadError: the reactor is missing",
         ),
         (
             {"call": "die"},
-            "RuntimeError: Julia ended with status 3 and said: ERROR: LoadError: the reactor is missing",
+            "RuntimeError: Julia exited with status 3: ERROR: LoadError: the reactor is missing",
         ),
         ({"prepare": "error"}, "RuntimeError: Julia: MethodError: no method matching +(::Nothing)"),
         ({"sample": "error"}, "RuntimeError: Julia: MethodError: no method matching +(::Nothing)"),
@@ -398,13 +398,13 @@ def _words(process):
         ({"mode": "analytic"}, "offers"),
         ({"dtype": "bfloat16"}, "float32 and float64"),
         ({"mode": "finite_difference", "dtype": "float32"}, "float64"),
-        ({"chunk": 2}, "chunks"),
+        ({"chunk": 2}, "chunk size"),
         ({"jit": False}, "jit=false"),
         ({"jit": False, "mode": "jacrev", "engine": "julia/Enzyme"}, "jit=false"),
         ({"formulation": "loop"}, "batch=whole"),
         ({"formulation": "forward_inside", "batch": "whole"}, "a feature of ReverseDiff"),
-        ({"batch": "whole", "devices": 2}, "one thread"),
-        ({"workload": "scaling.workloads.ceiling"}, "written for"),
+        ({"batch": "whole", "devices": 2}, "a single thread"),
+        ({"workload": "scaling.workloads.ceiling"}, "implements the workloads"),
     ],
 )
 def test_what_is_not_offered_is_told_in_words(fields, words):

@@ -86,7 +86,7 @@ def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compare
 
 BROKEN = {  # what `prepare` does, the reason, some words of the text
     "wrong": (RIGHT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
-    "of_another_shape": (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is due"),
+    "of_another_shape": (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is expected"),
     "aborting": ("os.abort()", "killed", "signal 6"),
     "hungry": ("raise MemoryError('no room')", "out_of_memory", "no room"),
     "not_to_be_imported": ("import nowhere", "error", "nowhere"),

@@ -159,7 +159,7 @@ def test_a_function_written_in_jax_is_not_offered(write_workload, tmp_path, monk
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
     assert why_not(workload="springs") == (
-        "torch is given the functions rbf, linear, residual, poisson; it cannot take one that is written in JAX"
+        "torch implements the functions rbf, linear, residual, poisson, not those in JAX"
     )
 
 

@@ -1,1 +1,1 @@
-"""What a compiled program does: its operations, bytes and messages."""
+"""Static cost analysis of a program from its jaxpr and HLO: operations, memory traffic, collectives."""

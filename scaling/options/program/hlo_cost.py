@@ -1,8 +1,8 @@
-"""The kernels that the optimised program of one device runs, and the messages between devices.
+"""Estimate the cost of an optimized HLO module: bytes and operations of kernels, bytes of collectives.
 
-A kernel, which is a fusion or a lone instruction, reads its operands and writes its results, as if no
-cache held anything between two of them; of an operand that it only slices it reads the slices, of one that
-it updates in place it writes the update. Does not know cases, devices or clocks.
+A kernel is a fusion or a single instruction. It is assumed to read its operands from memory and to write its
+results to memory, without caching between kernels. If it slices an operand, it reads only the slices. If it
+updates an operand in place, it writes only the update.
 """
 
 import functools
@@ -14,36 +14,49 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.options.program import hlo, hlo_ops
-from scaling.options.program.hlo import HloLine
+from scaling.options.program.hlo import Computations, HloLine, Instructions
 
-_FRESH = 'custom_call_target="AllocateBuffer"'  # moves nothing
+_ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The work of one device in one run of a kernel, and how often it runs; infinitely often where that is
-    unknown.
+    """The work of one run of a kernel on one device.
+
+    Attributes:
+        bytes: the bytes that are read and written.
+        turned: the part of these bytes that belongs to arrays whose minor-most axis changes (transposes).
+        products: the operations of matrix products; a multiplication and an addition are two.
+        arithmetic: other operations on elements, including comparisons, selections and conversions.
+        divisions: floating-point divisions.
+        transcendentals: evaluations of transcendental functions.
+        reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
+        library: the name of a library call whose operations are unknown, or "".
+        times: how often the kernel runs, or infinity if that is unknown.
     """
 
-    bytes: int = 0  # read and written
-    turned: int = 0  # of these, the bytes of arrays that change which axis is the fastest
-    products: int = 0  # operations of products of matrices, a multiplication and an addition being two
-    arithmetic: int = (
-        0  # other operations on numbers; a comparison, a choice and a conversion are each one too
-    )
+    bytes: int = 0
+    turned: int = 0
+    products: int = 0
+    arithmetic: int = 0
     divisions: int = 0
     transcendentals: int = 0
-    reductions: int = 0  # terms that are added up along the fastest axis; along others, it is arithmetic
-    library: str = ""  # a call in it of which nothing but its bytes is known
+    reductions: int = 0
+    library: str = ""
     times: float = 1.0
 
 
 @dataclass(frozen=True)
 class Message:
-    """A collective: its kind, the larger of a device's input and output, how many devices take part, and
-    how often.
+    """One run of a collective operation on one device.
+
+    Attributes:
+        kind: the opcode of the collective, such as "all-reduce".
+        bytes: the larger of the input and the output of a device.
+        group: the number of devices that take part.
+        times: how often the collective runs, or infinity if that is unknown.
     """
 
     kind: str
@@ -54,8 +67,9 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The kernels and messages of a program in order, and how many collectives of each kind are in its
-    text.
+    """The kernels and collectives of a program in order.
+
+    collectives: a dict from the opcode of a collective to the number of its instructions in the program text.
     """
 
     kernels: tuple[Kernel, ...]
@@ -64,187 +78,184 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that kernels read and write; None where unknown."""
+        """Return the bytes that all kernels read and write, or None if unknown."""
         return _total_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives, the larger of operand and result; None where unknown."""
+        """Return the bytes of all collectives, or None if unknown."""
         return _total_bytes(self.messages)
 
 
 def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
-    moved = sum(part.bytes * part.times for part in parts if part.bytes)
-    return None if math.isinf(moved) else int(moved)
+    """Return the bytes of all runs of kernels or collectives, or None if a number of runs is unknown."""
+    total = sum(part.bytes * part.times for part in parts if part.bytes)
+    return None if math.isinf(total) else int(total)
 
 
 def read(text: str) -> ProgramCost:
-    """Return the kernels and messages of an optimised HLO module, given as `compiled.as_text()` prints it.
+    """Return the cost of an optimized HLO module from its text, as `compiled.as_text()` returns it.
 
-    Of several branches, the one that moves most. The trips of a loop are XLA's `known_trip_count` or
-    follow from its counter; otherwise they are infinite.
+    Of several branches, the one with the most bytes counts. If the trip count of a loop is unknown, its
+    kernels and collectives run infinitely often.
     """
     computations, entry = hlo.parse(text)
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
-    def inside(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
-        """Return the kernels and messages of one run of a computation."""
+    def cost_of(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
+        """Return the kernels and collectives of one run of a computation."""
         kernels, messages = list[Kernel](), list[Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
             if kind in ("while", "call", "async", "conditional"):
                 if kind == "while" and len(line.called) != 2:  # condition and body
-                    raise ValueError(f"an unknown kind of loop: {line.name}")
-                runs = [inside(called) for called in line.called]
-                trips = hlo.trips(line, computations[name], computations) if kind == "while" else 1.0
-                for some, sent in [max(runs, key=_moved)] if kind == "conditional" else runs:
-                    kernels += (_again(kernel, trips) for kernel in some)
-                    messages += (_again(message, trips) for message in sent)
-            elif kind not in hlo_ops.STILL and not (
-                line.opcode.endswith(("-done", "-update")) or _FRESH in line.rest
+                    raise ValueError(f"a while loop that calls {len(line.called)} computations: {line.name}")
+                runs = [cost_of(called) for called in line.called]
+                runs = [max(runs, key=_run_bytes)] if kind == "conditional" else runs
+                trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
+                kernels += (_repeat(part, trips) for run in runs for part in run[0])
+                messages += (_repeat(part, trips) for run in runs for part in run[1])
+            elif kind not in hlo_ops.NO_KERNEL and not (
+                line.opcode.endswith(("-done", "-update")) or _ALLOCATION in line.rest
             ):
-                given = {x: computations[name][x] for x in line.operands}
-                body = computations[line.called[0]] if kind == "fusion" else _lone(line, given)
-                messages += _messages(body if kind == "fusion" else {}, line, given, devices)
-                kernels.append(_kernel(body, computations))
+                operands = {x: computations[name][x] for x in line.operands}
+                fused = computations[line.called[0]] if kind == "fusion" else {}
+                messages += _messages(fused, line, operands, devices)
+                kernels.append(_kernel(fused or _as_fusion(line, operands), computations))
         return tuple(kernels), tuple(messages)
 
     opcodes = Counter(
         line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values()
     )
     try:
-        kernels, messages = inside(entry)
-    except (LookupError, ValueError):  # another version of XLA may write it otherwise
+        kernels, messages = cost_of(entry)
+    except (LookupError, ValueError):  # the format of another version of XLA: the cost is unknown
         kernels, messages = (Kernel(1, times=math.inf),), (Message("", 1, 1, math.inf),)
     return ProgramCost(kernels, messages, {kind: opcodes[kind] for kind in hlo_ops.COLLECTIVES})
 
 
-def as_work(one: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a message, without those that are 0 and without `times` of 1."""
-    return {name: value for name, value in vars(one).items() if value and (name, value) != ("times", 1)}
+def as_work(part: Kernel | Message) -> dict[str, Any]:
+    """Return the fields of a kernel or a collective as a dict, without zeros and without `times` of 1."""
+    return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
-def _again(one: Any, trips: float) -> Any:
-    """Return a kernel or message that runs in a loop."""
-    return type(one)(**(vars(one) | {"times": one.times * trips}))
+def _repeat(part: Any, trips: float) -> Any:
+    """Return a kernel or a collective with `times` multiplied by the trip count of a loop."""
+    return type(part)(**(vars(part) | {"times": part.times * trips}))
 
 
-def _moved(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
-    return sum(one.bytes * one.times for some in run for one in some)
+def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
+    """Return the bytes of all kernels and collectives of one run of a computation."""
+    return sum(part.bytes * part.times for parts in run for part in parts)
 
 
-def _lone(line: HloLine, given: Mapping[str, HloLine]) -> dict[str, HloLine]:
-    """Return an instruction as a fusion of one."""
-    return {x: one._replace(opcode="parameter", operands=[], root=False) for x, one in given.items()} | {
-        line.name: line._replace(root=True)
+def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
+    """Return the computation of a fusion that consists of a single instruction."""
+    parameters = {
+        name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
     }
+    return parameters | {line.name: line._replace(root=True)}
 
 
-def _messages(
-    body: Mapping[str, HloLine], line: HloLine, given: Mapping[str, HloLine], devices: int
-) -> Iterator[Message]:
-    """Yield the collectives of a kernel: itself, or those in a fusion."""
-    for one, operands in [
-        (line, given),
-        *((each, {x: body[x] for x in each.operands}) for each in body.values()),
-    ]:
-        kind = one.opcode.removesuffix("-start")
+def _messages(fused: Instructions, line: HloLine, operands: Instructions, devices: int) -> Iterator[Message]:
+    """Yield the collectives of an instruction: itself, or those of its fused computation.
+
+    devices: the number of devices of the program.
+    """
+    candidates = [(line, operands)]
+    candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
+    for candidate, inputs in candidates:
+        kind = candidate.opcode.removesuffix("-start")
         if kind in hlo_ops.COLLECTIVES:
-            groups = _GROUPS.search(one.rest)
-            group = devices if groups is None else int(groups[1]) if groups[1] else len(groups[2].split(","))
-            yield Message(kind, max(one.anywhere, sum(x.anywhere for x in operands.values())), group)
+            match = _GROUPS.search(candidate.rest)
+            group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
+            yield Message(kind, max(candidate.anywhere, sum(x.anywhere for x in inputs.values())), group)
 
 
-def _kernel(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> Kernel:
-    """Return the work of a fusion."""
-    done: Counter[str] = Counter()
+def _kernel(lines: Instructions, computations: Computations) -> Kernel:
+    """Return the work of a fused computation."""
+    work: Counter[str] = Counter()
     library = ""
     for line in lines.values():
-        kind, amount = hlo_ops.work(line, lines)
-        done[kind] += amount
+        kind, amount = hlo_ops.count_work(line, lines)
+        work[kind] += amount
         if line.opcode == "custom-call" and not kind:
-            library = hlo_ops.library(line) or library
-        if line.opcode == "fusion":  # within another
-            within = _kernel(computations[line.called[0]], computations)
-            library = within.library or library
-            done.update(
-                {
-                    name: value
-                    for name, value in vars(within).items()
-                    if name not in ("bytes", "times", "library")
-                }
-            )
-    done.pop("", None)
-    return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **done)
+            library = hlo_ops.library_name(line) or library
+        if line.opcode == "fusion":  # a nested fusion
+            nested = _kernel(computations[line.called[0]], computations)
+            library = nested.library or library
+            not_summed = ("bytes", "times", "library")
+            work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
+    work.pop("", None)
+    return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 
 
-def _kernel_bytes(lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]) -> int:
-    """Return the bytes that a fusion reads of its parameters and writes of its results."""
-    placed = _in_place(lines, computations)
-    written = sum(placed[x.name][1] if x.name in placed else x.bytes for x in _results(lines))
-    return written + sum(_reads(lines, placed, computations).values())
+def _kernel_bytes(lines: Instructions, computations: Computations) -> int:
+    """Return the bytes that a fusion reads from its parameters and writes to its results."""
+    in_place = _in_place_updates(lines, computations)
+    written = sum(in_place[x.name][1] if x.name in in_place else x.bytes for x in _results(lines))
+    return written + sum(_bytes_read(lines, in_place, computations).values())
 
 
-def _results(lines: Mapping[str, HloLine]) -> list[HloLine]:
+def _results(lines: Instructions) -> list[HloLine]:
+    """Return the instructions that produce the results of a computation, with bitcasts skipped."""
     root = hlo.root_of(lines)
-    return [hlo.origin(name, lines) for name in (root.operands if root.opcode == "tuple" else [root.name])]
+    names = root.operands if root.opcode == "tuple" else [root.name]
+    return [hlo.skip_bitcasts(name, lines) for name in names]
 
 
-def _in_place(
-    lines: Mapping[str, HloLine], computations: Mapping[str, Mapping[str, HloLine]]
-) -> dict[str, tuple[HloLine, int]]:
-    """Return the results that are written into a parameter, by name: the parameter, and the bytes written."""
-    found = {}
+def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
+    """Map the name of each result that updates a parameter in place to (parameter, bytes written)."""
+    updates = {}
     for result in _results(lines):
-        into, size = None, 0
+        target, size = None, 0
         if result.opcode in hlo_ops.UPDATES:
-            into, size = (
-                hlo.origin(result.operands[0], lines),
-                lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes,
-            )
-        elif (
-            result.opcode == "fusion"
-            and len(within := _in_place(computations[result.called[0]], computations)) == 1
-        ):
-            ((parameter, size),) = within.values()
-            into = hlo.origin(result.operands[int(parameter.given)], lines)
-        if into is not None and into.opcode == "parameter":
-            found[result.name] = into, size
-    return found
+            target = hlo.skip_bitcasts(result.operands[0], lines)
+            size = lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes
+        elif result.opcode == "fusion":
+            nested = _in_place_updates(computations[result.called[0]], computations)
+            if len(nested) == 1:
+                ((parameter, size),) = nested.values()
+                target = hlo.skip_bitcasts(result.operands[int(parameter.given)], lines)
+        if target is not None and target.opcode == "parameter":
+            updates[result.name] = target, size
+    return updates
 
 
-def _reads(
-    lines: Mapping[str, HloLine],
-    placed: Mapping[str, tuple[HloLine, int]],
-    computations: Mapping[str, Mapping[str, HloLine]],
+def _bytes_read(
+    lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
 ) -> Counter[str]:
-    """Return the bytes that are read of each parameter, by its name."""
+    """Return a counter from the name of a parameter to the bytes that a fusion reads from it."""
     reads: Counter[str] = Counter()
     for line in lines.values():
-        within = _reads_within(line, line.name in placed, computations) if line.opcode == "fusion" else {}
-        for place, source in enumerate(hlo.origin(name, lines) for name in line.operands):
-            if source.opcode == "parameter" and line.opcode != "bitcast":
-                part = within.get(place, 0) if line.opcode == "fusion" else source.bytes
-                if place == 0 and line.opcode in hlo_ops.SLICES:
-                    part = line.bytes
-                elif place == 0 and line.opcode in hlo_ops.UPDATES and line.name in placed:
-                    part = (
-                        placed[line.name][1] if line.opcode == "scatter" else 0
-                    )  # which adds to what is there
-                reads[source.name] += part
+        if line.opcode == "bitcast":
+            continue
+        is_updated = line.name in in_place
+        nested = _bytes_read_by_operand(line, is_updated, computations) if line.opcode == "fusion" else {}
+        for index, source in enumerate(hlo.skip_bitcasts(name, lines) for name in line.operands):
+            if source.opcode != "parameter":
+                continue
+            size = nested.get(index, 0) if line.opcode == "fusion" else source.bytes
+            if index == 0 and line.opcode in hlo_ops.SLICES:
+                size = line.bytes
+            elif index == 0 and line.opcode in hlo_ops.UPDATES and is_updated:
+                size = in_place[line.name][1] if line.opcode == "scatter" else 0  # a scatter accumulates
+            reads[source.name] += size
     return Counter({name: min(size, lines[name].bytes) for name, size in reads.items()})
 
 
-def _reads_within(
-    line: HloLine, placed: bool, computations: Mapping[str, Mapping[str, HloLine]]
-) -> dict[int, int]:
-    """Return the bytes that a nested fusion reads of each operand: on TPUs it slices what is then
-    multiplied.
+def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
+    """Return the bytes that a nested fusion reads, by the index of the operand.
+
+    On TPUs, a nested fusion slices an operand of a matrix product.
     """
     lines = computations[line.called[0]]
-    reads = _reads(lines, _in_place(lines, computations) if placed else {}, computations)
-    whole = {x.name: x.bytes for x in _results(lines)}
+    in_place = _in_place_updates(lines, computations) if is_updated else {}
+    reads = _bytes_read(lines, in_place, computations)
+    returned = {x.name: x.bytes for x in _results(lines)}
     return {
-        int(x.given): reads[x.name] or whole.get(x.name, 0) for x in lines.values() if x.opcode == "parameter"
+        int(x.given): reads[x.name] or returned.get(x.name, 0)
+        for x in lines.values()
+        if x.opcode == "parameter"
     }

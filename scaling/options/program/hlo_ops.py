@@ -1,7 +1,7 @@
-"""The kind and the amount of work of an instruction of HLO, as each backend writes it.
+"""Count the operations of an HLO instruction: matrix products, convolutions, reductions, elementwise.
 
-Does not know what an instruction moves (hlo_cost.py), nor the work of library calls other than matrix
-products.
+The instructions may be those of the CPU, GPU or TPU backend. Of the library calls, only matrix products and
+convolutions are counted. See hlo_cost.py for the bytes that an instruction reads and writes.
 """
 
 import math
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from scaling.options.program import hlo
-from scaling.options.program.hlo import HloLine
+from scaling.options.program.hlo import HloLine, Instructions
 
 COLLECTIVES = (
     "all-reduce",
@@ -19,7 +19,7 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
-_WITHOUT_WORK = {
+_ANNOTATIONS = {  # custom calls without work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "Pin", "Unpin",
     "ConcatBitcast", "AssumeGatherIndicesInBound", "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart",
     "PrepareAsyncCallDone",
@@ -27,16 +27,14 @@ _WITHOUT_WORK = {
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
-_WINDOWED = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
-STILL = {
+_WINDOW_DEFAULTS = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
+NO_KERNEL = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
-SLICES = {"slice", "dynamic-slice", "gather"}  # read as much of their first operand as they give
-UPDATES = {
-    "dynamic-update-slice": 1,
-    "scatter": 2,
-}  # write this operand into the first, in place where that is a parameter
-_MOVES = STILL | SLICES | {
+SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
+# Opcode -> index of the operand that is written into operand 0, in place if that is a parameter.
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+_DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy", "dynamic-update-slice", "fusion",
     "rng-bit-generator", "sort", "domain", "infeed", "outfeed", "send", "recv",
 }  # fmt: skip
@@ -44,120 +42,120 @@ _TRANSCENDENTAL = {
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine", "tan", "sqrt", "rsqrt",
     "cbrt", "logistic", "erf", "atan2",
 }  # fmt: skip
-_DIVIDES = {"divide", "remainder"}
+_DIVISIONS = {"divide", "remainder"}
 
 
-def work(line: HloLine, lines: Mapping[str, HloLine]) -> tuple[str, int]:
-    """Return the work of an instruction: the name of a field of `Kernel`, and an amount; ("", 0) for what
-    only moves.
+def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
+    """Return the name of a field of `hlo_cost.Kernel` and the amount that an instruction adds to it.
+
+    Returns ("", 0) for an instruction that only moves data.
     """
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
-        return ("turned", 2 * line.bytes) if operands and _turns(line, operands[0]) else ("", 0)
-    if kind in _MOVES or kind.removesuffix("-start") in COLLECTIVES or kind.endswith(("-done", "-start")):
+        return ("turned", 2 * line.bytes) if operands and _is_transposing(line, operands[0]) else ("", 0)
+    is_collective = kind.removesuffix("-start") in COLLECTIVES
+    if kind in _DATA_MOVEMENT or is_collective or kind.endswith(("-done", "-start")):
         return "", 0
     if kind in ("dot", "convolution", "custom-call"):
-        return _product(line, operands)
+        return _count_product(line, operands)
     if kind == "reduce":
-        along = re.search(r"dimensions=\{([\d,]*)\}", line.rest)
-        fast = along is None or operands[0].fastest in hlo.whole(along[1])
-        return "reductions" if fast else "arithmetic", operands[0].size
+        axes = re.search(r"dimensions=\{([\d,]*)\}", line.rest)
+        is_fastest = axes is None or operands[0].fastest in hlo.parse_integers(axes[1])
+        return "reductions" if is_fastest else "arithmetic", operands[0].size
     if kind == "reduce-window":
         window = _WINDOW.search(line.rest)
-        sizes = hlo.whole(window[1]) if window else operands[0].dims
-        fast = operands[0].fastest is not None and sizes[operands[0].fastest] > 1
-        return "reductions" if fast else "arithmetic", line.size * math.prod(sizes)
+        sizes = hlo.parse_integers(window[1]) if window else operands[0].dims
+        is_fastest = operands[0].fastest is not None and sizes[operands[0].fastest] > 1
+        return "reductions" if is_fastest else "arithmetic", line.size * math.prod(sizes)
     if kind == "scatter":
         return "arithmetic", operands[-1].size
-    number = line.dtype.startswith(("f", "bf"))
-    if kind in _TRANSCENDENTAL and number:
+    is_floating = line.dtype.startswith(("f", "bf"))
+    if kind in _TRANSCENDENTAL and is_floating:
         return "transcendentals", line.size
-    if kind in _DIVIDES and number:
+    if kind in _DIVISIONS and is_floating:
         return "divisions", line.size
     return "arithmetic", line.size
 
 
-def _product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
-    """Return the work of a matrix product or convolution, as each backend writes it; ("", 0) for other
-    library calls.
-    """
+def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
+    """Return the work of a matrix product or a convolution, or ("", 0) for any other library call."""
     if line.opcode == "convolution" and len(operands) == 2:
-        return "products", _convolution(line.rest, operands[0], operands[1], line)
+        return "products", _count_convolution(line.rest, operands[0], operands[1], line)
     if "__cudnn$conv" in line.rest and len(operands) > 1:
-        return "products", _convolution(line.rest, *_forward(line, operands[0], operands[1]))
+        return "products", _count_convolution(line.rest, *_forward_roles(line, operands[0], operands[1]))
     contracting = _CONTRACTING.search(line.rest)
     if contracting is None or not operands:
         return ("products", 2 * line.size) if line.opcode == "dot" else ("", 0)
-    return "products", 2 * line.size * math.prod(operands[0].dims[axis] for axis in hlo.whole(contracting[1]))
+    contracted = (operands[0].dims[axis] for axis in hlo.parse_integers(contracting[1]))
+    return "products", 2 * line.size * math.prod(contracted)
 
 
-def _forward(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
-    """Return input, kernel and result of one of cuDNN's convolutions, all of which it describes by the
-    forward one.
+def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
+    """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
+
+    cuDNN describes a backward convolution by the attributes of the corresponding forward convolution.
     """
     if "convBackwardInput" in line.rest:
         return line, second, first
     return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
 
 
-def _convolution(words: str, given: HloLine, kernel: HloLine, made: HloLine) -> int:
-    """Return the multiplications and additions of a convolution, without those with zeros of padding and
-    dilation.
-    """
-    labels = _LABELS.search(words)
+def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output: HloLine) -> int:
+    """Return the operations of a convolution, without those on the zeros of padding and dilation."""
+    labels = _LABELS.search(attributes)
     if labels is None:
         return 0
-    found = re.search(r"window=\{([^}]*)\}", words)
-    window = dict(part.split("=") for part in found[1].split()) if found else {}
-    count = (
-        2
-        * made.dims[labels[3].index("b")]
-        * made.dims[labels[3].index("f")]
-        * kernel.dims[labels[2].index("i")]
-    )
-    for place, axis in enumerate(sorted(label for label in labels[3] if label.isdigit())):
-        sizes = (
-            given.dims[labels[1].index(axis)],
-            kernel.dims[labels[2].index(axis)],
-            made.dims[labels[3].index(axis)],
+    image_labels, kernel_labels, output_labels = labels.groups()
+    match = re.search(r"window=\{([^}]*)\}", attributes)
+    window = dict(part.split("=") for part in match[1].split()) if match else {}
+    batch, features = (output.dims[output_labels.index(label)] for label in "bf")
+    count = 2 * batch * features * kernel.dims[kernel_labels.index("i")]
+    for index, axis in enumerate(sorted(label for label in output_labels if label.isdigit())):
+        lengths = (
+            image.dims[image_labels.index(axis)],
+            kernel.dims[kernel_labels.index(axis)],
+            output.dims[output_labels.index(axis)],
         )
-        count *= _taps(*sizes, *(_along(window, name, place, usual) for name, usual in _WINDOWED))
+        count *= _count_taps(
+            *lengths, *(_window_value(window, name, index, default) for name, default in _WINDOW_DEFAULTS)
+        )
     return count
 
 
-def _along(window: Mapping[str, str], name: str, axis: int, usual: int) -> int:
-    """Return the first number of an attribute of a window, such as pad=3_3x0_0, for one axis."""
-    return int(window[name].split("x")[axis].split("_")[0]) if name in window else usual
+def _window_value(window: Mapping[str, str], name: str, axis: int, default: int) -> int:
+    """Return the first number of a window attribute, such as pad=3_3x0_0, for one axis."""
+    return int(window[name].split("x")[axis].split("_")[0]) if name in window else default
 
 
-def _taps(given: int, kernel: int, made: int, pad: int, stride: int, spread: int, dilate: int) -> int:
-    """Return how many pairs of an element of the result and one of the kernel meet an element of the
-    input, on one axis.
-    """
+def _count_taps(
+    length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
+) -> int:
+    """Return the number of (output, kernel) index pairs of one axis that multiply an input element."""
     count = 0
     for tap in range(kernel):
-        # The result's i meets i * stride + tap * dilate - pad, which must be a multiple of `spread` within
-        # what is given.
-        first, last = pad - tap * dilate, (given - 1) * spread + pad - tap * dilate
-        low, high = max(0, -(-first // stride)), min(made - 1, last // stride)
-        if stride == spread == 1:
+        # Output i reads index i * stride + tap * rhs_dilation - pad of the dilated input. It is an element of
+        # the input if it is in range and a multiple of lhs_dilation.
+        first = pad - tap * rhs_dilation
+        last = (length - 1) * lhs_dilation + first
+        low, high = max(0, -(-first // stride)), min(output - 1, last // stride)
+        if stride == lhs_dilation == 1:
             count += max(0, high - low + 1)
         else:
-            count += sum((i * stride - first) % spread == 0 for i in range(low, high + 1))
+            count += sum((i * stride - first) % lhs_dilation == 0 for i in range(low, high + 1))
     return count
 
 
-def _turns(line: HloLine, operand: HloLine) -> bool:
-    """Return whether a copy or a transposition changes which axis is the fastest."""
+def _is_transposing(line: HloLine, operand: HloLine) -> bool:
+    """Return whether a copy or a transpose changes the minor-most axis of an array."""
     if line.fastest is None or operand.fastest is None:
         return False
     order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None
-    return (hlo.whole(order[1])[line.fastest] if order else line.fastest) != operand.fastest
+    return (hlo.parse_integers(order[1])[line.fastest] if order else line.fastest) != operand.fastest
 
 
-def library(line: HloLine) -> str:
-    """Return the name of a call whose work is not known; "" for one that only says where data lie."""
-    found = re.search(r'custom_call_target="([^"]*)"', line.rest)
-    name = found[1] if found else "a call"
-    return "" if name in _WITHOUT_WORK else name
+def library_name(line: HloLine) -> str:
+    """Return the target of a custom call, or "" if the call only annotates data and does no work."""
+    match = re.search(r'custom_call_target="([^"]*)"', line.rest)
+    name = match[1] if match else "a call"
+    return "" if name in _ANNOTATIONS else name

@@ -1,8 +1,7 @@
-"""Count the operations of a program on one device from its jaxpr; loops count by their trips.
+"""Count the floating-point operations of a jaxpr on one device, with loop bodies times their trip counts.
 
-Counts the program as traced, without dead code. What XLA shares, hoists out of a loop or adds is in its
-optimised program: see hlo_cost.py. A count that depends on trips known only at run time is None. Does not
-know cases, devices or clocks.
+The count is that of the traced program without dead code, before the optimizations of XLA; see hlo_cost.py
+for the optimized program. It is None if the trip count of a loop is known only at run time.
 """
 
 import math
@@ -19,155 +18,171 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """Floating-point operations of one device, and evaluations of transcendental functions; both None if
-    unknown.
-    """
+    """The floating-point operations and transcendental functions of a device, None if unknown."""
 
     flops: int | None
     transcendentals: int | None
 
 
-_ALIKE = {  # a rule -> JAX's primitives that it counts
-    "nothing": """all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim concatenate
+_PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
+    "free": """all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim concatenate
         convert_element_type copy copy_p debug_callback debug_print device_put dynamic_slice dynamic_update_slice empty eq eq_to
         gather ge get gt iota is_finite le le_to lt lt_to mesh_cast name ne optimization_barrier pad pbroadcast pmax pmin ppermute
         psum psum_invariant pvary reduce_precision reduce_scatter reshape reshard rev scatter select_n sharding_constraint slice
         sort split squeeze stack stop_gradient swap tile top_k transpose unstack zeros_like""",
-    "results": "abs add add_any ceil clamp div floor max min mul neg nextafter rem round sign square sub",
+    "per_result": "abs add add_any ceil clamp div floor max min mul neg nextafter rem round sign square sub",
     "transcendental": """acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp
         exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p log2 logistic polygamma pow regularized_incomplete_beta rsqrt sin
         sinh sqrt tan tanh zeta""",
-    "operands": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
-    "updates": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
+    "per_operand": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
+    "per_update": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
-_RULE_OF = {name: rule for rule, names in _ALIKE.items() for name in names.split()}
-ELEMENTWISE = {
-    *_RULE_OF,
-    "integer_pow",
-    "one_minus_square",
-    "polynomial",
-}  # primitives without a product of matrices
-_RULES: dict[
-    str, Callable[[Any, list[Any], list[Any]], int]
-] = {  # (parameters, inputs, outputs) -> operations
-    "results": lambda p, x, y: y[0].size,
-    "transcendental": lambda p, x, y: y[0].size,
-    "operands": lambda p, x, y: x[0].size if p.get("axes", True) else 0,
-    "updates": lambda p, x, y: x[2].size,
-    "integer_pow": lambda p, x, y: (
-        y[0].size * (abs(p["y"]).bit_length() + p["y"].bit_count() - 2 + (p["y"] < 0))
-    ),  # by squaring
-    "one_minus_square": lambda p, x, y: 3 * y[0].size,  # (1 + x) (1 - x), from JAX 0.11
-    "polynomial": lambda p, x, y: (
-        2 * (len(x) - 2) * y[0].size
-    ),  # of x and its coefficients, by Horner's rule, from JAX 0.12
-    "dot_general": lambda p, x, y: (
-        2 * y[0].size * math.prod(x[0].shape[axis] for axis in p["dimension_numbers"][0][0])
+_RULE_OF = {primitive: rule for rule, names in _PRIMITIVES.items() for primitive in names.split()}
+# All primitives that are not a product or a factorization of matrices.
+ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
+
+
+def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
+    """Return the operations of exponentiation by squaring."""
+    y = params["y"]
+    return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
+
+
+def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
+    """Return the operations of a convolution, including padding but not the zeros of a dilated input."""
+    kernel = inputs[1]
+    output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
+    return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
+
+
+def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
+    """Return the operations of an LU factorization of (m, n) matrices: n^2 (m - n / 3) each if m >= n."""
+    a = inputs[0]
+    short, long = min(a.shape[-2:]), max(a.shape[-2:])
+    return a.size * short * (3 * long - short) // (3 * long)
+
+
+# (params, inputs, outputs) of an equation -> number of operations.
+_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
+    "per_result": lambda params, x, y: y[0].size,
+    "transcendental": lambda params, x, y: y[0].size,
+    "per_operand": lambda params, x, y: x[0].size if params.get("axes", True) else 0,
+    "per_update": lambda params, x, y: x[2].size,
+    "integer_pow": _count_integer_pow,
+    "one_minus_square": lambda params, x, y: 3 * y[0].size,  # (1 + x) (1 - x), since JAX 0.11
+    "polynomial": lambda params, x, y: 2 * (len(x) - 2) * y[0].size,  # Horner's rule, since JAX 0.12
+    "dot_general": lambda params, x, y: (
+        2 * y[0].size * math.prod(x[0].shape[axis] for axis in params["dimension_numbers"][0][0])
     ),
-    "conv_general_dilated": lambda p, x, y: (  # with padding, without the zeros inserted into a dilated input
-        2
-        * y[0].size
-        * x[1].size
-        // x[1].shape[p["dimension_numbers"].rhs_spec[0]]
-        // math.prod(p["lhs_dilation"])
-    ),
-    "triangular_solve": lambda p, x, y: x[1].size * x[0].shape[-1],
-    "cholesky": lambda p, x, y: x[0].size * x[0].shape[-1] // 3,
-    "lu": lambda p, x, y: (
-        x[0].size * (n := min(x[0].shape[-2:])) * (3 * (m := max(x[0].shape[-2:])) - n) // (3 * m)
-    ),
+    "conv_general_dilated": _count_convolution,
+    "triangular_solve": lambda params, x, y: x[1].size * x[0].shape[-1],
+    "cholesky": lambda params, x, y: x[0].size * x[0].shape[-1] // 3,
+    "lu": _count_lu,
 }
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Return the work of a ClosedJaxpr; inside `shard_map` and `pmap` shapes are local, so it is that of
-    one device.
+    """Return the operations of a ClosedJaxpr on one device.
 
-    A matrix product is 2 * batch * M * N * K; other arithmetic is one for each element of its result, a
-    reduction or a running sum one for each input, a scatter one for each update. Transcendental functions,
-    roots and powers are counted apart, one each. Integers, comparisons, choices, moves and collectives are
-    free. Of several branches, the most expensive counts. Unknown are primitives without a rule above, such
-    as most factorisations and custom kernels; complex numbers; loops whose trips are not numbers in the
-    program.
+    A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
+    result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
+    Transcendental functions, roots and powers are counted separately, one each. Integer arithmetic,
+    comparisons, selections, data movement and collectives count nothing. Of several branches, the most
+    expensive counts. Inside `shard_map` and `pmap`, shapes are those of one device.
+
+    The counts are None if the jaxpr contains a primitive without a rule, such as most factorizations and
+    custom kernels, complex numbers, or a loop whose trip count is not a constant.
     """
     try:
-        return OperationCounts(*_sum(jaxpr))
-    except (KeyError, AttributeError):  # no rule, or a parameter that another version of JAX names otherwise
+        return OperationCounts(*_count_jaxpr(jaxpr))
+    except (KeyError, AttributeError):  # no rule, or a parameter that has another name in this version of JAX
         return OperationCounts(None, None)
 
 
-def _sum(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
+def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are unused."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    each = [_one(equation) for equation in dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns]
-    return sum(flops for flops, _ in each), sum(transcendentals for _, transcendentals in each)
+    used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
+    counts = [_count_equation(equation) for equation in used]
+    return sum(flops for flops, _ in counts), sum(transcendentals for _, transcendentals in counts)
 
 
-def _one(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of one equation and of what it contains."""
-    name, p = equation.primitive.name, equation.params
-    if name in ("scan", "while"):
-        times, body = (p["length"], p["jaxpr"]) if name == "scan" else (trips(equation), p["body_jaxpr"])
-        flops, transcendentals = _sum(body)
-        return times * flops, times * transcendentals
+def _count_equation(equation: Any) -> tuple[int, int]:
+    """Return (flops, transcendentals) of an equation, including the jaxprs in its parameters."""
+    name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        return _count_loop(params["length"], params["jaxpr"])
+    if name == "while":
+        return _count_loop(trip_count(equation), params["body_jaxpr"])
     if name == "cond":
-        return max(map(_sum, p["branches"]), key=sum)
+        return max(map(_count_jaxpr, params["branches"]), key=sum)
     if name == "custom_linear_solve":
-        return _sum(p["jaxprs"].solve)
+        return _count_jaxpr(params["jaxprs"].solve)
     rule = _RULE_OF.get(name, name)
-    if rule == "nothing":
+    if rule == "free":
         return 0, 0
     inner = [] if rule in _RULES else subjaxprs(equation)
-    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == (
-        len(equation.invars),
-        len(equation.outvars),
-    ):
-        return _sum(inner[0])  # a call
-    given, made = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
-    dtypes = [x.dtype for x in (*given, *made) if hasattr(x, "dtype")]
+    arity = len(equation.invars), len(equation.outvars)
+    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == arity:
+        return _count_jaxpr(inner[0])  # a call
+    inputs, outputs = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
+    dtypes = [x.dtype for x in (*inputs, *outputs) if hasattr(x, "dtype")]
     if not any(issubdtype(dtype, np.inexact) for dtype in dtypes):
         return 0, 0
     if any(issubdtype(dtype, np.complexfloating) for dtype in dtypes):
         raise KeyError("complex numbers")
-    count = _RULES[rule](p, given, made)
+    count = _RULES[rule](params, inputs, outputs)
     return (0, count) if rule == "transcendental" else (count, 0)
 
 
+def _count_loop(trips: int, body: Any) -> tuple[int, int]:
+    """Return (flops, transcendentals) of a loop."""
+    flops, transcendentals = _count_jaxpr(body)
+    return trips * flops, trips * transcendentals
+
+
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs inside an equation: for a primitive that JAX expands when it lowers, the one that it
-    expands to."""
-    primitive = equation.params.get(
-        "_prim"
-    )  # of `jax.custom_remat` (JAX 0.11), and of `jnp.interp` from JAX 0.12
+    """Return the jaxprs in the parameters of an equation.
+
+    For a primitive that JAX expands during lowering, return the jaxpr of its expansion.
+    """
+    # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
+    primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals).jaxpr]
     return list(jaxprs_in_params(equation.params))
 
 
-def trips(equation: Any) -> int:
-    """Return the trips of `while counter < end: counter += step`, where start, end and step are constants."""
-    p = equation.params
-    test, body = p["cond_jaxpr"].jaxpr, p["body_jaxpr"].jaxpr
-    begins = equation.invars[p["cond_nconsts"] + p["body_nconsts"] :]
+def trip_count(equation: Any) -> int:
+    """Return the trip count of a loop `while counter < end: counter += step`.
+
+    Raises `KeyError` if the equation has another form, or if start, end or step is not an integer literal.
+    """
+    params = equation.params
+    condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     carried = zip(
-        begins, test.invars[p["cond_nconsts"] :], body.invars[p["body_nconsts"] :], body.outvars, strict=True
+        equation.invars[params["cond_nconsts"] + params["body_nconsts"] :],
+        condition.invars[params["cond_nconsts"] :],
+        body.invars[params["body_nconsts"] :],
+        body.outvars,
+        strict=True,
     )
-    for begin, tested, before, after in carried:
+    for start, tested, before, after in carried:
         ends = [
             e.invars[1]
-            for e in test.eqns
-            if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, test.outvars)
+            for e in condition.eqns
+            if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, condition.outvars)
         ]
         steps = [
             e.invars[1]
             for e in body.eqns
             if (e.primitive.name, e.invars[0], e.outvars) == ("add", before, [after])
         ]
-        whole = [
+        values = [
             int(v.val)
-            for v in (begin, *ends, *steps)
+            for v in (start, *ends, *steps)
             if isinstance(v, Literal) and isinstance(v.val, int | np.integer)
         ]
-        if len(ends) == len(steps) == 1 and len(whole) == 3 and whole[2] > 0:
-            return max(0, math.ceil((whole[1] - whole[0]) / whole[2]))
-    raise KeyError("trips")
+        if len(ends) == len(steps) == 1 and len(values) == 3 and values[2] > 0:
+            return max(0, math.ceil((values[1] - values[0]) / values[2]))
+    raise KeyError("trip count")

@@ -1,4 +1,4 @@
-"""The work of a compiled case: what its program computes, moves and sends."""
+"""Collect the static costs of a compiled case for its record: flops, memory bytes, and collectives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from scaling.core.case import CEILING, Case
 from scaling.core.compile_case import CompiledCase, trace_program
 from scaling.options.program import hlo_cost, jaxpr_flops
 
-_COMMUNICATE = ("all_reduce", "collective")  # targets of the ceiling whose programs must send something
+_COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose programs contain a collective
 
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The work of one result on each device, as a record has it: what the program computes, moves and
-    sends in all steps.
+    """The operations, memory traffic and collectives of each device for one result, over all steps.
+
+    A count that is unknown is None.
     """
 
     flops: float | None = None
@@ -24,35 +25,36 @@ class ProgramWork:
     collectives: dict[str, int] | None = None
 
 
-def measure_work(one: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and in words why its collectives are not the expected ones, or
-    None.
-    """
-    if one.stages.compiled is None:
-        return program_work(one, devices, None), None
-    cost = hlo_cost.read(one.stages.compiled.as_text())
-    return program_work(one, devices, cost), unexpected_collectives(one.case, cost.collectives)
+def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
+    """Return the work of a compiled case, and an error message if it contains unexpected collectives."""
+    if compiled.stages.compiled is None:
+        return program_work(compiled, devices, None), None
+    cost = hlo_cost.read(compiled.stages.compiled.as_text())
+    return program_work(compiled, devices, cost), unexpected_collectives(compiled.case, cost.collectives)
 
 
-def program_work(one: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None) -> ProgramWork:
-    """Return the operations as traced, and what the compiled program, if there is one, moves and sends."""
-    done = jaxpr_flops.count_operations(one.stages.jaxpr or trace_program(one, devices))
-    times = lambda value: None if value is None else value * one.steps  # noqa: E731
-    flops, transcendentals = times(done.flops), times(done.transcendentals)
+def program_work(
+    compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
+) -> ProgramWork:
+    """Return the work of a compiled case. cost: the cost of its HLO module, or None if it is not compiled."""
+    operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
+    all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
+    flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)
     if cost is None:
         return ProgramWork(flops, transcendentals)
-    moved, sent = times(cost.hbm_bytes), times(cost.collective_bytes)
-    return ProgramWork(flops, transcendentals, moved, sent, cost.collectives)
+    hbm_bytes, collective_bytes = all_steps(cost.hbm_bytes), all_steps(cost.collective_bytes)
+    return ProgramWork(flops, transcendentals, hbm_bytes, collective_bytes, cost.collectives)
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return what is wrong with the collectives of a program, in words: a split over points or seeds sends
-    nothing.
+    """Return an error message if a program contains unneeded collectives, or lacks needed ones.
+
+    Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
     """
     communicates = any(collectives.values())
     expected = case.split == "data" and case.devices > 1
     if case.workload == CEILING:
-        expected = case.target in _COMMUNICATE
+        expected = case.target in _COMMUNICATING
     if communicates == expected:
         return None
     verb = "communicates" if communicates else "does not communicate"

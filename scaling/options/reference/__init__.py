@@ -1,1 +1,1 @@
-"""References for functions without a closed form."""
+"""References for functions without a closed form, and estimates of rounding and step errors."""

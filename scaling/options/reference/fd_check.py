@@ -1,8 +1,7 @@
-"""Confirm the derivative of a function by finite differences of its values, along random directions.
+"""Verify the derivative of a function by finite differences of its values along random directions.
 
-A rule for a derivative that is wrong (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every
-dtype and every mode; only the values of the function can tell. Knows functions; does not know cases or
-results.
+A wrong derivative rule (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every dtype and AD
+mode, so that only the values of the function can reveal it.
 """
 
 from collections.abc import Sequence
@@ -10,150 +9,185 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.options.reference import float64
-from scaling.options.reference.float64 import Evaluation, Named
+from scaling.options.reference.evaluation import Arrays, Evaluation, directional_derivative, values
 
 _DIRECTIONS = 4
-_NUDGES = 3  # along each of them: one alone may by chance move the rounding of a derivative by nothing
-_STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # times the size of an input
+_PERTURBATIONS = 3  # per direction; the derivative may happen not to change in a single one
+_STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
-_MOVED_STEPS = 3  # at which the values move at all
-_NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # from the shortest on
-_RELATIVE = 1e-5  # of the 2-norm of a row: what a difference may be off by on top of its own estimate
-SURE = 0.05  # of the 2-norm of a row: the largest error with which a difference confirms anything
+_NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
+_NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference that are used
+_RELATIVE_TOLERANCE = 1e-5  # of the 2-norm of a row, in addition to the estimated error of a difference
+_CONFIRMING_ERROR = 0.05  # of the 2-norm of a row; a difference with a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64
-_ZERO = 1e-3  # the least size of an input, relative to what is typical of all its numbers
+_LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What finite differences show of a derivative.
+    """The result of comparing a derivative with finite differences.
 
-    wrong: (points,), whether an output of a point differs by more than the differences' own error. sure: the
-    share of outputs, of those that change at all, that differences of at most 5 % error confirm. off: the
-    largest difference over the 2-norm of the row.
+    Attributes:
+        is_wrong: (points,), whether an output differs by more than the error of the finite difference.
+        confirmed_share: the share of the outputs with a nonzero derivative that a finite difference with an
+            error of at most 5 % confirms.
+        largest_difference: the largest difference of a wrong output, relative to the 2-norm of the row.
     """
 
-    wrong: np.ndarray
-    sure: float
-    off: float
+    is_wrong: np.ndarray
+    confirmed_share: float
+    largest_difference: float
 
 
-def confirm(of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator) -> Confirmation:
-    """Compare the pushforward of a function with finite differences at a block of points.
+def confirm(
+    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
+) -> Confirmation:
+    """Compare the directional derivatives of a function with finite differences at a block of points.
 
-    roundoff: the unit roundoff of the values; that of the narrowest dtype inside the function.
+    roundoff: the unit roundoff of the narrowest dtype inside the function.
     """
-    directions = [random_direction(of, named, generator) for _ in range(_DIRECTIONS)]
-    pushed = _push(of, named, directions)
-    norm = np.sqrt(np.mean(pushed**2, axis=0))
-    nudged = [_push(of, nudge(of, named, 4 * roundoff, generator), directions) for _ in range(_NUDGES)]
-    changes = norm > 8 * np.max(np.abs(np.array(nudged) - pushed), axis=(0, 1))  # more than rounding explains
-    least, noise = _noise(of, named, roundoff, generator)
-    of_value = _ROUNDINGS_OF_VALUE * roundoff * np.abs(float64.values(of, named))  # a derivative may hold it
-    wrong, sure, off = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
-    for direction, exact in zip(directions, pushed, strict=True):
-        found, error = _differences(of, named, direction, noise)
-        size = np.maximum(norm, np.abs(found))
-        allowed = _RELATIVE * size + of_value
-        far = ~(np.abs(exact - found) <= allowed + 4 * error)
-        if far.any():
-            far &= ~_between_one_sided(of, named, direction, least, exact, allowed)
-        wrong |= far
-        sure |= 4 * error <= SURE * size
-        relative = np.divide(np.abs(exact - found), size, out=np.zeros_like(size), where=far & (size > 0))
-        off = max(off, float(np.max(relative)))
-    share = float(np.mean(sure[changes])) if changes.any() else 1.0
-    return Confirmation(np.any(wrong, axis=1), share, off)
+    directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    derivatives = _derivatives(evaluation, arrays, directions)
+    norm = np.sqrt(np.mean(derivatives**2, axis=0))
+    perturbed = [
+        _derivatives(evaluation, perturb(evaluation, arrays, 4 * roundoff, generator), directions)
+        for _ in range(_PERTURBATIONS)
+    ]
+    rounding = np.max(np.abs(np.array(perturbed) - derivatives), axis=(0, 1))
+    is_nonzero = norm > 8 * rounding
+    least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
+    # A derivative may contain the value of the function, for example that of exp.
+    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
+    is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
+    for direction, exact in zip(directions, derivatives, strict=True):
+        difference, error = _finite_difference(evaluation, arrays, direction, noise)
+        size = np.maximum(norm, np.abs(difference))
+        allowed = _RELATIVE_TOLERANCE * size + value_rounding
+        differs = ~(np.abs(exact - difference) <= allowed + 4 * error)
+        if differs.any():
+            differs &= ~_is_between_one_sided(evaluation, arrays, direction, least_noise, exact, allowed)
+        is_wrong |= differs
+        is_confirmed |= 4 * error <= _CONFIRMING_ERROR * size
+        is_counted = differs & (size > 0)
+        relative = np.divide(np.abs(exact - difference), size, out=np.zeros_like(size), where=is_counted)
+        largest = max(largest, float(np.max(relative)))
+    share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
+    return Confirmation(np.any(is_wrong, axis=1), share, largest)
 
 
-def random_direction(of: Evaluation, named: Named, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return a direction in which each input moves by half to all of its size, up or down.
+def random_direction(
+    evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Return a random direction for the inputs to differentiate with respect to.
 
-    The size of a small number is a thousandth of what is typical of its input.
+    Each element is between half and all of the magnitude of the element of the input, with a random sign. The
+    magnitude is taken as at least a thousandth of the root mean square of the input, or 1 if that is zero.
     """
     direction = {}
-    for name in of.names:
-        x = np.asarray(named[name], np.float64)
-        typical = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-        size = np.where(np.abs(x) > _ZERO * typical, np.abs(x), _ZERO * typical or 1.0)
+    for name in evaluation.names:
+        x = np.asarray(arrays[name], np.float64)
+        least = _LEAST_RELATIVE_SIZE * float(np.sqrt(np.mean(x**2))) if x.size else 0.0
+        size = np.where(np.abs(x) > least, np.abs(x), least or 1.0)
         direction[name] = size * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
     return direction
 
 
-def nudge(
-    of: Evaluation, named: Named, relative: float, generator: np.random.Generator
+def perturb(
+    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return the inputs, every real number moved up or down by this part of itself."""
-    nudged = dict(named)
-    for name in named:
-        if name not in of.integers:
-            nudged[name] = named[name] * (1 + relative * generator.choice([-1.0, 1.0], named[name].shape))
-    return nudged
+    """Return the inputs with each real element increased or decreased at random by a relative amount."""
+    perturbed = dict(arrays)
+    for name, x in arrays.items():
+        if name not in evaluation.integers:
+            perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
+    return perturbed
 
 
-def _push(of: Evaluation, named: Named, directions: Sequence[Named]) -> np.ndarray:
-    """Return the derivatives along some directions: (directions, points, outputs)."""
-    return np.array([float64.along(of, named, direction) for direction in directions])
+def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
+    """Return the derivatives along several directions: (directions, points, outputs)."""
+    return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
 
-def _noise(
-    of: Evaluation, named: Named, roundoff: float, generator: np.random.Generator
+def _value_noise(
+    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far rounding moves the values, two (points, outputs), the second one no less than the first.
+    """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    By nudges of the inputs; and also by fourth differences at short steps, in which only rounding is left:
-    where a function adds one to a small number, a nudge of that number moves nothing.
+    The first is one rounding of the values plus their change if the inputs are perturbed. The second is at
+    least the first, and also contains fourth differences at short steps, which consist of rounding errors
+    only. It covers a function that adds one to a small element, whose perturbation has no effect.
     """
-    here = float64.values(of, named)
-    nudged = [float64.values(of, nudge(of, named, 2 * roundoff, generator)) for _ in range(3)]
-    least = roundoff * np.abs(here) + np.max(np.abs(np.array(nudged) - here), axis=0)
-    direction = random_direction(of, named, generator)
-    fourth, moved = np.zeros(here.shape), np.zeros(here.shape, int)
+    center = values(evaluation, arrays)
+    perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]
+    least = roundoff * np.abs(center) + np.max(np.abs(np.array(perturbed) - center), axis=0)
+    direction = random_direction(evaluation, arrays, generator)
+    largest, nonzero_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
-        near, far = (_at(of, named, direction, k) + _at(of, named, direction, -k) for k in (step, 2 * step))
-        found = np.nan_to_num(np.abs(6 * here - 4 * near + far)) / 2
-        fourth = np.where(moved < _MOVED_STEPS, np.maximum(fourth, found), fourth)
-        moved += found > 0
-    return least, np.maximum(least, fourth)
+        near, far = (
+            _values_at(evaluation, arrays, direction, k) + _values_at(evaluation, arrays, direction, -k)
+            for k in (step, 2 * step)
+        )
+        difference = np.nan_to_num(np.abs(6 * center - 4 * near + far)) / 2
+        is_used = nonzero_steps < _NONZERO_NOISE_STEPS
+        largest = np.where(is_used, np.maximum(largest, difference), largest)
+        nonzero_steps += difference > 0
+    return least, np.maximum(least, largest)
 
 
-def _at(of: Evaluation, named: Named, direction: Named, by: float) -> np.ndarray:
-    """Return the values at inputs that are moved along a direction."""
-    return float64.values(of, {**named, **{name: named[name] + by * direction[name] for name in of.names}})
+def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
+    """Return the values of the function at x + step * direction."""
+    moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
+    return values(evaluation, {**arrays, **moved})
 
 
-def _differences(
-    of: Evaluation, named: Named, direction: Named, noise: np.ndarray
+def _finite_difference(
+    evaluation: Evaluation, arrays: Arrays, direction: Arrays, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative along a direction and its estimated error, two (points, outputs).
+    """Return the derivative along a direction and its estimated error: (points, outputs) each.
 
-    Differences of fourth order, each at the step that suits it best. The error of a step is what the next one
-    differs by, and what noise makes of it.
+    Central differences of fourth order are computed at several steps, and the step with the smallest error is
+    selected for each output. The estimated error of a step is the difference from the next shorter step plus
+    the effect of the noise.
     """
-    found = []
+    differences = []
     for step in _STEPS:
-        near, far = (_at(of, named, direction, k) - _at(of, named, direction, -k) for k in (step, 2 * step))
-        found.append(np.nan_to_num((8 * near - far) / (12 * step), nan=np.inf, posinf=np.inf, neginf=np.inf))
-    best, least = np.zeros_like(noise), np.full_like(noise, np.inf)
-    for step, value, shorter in zip(_STEPS[:-1], found[:-1], found[1:], strict=True):
+        near, far = (
+            _values_at(evaluation, arrays, direction, k) - _values_at(evaluation, arrays, direction, -k)
+            for k in (step, 2 * step)
+        )
+        difference = (8 * near - far) / (12 * step)
+        differences.append(np.nan_to_num(difference, nan=np.inf, posinf=np.inf, neginf=np.inf))
+    best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
+    for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
         with np.errstate(invalid="ignore"):
-            error = np.nan_to_num(np.abs(value - shorter), nan=np.inf) + 1.5 * noise / step
-        best, least = np.where(error < least, value, best), np.minimum(error, least)
-    return best, least
+            error = np.nan_to_num(np.abs(difference - shorter), nan=np.inf) + 1.5 * noise / step
+        best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
+    return best, least_error
 
 
-def _between_one_sided(
-    of: Evaluation, named: Named, direction: Named, noise: np.ndarray, exact: np.ndarray, allowed: np.ndarray
+def _is_between_one_sided(
+    evaluation: Evaluation,
+    arrays: Arrays,
+    direction: Arrays,
+    noise: np.ndarray,
+    exact: np.ndarray,
+    allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return where the function has a kink and the derivative lies between those of its two sides."""
-    here, found = float64.values(of, named), np.zeros(exact.shape, bool)
+    """Return whether a derivative at a kink is between the two one-sided derivatives: (points, outputs) bool.
+
+    Args:
+        noise: the rounding error of the values.
+        exact: the derivative along the direction.
+        allowed: the tolerance of the derivative.
+    """
+    center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []
         for side in (step, -step):
-            near, far = _at(of, named, direction, side), _at(of, named, direction, 2 * side)
-            slopes.append((4 * near - far - 3 * here) / (2 * side))
+            near, far = (_values_at(evaluation, arrays, direction, k) for k in (side, 2 * side))
+            slopes.append((4 * near - far - 3 * center) / (2 * side))
         error = allowed + 8 * noise / step
         low, high = np.minimum(*slopes) - error, np.maximum(*slopes) + error
-        found |= (np.abs(slopes[0] - slopes[1]) > 4 * error) & (exact >= low) & (exact <= high)
-    return found
+        is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
+        is_between |= is_kink & (exact >= low) & (exact <= high)
+    return is_between

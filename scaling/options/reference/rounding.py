@@ -1,7 +1,4 @@
-"""Read off a function's jaxpr what rounding can do to it: how many numbers it adds up, and in which dtype.
-
-Does not know cases or results.
-"""
+"""Derive rounding properties of a function from its jaxpr: terms summed, narrowest dtype, largest array."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,64 +9,31 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from scaling.options.program.jaxpr_flops import subjaxprs, trips
+from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
 
-_ELEMENTWISE = 1 / 16  # of a term: the table allows sixteen roundings for each
-_UNKNOWN_TRIPS = 100  # of a loop that ends when its own condition says so
-_WEIGHTS = {  # terms of one evaluation, beyond those of an elementwise operation
-    **dict.fromkeys(
-        (
-            "exp",
-            "log",
-            "sin",
-            "cos",
-            "tan",
-            "tanh",
-            "logistic",
-            "pow",
-            "exp2",
-            "expm1",
-            "log1p",
-            "log2",
-            "atan2",
-        ),
-        0.5,
-    ),
-    **dict.fromkeys(
-        ("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt"), 1.0
-    ),
-    **dict.fromkeys(
-        ("lgamma", "digamma", "erf_inv", "igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"), 64.0
-    ),
-    **dict.fromkeys(("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad"), 64.0),
+_ELEMENTWISE_TERMS = 1 / 16  # of one operation; the tolerance of a term allows sixteen roundings
+_UNKNOWN_TRIPS = 100  # of a loop whose trip count is not a constant
+_TERMS_OF_FUNCTIONS = {  # in addition to those of an elementwise operation
+    0.5: "exp log sin cos tan tanh logistic pow exp2 expm1 log1p log2 atan2",
+    1.0: "sinh cosh asin acos atan asinh acosh atanh erf erfc cbrt",
+    64.0: """lgamma digamma erf_inv igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e
+        regularized_incomplete_beta random_gamma_grad""",
 }
-_FACTORISATIONS = (
-    "cholesky",
-    "lu",
-    "qr",
-    "geqrf",
-    "householder_product",
-    "eigh",
-    "eig",
-    "svd",
-    "schur",
-    "triangular_solve",
-)
-_EXACT = (
-    "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim", "concatenate", "copy", "copy_p",
-    "dynamic_slice", "dynamic_update_slice", "gather", "iota", "max", "min", "neg", "pad", "reduce_max",
-    "reduce_min", "reshape", "rev", "select_n", "sort", "split", "squeeze", "stop_gradient",
-    "transpose", "abs", "sign",
-)  # fmt: skip
+_FUNCTION_TERMS = {name: terms for terms, names in _TERMS_OF_FUNCTIONS.items() for name in names.split()}
+_FACTORIZATION_NAMES = "cholesky lu qr geqrf householder_product eigh eig svd schur triangular_solve"
+_EXACT_NAMES = """argmax argmin bitcast_convert_type broadcast_in_dim concatenate copy copy_p dynamic_slice
+    dynamic_update_slice gather iota max min neg pad reduce_max reduce_min reshape rev select_n sort split
+    squeeze stop_gradient transpose abs sign"""
 
 
 @dataclass(frozen=True)
-class Rounded:
-    """What rounding meets in a function.
+class RoundingProperties:
+    """The properties of a function that determine its rounding error.
 
-    terms: how many numbers are added up on the longest way from an input to an output. bits: of the mantissa
-    of the narrowest floating dtype that an intermediate result has. width: numbers of the largest
-    intermediate result.
+    Attributes:
+        terms: the largest number of terms that are summed on a path from an input to an output.
+        bits: the mantissa bits of the narrowest floating-point dtype of an intermediate result.
+        width: the number of elements of the largest intermediate result.
     """
 
     terms: int
@@ -77,97 +41,109 @@ class Rounded:
     width: int
 
 
-def rounded(function: Callable[..., Any], *arguments: Any) -> Rounded:
-    """Return what rounding meets in `function(*arguments)`; the arguments may be abstract."""
+def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
+    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    depths = [0.0 for _ in jaxpr.invars]
-    seen = _Seen()
-    longest = max(_depths(jaxpr, depths, seen), default=0.0)
-    return Rounded(max(1, math.ceil(longest)), seen.bits, seen.width)
+    extremes = _Extremes()
+    longest = max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
+    return RoundingProperties(max(1, math.ceil(longest)), extremes.bits, extremes.width)
 
 
-class _Seen:
-    """The narrowest mantissa and the largest array so far."""
+class _Extremes:
+    """The fewest mantissa bits and the largest size of the intermediate results seen during a traversal."""
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1
 
+    def update(self, equation: Any, variable: Any) -> None:
+        """Include an output variable of an equation."""
+        aval = variable.aval
+        self.width = max(self.width, int(getattr(aval, "size", 1)))
+        if equation.primitive.name == "reduce_precision":
+            self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
+        if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
+            self.bits = min(self.bits, int(jax.numpy.finfo(aval.dtype).nmant) + 1)
 
-def _depths(jaxpr: Any, given: Sequence[float | None], seen: _Seen) -> list[float]:
-    """Return the terms on the longest way to each output; None is given for what no input reaches."""
-    depth: dict[Any, float | None] = dict(zip(jaxpr.invars, given, strict=True))
 
-    def of(atom: Any) -> float | None:
-        return None if isinstance(atom, Literal) else depth.get(atom)
+def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
+    """Return the number of summed terms on the longest path to each output of a jaxpr.
+
+    input_terms: the terms on the path to each input, or None for an input that is independent of the inputs
+    of the function.
+    """
+    terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
+
+    def terms_to(atom: Any) -> float | None:
+        return None if isinstance(atom, Literal) else terms.get(atom)
 
     for equation in jaxpr.eqns:
-        reached = [of(atom) for atom in equation.invars]
-        if all(each is None for each in reached):
+        operand_terms = [terms_to(atom) for atom in equation.invars]
+        if all(count is None for count in operand_terms):
             continue
-        found = _of_equation(equation, reached, seen)
-        for variable, each in zip(equation.outvars, found, strict=True):
-            depth[variable] = each
-            aval = variable.aval
-            seen.width = max(seen.width, int(getattr(aval, "size", 1)))
-            if equation.primitive.name == "reduce_precision":
-                seen.bits = min(seen.bits, int(equation.params["mantissa_bits"]) + 1)
-            if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
-                seen.bits = min(seen.bits, int(jax.numpy.finfo(aval.dtype).nmant) + 1)
-    return [of(atom) or 0.0 for atom in jaxpr.outvars]
+        result_terms = _terms_to_results(equation, operand_terms, extremes)
+        for variable, count in zip(equation.outvars, result_terms, strict=True):
+            terms[variable] = count
+            extremes.update(equation, variable)
+    return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
 
 
-def _of_equation(equation: Any, reached: list[float | None], seen: _Seen) -> list[float]:
-    """Return the same of one equation."""
-    name, p = equation.primitive.name, equation.params
-    before = max(each for each in reached if each is not None)
-    many = len(equation.outvars)
+def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes: _Extremes) -> list[float]:
+    """Return the number of summed terms on the longest path to each result of an equation."""
+    name, params = equation.primitive.name, equation.params
+    before = max(count for count in operand_terms if count is not None)
+    results = len(equation.outvars)
     if name == "cond":
-        found = [_depths(branch.jaxpr, reached[1:], seen) for branch in p["branches"]]
-        return [max(each) for each in zip(*found, strict=True)]
+        branches = [
+            _terms_to_outputs(branch.jaxpr, operand_terms[1:], extremes) for branch in params["branches"]
+        ]
+        return [max(counts) for counts in zip(*branches, strict=True)]
     if name in ("scan", "while"):
-        body = p["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-        inside = max(_depths(body, [0.0] * len(body.invars), seen), default=0.0)
-        return [before + inside * _trips(equation)] * many
-    inner = [getattr(each, "jaxpr", each) for each in subjaxprs(equation)]
-    if inner and len(inner[0].invars) == len(reached) and len(inner[0].outvars) == many:
-        return _depths(inner[0], reached, seen)
-    within = max(
-        (max(_depths(each, [0.0] * len(each.invars), seen), default=0.0) for each in inner), default=0.0
-    )
-    return [before + within + _weight(equation)] * many
+        body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
+        return [before + _longest_path(body, extremes) * _trips(equation)] * results
+    inner = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
+    if inner and len(inner[0].invars) == len(operand_terms) and len(inner[0].outvars) == results:
+        return _terms_to_outputs(inner[0], operand_terms, extremes)
+    within = max((_longest_path(jaxpr, extremes) for jaxpr in inner), default=0.0)
+    return [before + within + _terms_of_operation(equation)] * results
+
+
+def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
+    """Return the number of summed terms on the longest path through a jaxpr."""
+    return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
 
 
 def _trips(equation: Any) -> int:
+    """Return the trip count of a scan or while loop, or an assumed one if it is unknown."""
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
     try:
-        return trips(equation)
+        return trip_count(equation)
     except KeyError:
         return _UNKNOWN_TRIPS
 
 
-def _weight(equation: Any) -> float:
-    """Return the terms that one operation adds to the way through it."""
-    name, p = equation.primitive.name, equation.params
+def _terms_of_operation(equation: Any) -> float:
+    """Return the number of terms that an operation adds to the paths through it."""
+    name, params = equation.primitive.name, equation.params
     shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
-    out = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1
+    result_size = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1
     size = math.prod(shapes[0]) if shapes else 1
-    if name in _EXACT:
+    if name in _EXACT_NAMES.split():
         return 0.0
     if name in ("reduce_sum", "reduce_prod", "reduce_window_sum"):
-        return size / max(1, out)
+        return size / max(1, result_size)
     if name in ("cumsum", "cumprod", "cumlogsumexp"):
-        return shapes[0][p["axis"]]
+        return shapes[0][params["axis"]]
     if name == "dot_general":
-        return math.prod(shapes[0][axis] for axis in p["dimension_numbers"][0][0])
+        return math.prod(shapes[0][axis] for axis in params["dimension_numbers"][0][0])
     if name == "conv_general_dilated":
-        return math.prod(shapes[1]) / shapes[1][p["dimension_numbers"].rhs_spec[0]]
+        return math.prod(shapes[1]) / shapes[1][params["dimension_numbers"].rhs_spec[0]]
     if name.startswith("scatter"):
         return math.prod(shapes[2]) if len(shapes) > 2 and name != "scatter" else 0.0
     if name == "polynomial":
-        return _ELEMENTWISE * 2 * (len(shapes) - 2)
-    if name in _FACTORISATIONS:
+        return _ELEMENTWISE_TERMS * 2 * (len(shapes) - 2)
+    if name in _FACTORIZATION_NAMES.split():
         return 4 * max(shapes[0], default=1)
     if name == "fft":
         return math.log2(max(2, size))
-    return _ELEMENTWISE + _WEIGHTS.get(name, 0.0)
+    return _ELEMENTWISE_TERMS + _FUNCTION_TERMS.get(name, 0.0)

@@ -1,1 +1,1 @@
-"""Coloured seeds: detect a sparsity pattern, colour it, and gather the nonzeros."""
+"""Sparse Jacobians with `seeds=colored`: pattern detection, graph coloring, and reading of the nonzeros."""

@@ -1,31 +1,36 @@
-"""Colour the columns and the rows of a sparse matrix so that its entries can be read off compressed slices.
+"""Color the columns and the rows of a sparse matrix, so that its entries can be read from compressed slices.
 
-Each entry is owned by its column or by its row, off whose slice it is read. Columns that own an entry get a
-colour, and two of them differ where a row has an entry of each and one of these is owned by its column: then
-nothing is added to what is read. Likewise for rows. Where columns own all entries that is the colouring of
-columns alone; where rows own some it is the direct bicolouring of T. F. Coleman and A. Verma, "The efficient
-computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998;
-see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005.
-To find the fewest colours is NP-hard: these are found greedily.
+Each entry is owned by its column or by its row, from whose compressed slice it is read. Two columns conflict
+if some row has an entry in both of them, at least one of which is owned by its column. Conflicting columns
+get different colors, so that nothing is added to the entries that are read. The same holds for rows. If
+columns own all entries, this is the coloring of columns. If rows own some entries, it is the direct
+bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using
+automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H. Gebremedhin, F. Manne and
+A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. The smallest number of colors is NP-hard
+to find; the algorithms here are greedy.
 
-Knows NumPy, and asks asdex for colours and numba, which comes with it, for speed. Does not know functions, or
-how a pattern is found.
+Columns are also colored by asdex. The loops are compiled by numba, which asdex depends on.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-_MOST = 62  # colours that are kept as the bits of a number
-_PAIRS = 10**10  # of columns that meet in a row: asdex looks at each of them
+_MOST_BITMASK_COLORS = 62  # colors of neighbors that fit into the bits of an int64
+_MOST_ASDEX_PAIRS = 10**10  # pairs of columns with entries in the same row, each of which asdex visits
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Where a matrix has entries: rows and columns, (entries,) int32, each entry once; and its shape."""
+    """The sparsity pattern of a matrix.
+
+    Attributes:
+        rows, cols: the row and the column of each entry, (entries,) int32, without duplicates.
+        shape: (number of rows, number of columns).
+    """
 
     rows: np.ndarray
     cols: np.ndarray
@@ -33,21 +38,21 @@ class Matrix:
 
     @property
     def transposed(self) -> "Matrix":
-        """Return the transposed matrix. The entries keep their order."""
+        """Return the pattern of the transposed matrix, with the entries in the same order."""
         return Matrix(self.cols, self.rows, self.shape[::-1])
 
 
 @dataclass(frozen=True)
 class Colors:
-    """The colour of each column, or of each row: int32, -1 for none. And how many colours there are."""
+    """The color of each column or row, int32 with -1 for none, and the number of colors."""
 
-    of: np.ndarray
+    color_of: np.ndarray
     count: int
 
 
 @dataclass(frozen=True)
 class TwoSidedColors:
-    """Colours of columns and of rows, and of each entry whether its row owns it."""
+    """The colors of columns and rows, and whether each entry is owned by its row: (entries,) bool."""
 
     columns: Colors
     rows: Colors
@@ -55,233 +60,315 @@ class TwoSidedColors:
 
     @property
     def count(self) -> int:
-        """All colours."""
+        """Return the number of colors of columns and rows together."""
         return self.columns.count + self.rows.count
 
 
-def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Colour the columns, or the rows if the matrix is transposed.
+class ConflictGraph(NamedTuple):
+    """The entries of a matrix by column and by row, from which the loops find conflicting columns.
 
-    owned: the entries that columns own, or None.
+    Attributes:
+        order: the columns to color, those with the most entries first.
+        column_start: the index of the first entry of each column, (columns + 1,).
+        row_of, owned: the row of each entry, and whether its column owns it, sorted by column.
+        row_start: the index of the first entry of each row, (rows + 1,).
+        column_of: the column of each entry, sorted by row, with owned entries first in each row.
+        owned_end: the end of the owned entries of each row.
     """
-    mine = np.ones(len(matrix.rows), bool) if owned is None else owned
-    wanted = np.unique(matrix.cols[mine])
-    least = _fullest(matrix.rows[mine])
-    if least == len(wanted):  # they all meet in one row
-        of = np.full(matrix.shape[1], -1, np.int32)
-        of[wanted] = np.arange(least)
-        return Colors(of, least)
+
+    order: np.ndarray
+    column_start: np.ndarray
+    row_of: np.ndarray
+    owned: np.ndarray
+    row_start: np.ndarray
+    column_of: np.ndarray
+    owned_end: np.ndarray
+
+
+def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
+    """Color the columns that own an entry.
+
+    owned: whether each entry is owned by its column, (entries,) bool, or None if columns own all entries.
+    """
+    by_column = np.ones(len(matrix.rows), bool) if owned is None else owned
+    columns = np.unique(matrix.cols[by_column])
+    lower_bound = _most_entries(matrix.rows[by_column])
+    if lower_bound == len(columns):  # a row contains an entry of every column
+        color_of = np.full(matrix.shape[1], -1, np.int32)
+        color_of[columns] = np.arange(lower_bound)
+        return Colors(color_of, lower_bound)
     best = None
-    for attempt in _attempts(matrix, mine, wanted, least, alone=owned is None):
+    for attempt in _attempts(matrix, by_column, columns, lower_bound, owns_all=owned is None):
         best = attempt if best is None or attempt.count < best.count else best
-        if best.count == least:
+        if best.count == lower_bound:
             break
     assert best is not None
     return best
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Colour columns and rows together with the fewest colours found, which may be of one of them alone."""
+    """Color columns and rows with the fewest colors that are found; all colors may be on one side."""
     best = None
-    for least, by_row in sorted(_divisions(matrix), key=lambda division: division[0]):
-        if best is None or least < best.count:
-            found = divide_entries(matrix, by_row())
-            best = found if best is None or found.count < best.count else best
+    for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
+        if best is None or lower_bound < best.count:
+            colors = color_partition(matrix, owned_by_row())
+            best = colors if best is None or colors.count < best.count else best
     assert best is not None
     return best
 
 
-def divide_entries(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """Colour columns and rows for a given division of the entries between them."""
-    of_columns = color_columns(matrix, None if not by_row.any() else ~by_row)
-    return TwoSidedColors(
-        of_columns, color_columns(matrix.transposed, None if by_row.all() else by_row), by_row
-    )
+def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
+    """Color columns and rows. by_row: whether each entry is owned by its row, (entries,) bool."""
+    columns = color_columns(matrix, None if not by_row.any() else ~by_row)
+    rows = color_columns(matrix.transposed, None if by_row.all() else by_row)
+    return TwoSidedColors(columns, rows, by_row)
 
 
-def _fullest(places: np.ndarray) -> int:
-    """Return a lower bound of the colours: the most columns whose entries meet in a row."""
-    return int(np.bincount(places).max(initial=0))
+def _most_entries(lines: np.ndarray) -> int:
+    """Return the largest number of entries in one line, which is a lower bound on the number of colors.
+
+    lines: the row of each entry if columns are colored, or the column of each entry if rows are colored.
+    """
+    return int(np.bincount(lines).max(initial=0))
 
 
 def _attempts(
-    matrix: Matrix, owned: np.ndarray, wanted: np.ndarray, least: int, alone: bool
+    matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
 ) -> Iterator[Colors]:
-    """Yield colourings of the columns, the most promising first. alone: columns own every entry."""
-    of = np.full(matrix.shape[1], -1, np.int32)
-    if least <= _MOST and (count := int(_fast(_by_saturation)(*_graph(matrix, owned, wanted), of))):
-        yield Colors(of, count)
-    if alone and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _PAIRS:
-        yield _by_asdex(matrix, wanted)
+    """Yield colorings by several algorithms, in the order of the usual number of colors.
+
+    Args:
+        columns: the columns to color.
+        lower_bound: a lower bound on the number of colors.
+        owns_all: whether columns own all entries.
+    """
+    color_of = np.full(matrix.shape[1], -1, np.int32)
+    if lower_bound <= _MOST_BITMASK_COLORS:
+        graph = _conflict_graph(matrix, owned, columns)
+        if count := int(_jit(_color_by_saturation)(*graph, color_of)):
+            yield Colors(color_of, count)
+    if owns_all and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _MOST_ASDEX_PAIRS:
+        yield _color_by_asdex(matrix, columns)
         return
-    # Columns that meet in the fullest row differ in any case.
-    of = np.full(matrix.shape[1], -1, np.int32)
+    # The columns with an owned entry in the fullest row all conflict with each other.
+    color_of = np.full(matrix.shape[1], -1, np.int32)
     fullest = np.bincount(matrix.rows[owned]).argmax()
-    of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(least)
-    rest = wanted[of[wanted] < 0]
-    yield Colors(of, max(least, int(_fast(_in_order)(*_graph(matrix, owned, rest), of))))
+    color_of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(lower_bound)
+    uncolored = columns[color_of[columns] < 0]
+    count = int(_jit(_color_in_order)(*_conflict_graph(matrix, owned, uncolored), color_of))
+    yield Colors(color_of, max(lower_bound, count))
 
 
-def _graph(matrix: Matrix, owned: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the wanted columns, fullest first, and the entries by column and by row."""
+def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
+    """Return the conflict graph of the given columns."""
     by_column = np.argsort(matrix.cols, kind="stable")
-    owned_first = 2 * matrix.rows.astype(np.int64) + ~owned
-    by_row = np.argsort(owned_first, kind="stable")
-    column_at, row_at = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
-    own_end = row_at[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
-    order = wanted[np.argsort(-np.diff(column_at)[wanted], kind="stable")]
-    return order, column_at, matrix.rows[by_column], owned[by_column], row_at, matrix.cols[by_row], own_end
+    by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")
+    column_start, row_start = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
+    owned_end = row_start[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
+    order = columns[np.argsort(-np.diff(column_start)[columns], kind="stable")]
+    return ConflictGraph(
+        order,
+        column_start,
+        matrix.rows[by_column],
+        owned[by_column],
+        row_start,
+        matrix.cols[by_row],
+        owned_end,
+    )
 
 
-def ready() -> None:
-    """Compile every loop, ours and those of asdex, so that its time is not measured."""
+def compile_loops() -> None:
+    """Compile all loops, including those of asdex, so that later measurements do not include compilation."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
-    wanted = np.unique(matrix.cols)
-    for loop in (_by_saturation, _in_order):
-        _fast(loop)(*_graph(matrix, np.ones(4, bool), wanted), np.full(3, -1, np.int32))
-    _by_asdex(matrix, wanted)
-    list(_divisions(matrix))
+    columns = np.unique(matrix.cols)
+    for loop in (_color_by_saturation, _color_in_order):
+        _jit(loop)(*_conflict_graph(matrix, np.ones(4, bool), columns), np.full(3, -1, np.int32))
+    _color_by_asdex(matrix, columns)
+    list(_partitions(matrix))
 
 
-def _starts(places: np.ndarray, count: int) -> np.ndarray:
-    """Return where each place begins among entries sorted by place, and where the last ends: (count + 1,)."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(places, minlength=count))])
+def _starts(lines: np.ndarray, count: int) -> np.ndarray:
+    """Return the index of the first entry of each line in an array sorted by line: (count + 1,)."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
-def _by_asdex(matrix: Matrix, wanted: np.ndarray) -> Colors:
-    """Return the colours of columns alone that asdex finds."""
+def _color_by_asdex(matrix: Matrix, columns: np.ndarray) -> Colors:
+    """Color the columns with asdex, for columns that own all entries."""
     import asdex
 
-    of, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
-    colors = np.full(matrix.shape[1], -1, np.int32)
-    colors[wanted] = of[wanted]
-    return Colors(colors, int(count))
+    of_all, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
+    color_of = np.full(matrix.shape[1], -1, np.int32)
+    color_of[columns] = of_all[columns]
+    return Colors(color_of, int(count))
 
 
 @functools.cache
-def _fast(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loop, compiled once and kept on disk."""
+def _jit(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop with numba, with an on-disk cache."""
     import numba
 
     return numba.njit(cache=True)(loop)
 
 
-def _in_order(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """Give one column after another the lowest free colour; return how many colours these take."""
-    taken, count = np.full(len(of) + 1, -1, np.int64), 0
-    for v in order:
-        for p in range(column_at[v], column_at[v + 1]):
-            i = row_of[p]
-            for q in range(row_at[i], row_at[i + 1] if owned[p] else own_end[i]):
-                if of[column_of[q]] >= 0:
-                    taken[of[column_of[q]]] = v
+def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
+    """Assign to each column in order the lowest color that no conflicting column has.
+
+    Updates `color_of` in place. Returns the number of colors. The other arguments are the fields of
+    `ConflictGraph`.
+    """
+    used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
+    for column in order:
+        for p in range(column_start[column], column_start[column + 1]):
+            row = row_of[p]
+            for q in range(row_start[row], row_start[row + 1] if owned[p] else owned_end[row]):
+                if color_of[column_of[q]] >= 0:
+                    used_by[color_of[column_of[q]]] = column
         color = 0
-        while taken[color] == v:
+        while used_by[color] == column:
             color += 1
-        of[v] = color
+        color_of[column] = color
         count = max(count, color + 1)
     return count
 
 
-def _by_saturation(order, column_at, row_of, owned, row_at, column_of, own_end, of):
-    """Colour always the column that has the fewest free colours, of these the one that met a new colour last.
+def _color_by_saturation(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
+    """Color the column whose conflicting columns have the most different colors, until all are colored.
 
-    So colours spread from neighbour to neighbour, and on a grid may fall into its own pattern. Returns how
-    many there are, 0 where they are more than the bits of a number. After D. Brelaz, Communications of the
+    Among equal columns, the one whose count increased last is next. Colors thus spread from neighbor to
+    neighbor, and can repeat periodically on a grid. Updates `color_of` in place. Returns the number of
+    colors, or 0 if they do not fit into an int64 bitmask. The other arguments are the fields of
+    `ConflictGraph`. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the
     ACM 22(4), 1979.
     """
-    n, count, top = len(of), 0, 0
-    met = np.zeros(n, np.int64)  # the colours of neighbours, as bits
-    level = np.full(n, -1, np.int64)  # how many these are; -1 once coloured
-    # Rings of columns of one level; that of level k begins at n + k.
-    after, before = np.arange(n + 64), np.arange(n + 64)
-    for v in order[::-1]:
-        level[v], after[v], before[v], before[after[n]], after[n] = 0, after[n], n, v, v
+    n, count, highest = len(color_of), 0, 0
+    neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns
+    saturation = np.full(n, -1, np.int64)  # number of these colors, or -1 for a column not to be colored
+    # Doubly linked lists of the columns of each saturation. The list of saturation k starts at node n + k.
+    following, preceding = np.arange(n + 64), np.arange(n + 64)
+
+    def insert(node, head):
+        following[node], preceding[node] = following[head], head
+        preceding[following[head]], following[head] = node, node
+
+    def remove(node):
+        following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
+
+    for column in order[::-1]:
+        saturation[column] = 0
+        insert(column, n)
     for _ in range(len(order)):
-        while after[n + top] == n + top:
-            top -= 1
-        v, color = after[n + top], 0
-        after[before[v]], before[after[v]], level[v] = after[v], before[v], -1
-        while (met[v] >> color) & 1:
+        while following[n + highest] == n + highest:
+            highest -= 1
+        column, color = following[n + highest], 0
+        remove(column)
+        saturation[column] = -1
+        while (neighbor_colors[column] >> color) & 1:
             color += 1
         if color >= 62:
             return 0
-        of[v], count = color, max(count, color + 1)
-        for p in range(column_at[v], column_at[v + 1]):
-            i = row_of[p]
-            for q in range(row_at[i], row_at[i + 1] if owned[p] else own_end[i]):
-                w = column_of[q]
-                if level[w] >= 0 and not (met[w] >> color) & 1:
-                    met[w], level[w] = met[w] | np.int64(1) << color, level[w] + 1
-                    after[before[w]], before[after[w]], ring = after[w], before[w], n + level[w]
-                    after[w], before[w], before[after[ring]], after[ring] = after[ring], ring, w, w
-                    top = max(top, level[w])
+        color_of[column], count = color, max(count, color + 1)
+        for p in range(column_start[column], column_start[column + 1]):
+            row = row_of[p]
+            for q in range(row_start[row], row_start[row + 1] if owned[p] else owned_end[row]):
+                other = column_of[q]
+                if saturation[other] >= 0 and not (neighbor_colors[other] >> color) & 1:
+                    neighbor_colors[other] |= np.int64(1) << color
+                    saturation[other] += 1
+                    remove(other)
+                    insert(other, n + saturation[other])
+                    highest = max(highest, saturation[other])
     return count
 
 
-def _divisions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
-    """Ways to divide the entries between columns and rows, with the fewest colours that each allows.
+def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
+    """Yield candidate partitions of the entries between columns and rows.
 
-    The fullest row or column is taken away with its entries, which it owns, then the fullest of what is left,
-    and so on; at each stage what is left may go to columns or to rows.
+    The row or column with the most entries is eliminated and owns its entries, then the one with the most
+    remaining entries, and so on. After any number of eliminations, the remaining entries can be owned by
+    columns or by rows. Of these partitions, those with the smallest lower bound are yielded.
+
+    Yields:
+        A lower bound on the number of colors.
+        A function that returns whether each entry is owned by its row: (entries,) bool.
     """
     count = len(matrix.rows)
-    yield _fullest(matrix.rows), lambda: np.zeros(count, bool)
-    yield _fullest(matrix.cols), lambda: np.ones(count, bool)
+    yield _most_entries(matrix.rows), lambda: np.zeros(count, bool)
+    yield _most_entries(matrix.cols), lambda: np.ones(count, bool)
     by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
-    row_at, column_at = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
-    row_stage, column_stage, owned, rest = _fast(_taken_away)(
-        row_at, matrix.cols[by_row], column_at, matrix.rows[by_column]
+    row_start, column_start = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
+    row_stage, column_stage, owned, excluded = _jit(_elimination_order)(
+        row_start, matrix.cols[by_row], column_start, matrix.rows[by_column]
     )
 
-    def divided(stage: int, left_to_rows: bool) -> np.ndarray:
+    def owned_by_row(stage: int, rest_to_rows: bool) -> np.ndarray:
         of_row, of_column = row_stage[matrix.rows], column_stage[matrix.cols]
-        return np.where(np.minimum(of_row, of_column) < stage, of_row < of_column, left_to_rows)
+        is_eliminated = np.minimum(of_row, of_column) < stage
+        return np.where(is_eliminated, of_row < of_column, rest_to_rows)
 
-    for side, (stage_of, at) in enumerate([(row_stage, row_at), (column_stage, column_at)]):
-        there = np.zeros(len(owned[side]), np.int64)  # at each stage, the fullest of those that still go
-        np.maximum.at(there, stage_of, np.diff(at))
-        least = np.maximum(np.maximum.accumulate(there[::-1])[::-1], rest[side]) + owned[side]
-        lowest = np.flatnonzero(least == least.min())
-        for stage in dict.fromkeys((int(lowest[0]), int(lowest[-1]))):
-            yield int(least[stage]), functools.partial(divided, stage, bool(side))
+    for side, (stage_of, start) in enumerate([(row_stage, row_start), (column_stage, column_start)]):
+        # Side 0 assigns the remaining entries to columns: a remaining row then has only entries of columns.
+        most_remaining = np.zeros(len(owned[side]), np.int64)
+        np.maximum.at(most_remaining, stage_of, np.diff(start))
+        most_remaining = np.maximum.accumulate(most_remaining[::-1])[::-1]
+        lower_bounds = np.maximum(most_remaining, excluded[side]) + owned[side]
+        smallest = np.flatnonzero(lower_bounds == lower_bounds.min())
+        for stage in dict.fromkeys((int(smallest[0]), int(smallest[-1]))):
+            yield int(lower_bounds[stage]), functools.partial(owned_by_row, stage, bool(side))
 
 
-def _taken_away(row_at, column_of, column_at, row_of):
-    """Takes the fullest row or column away, one after another, until nothing is left.
+def _elimination_order(row_start, column_of, column_start, row_of):
+    """Eliminate the line (row or column) with the most remaining entries, until no entries remain.
 
-    Returns the stage at which each row and each column goes, the last for those that stay; and of each stage
-    the most entries that rows own in a column and columns in a row so far (2, stages), and the most that
-    columns own in a row that is gone and rows in a column that is gone (2, stages).
+    An eliminated line owns its remaining entries. The arguments are the entries sorted by row and by column,
+    as in `ConflictGraph`.
+
+    Returns:
+        The stage at which each row is eliminated, or the number of stages if it never is.
+        The same for each column.
+        owned (2, stages + 1): after each number of eliminations, the most entries that eliminated rows own in
+            a column, and the most entries that eliminated columns own in a row.
+        excluded (2, stages + 1): the most entries that columns own in an eliminated row, and the most entries
+            that rows own in an eliminated column.
     """
-    m, lines = len(row_at) - 1, len(row_at) + len(column_at) - 2  # lines: rows, then columns
-    full = np.concatenate((np.diff(row_at), np.diff(column_at)))
-    left, stage_of, top = full.copy(), np.full(lines, -1, np.int64), full.max()
-    owned, rest = np.zeros((2, lines + 1), np.int64), np.zeros((2, lines + 1), np.int64)
-    # Rings of lines with as many entries left.
-    after, before = np.arange(lines + top + 1), np.arange(lines + top + 1)
-    for v in range(lines - 1, -1, -1):
-        ring = lines + left[v]
-        after[v], before[v], before[after[ring]], after[ring] = after[ring], ring, v, v
+    m, n = len(row_start) - 1, len(row_start) + len(column_start) - 2  # rows, and lines: rows then columns
+    full = np.concatenate((np.diff(row_start), np.diff(column_start)))
+    remaining, stage_of, highest = full.copy(), np.full(n, -1, np.int64), full.max()
+    owned, excluded = np.zeros((2, n + 1), np.int64), np.zeros((2, n + 1), np.int64)
+    # Doubly linked lists of the lines with k remaining entries. The list of k starts at node n + k.
+    following, preceding = np.arange(n + highest + 1), np.arange(n + highest + 1)
+
+    def insert(node, head):
+        following[node], preceding[node] = following[head], head
+        preceding[following[head]], following[head] = node, node
+
+    def remove(node):
+        following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
+
+    for line in range(n - 1, -1, -1):
+        insert(line, n + remaining[line])
     stage = 0
     while True:
-        while top > 0 and after[lines + top] == lines + top:
-            top -= 1
-        if top == 0:
+        while highest > 0 and following[n + highest] == n + highest:
+            highest -= 1
+        if highest == 0:
             stage_of[stage_of < 0] = stage
-            return stage_of[:m], stage_of[m:], owned[:, : stage + 1], rest[:, : stage + 1]
-        v = after[lines + top]
-        after[before[v]], before[after[v]], stage_of[v] = after[v], before[v], stage
-        side = 0 if v < m else 1
+            return stage_of[:m], stage_of[m:], owned[:, : stage + 1], excluded[:, : stage + 1]
+        line = following[n + highest]
+        remove(line)
+        stage_of[line] = stage
         stage += 1
-        owned[:, stage], rest[:, stage] = owned[:, stage - 1], rest[:, stage - 1]
-        rest[side, stage] = max(rest[side, stage], full[v] - left[v])
-        for p in (
-            range(row_at[v], row_at[v + 1]) if side == 0 else range(column_at[v - m], column_at[v - m + 1])
-        ):
-            w = m + column_of[p] if side == 0 else row_of[p]
-            if stage_of[w] < 0:
-                left[w] -= 1
-                owned[side, stage] = max(owned[side, stage], full[w] - left[w])
-                after[before[w]], before[after[w]], ring = after[w], before[w], lines + left[w]
-                after[w], before[w], before[after[ring]], after[ring] = after[ring], ring, w, w
+        side = 0 if line < m else 1
+        owned[:, stage], excluded[:, stage] = owned[:, stage - 1], excluded[:, stage - 1]
+        excluded[side, stage] = max(excluded[side, stage], full[line] - remaining[line])
+        start, stop = (
+            (row_start[line], row_start[line + 1])
+            if side == 0
+            else (column_start[line - m], column_start[line - m + 1])
+        )
+        for p in range(start, stop):
+            other = m + column_of[p] if side == 0 else row_of[p]
+            if stage_of[other] < 0:
+                remaining[other] -= 1
+                owned[side, stage] = max(owned[side, stage], full[other] - remaining[other])
+                remove(other)
+                insert(other, n + remaining[other])

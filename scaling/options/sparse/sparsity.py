@@ -1,7 +1,7 @@
-"""Detect where the Jacobian of one point may be other than zero, and colour it so that it can be compressed.
+"""Detect the sparsity pattern of the Jacobian of one point with asdex, and color it with color_graph.py.
 
-asdex reads the pattern off the function's jaxpr, so that it holds for all inputs; color_graph.py colours it.
-Both are done once a process. Does not know cases, programs, or how entries are read off slices.
+asdex propagates dependencies through the jaxpr of the function, so that the pattern is valid for all inputs.
+Patterns and colorings are cached for the lifetime of the process.
 """
 
 import contextlib
@@ -19,134 +19,170 @@ from scaling.core.process_cache import cached
 from scaling.options.sparse import color_graph
 from scaling.options.sparse.color_graph import Matrix
 
-HOW = ("columns", "rows", "both")
+COMPRESSIONS = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
-_KEPT = 4  # patterns, and colourings, of which each may have millions of entries
+_CACHE_SIZE = 4  # patterns, and colorings, each of which may have millions of entries
 
 
-def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], how: str) -> Coloring:
-    """Return the colouring of the Jacobian of `function(*x)`, one array, by all of x in order, flat.
+def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
+    """Return a coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
 
-    key: of the function and the shapes. x: shapes and dtypes. how: compress columns, rows, or both, whichever
-    takes the fewest colours. Refuse where asdex is not installed, or cannot analyse the function.
+    Raises `Refusal` if asdex is not installed or cannot analyze the function.
+
+    Args:
+        key: identifies the function and the shapes in the cache.
+        function: returns one array.
+        x: the shapes and dtypes of the arguments.
+        compress: "columns", "rows", or "both" for the combination with the fewest colors.
     """
-    if how not in HOW:
-        raise unknown_name("way to colour", how, HOW)
+    if compress not in COMPRESSIONS:
+        raise unknown_name("compression", compress, COMPRESSIONS)
 
-    def color() -> Coloring:
+    def detect_and_color() -> Coloring:
         _import_asdex()
-        detect = functools.partial(_measure_seconds, _detect, function, x)
-        pattern, detect_seconds = cached("pattern", key, detect, _KEPT)
-        found, color_seconds = _measure_seconds(_color, pattern, how)
-        return _make_coloring(pattern, found, detect_seconds, color_seconds)
+        detect = functools.partial(_call_and_time, _detect_pattern, function, x)
+        pattern, detect_seconds = cached("pattern", key, detect, _CACHE_SIZE)
+        colors, color_seconds = _call_and_time(_color, pattern, compress)
+        return _make_coloring(pattern, colors, detect_seconds, color_seconds)
 
-    return cached("coloring", (key, how), color, _KEPT)
+    return cached("coloring", (key, compress), detect_and_color, _CACHE_SIZE)
 
 
 def _make_coloring(
-    pattern: Pattern, found: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
+    pattern: Pattern, colors: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
 ) -> Coloring:
-    """Return a colouring, with None for the colours of what is not compressed."""
-    columns, rows = found.columns, found.rows
-    of_columns, of_rows = columns.of if columns.count else None, rows.of if rows.count else None
+    """Return the `Coloring` of a pattern, in which a side without colors is None."""
+    columns, rows = colors.columns, colors.rows
     return Coloring(
-        pattern, of_columns, of_rows, columns.count, rows.count, found.by_row, detect_seconds, color_seconds
+        pattern,
+        columns.color_of if columns.count else None,
+        rows.color_of if rows.count else None,
+        columns.count,
+        rows.count,
+        colors.by_row,
+        detect_seconds,
+        color_seconds,
     )
 
 
 @functools.cache
 def _import_asdex() -> None:
-    """Import asdex and compile the loops that colour, so that their time does not count."""
+    """Import asdex and compile the coloring loops, so that the measured times do not include it."""
     try:
         import asdex  # noqa: F401
     except ImportError as error:
         raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
-    color_graph.ready()
+    color_graph.compile_loops()
 
 
-def _measure_seconds(make: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """Return the result of a call, and the seconds that it took."""
+def _call_and_time(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """Return the result of a function call and its duration in seconds."""
     start = time.perf_counter()
-    made = make(*args)
-    return made, time.perf_counter() - start
+    result = function(*args)
+    return result, time.perf_counter() - start
 
 
 @contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off, which would visit a set for each number of the function."""
-    was = gc.isenabled()
+def _garbage_collection_disabled() -> Iterator[None]:
+    """Disable the garbage collector, which would traverse the index set that asdex keeps for each element."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
-def _detect(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
-    """Return the pattern of a function's Jacobian, whatever its inputs."""
+def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
+    """Return the sparsity pattern of the Jacobian of a function, which is valid for all inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
     try:
-        with _without_garbage_collection():
-            found = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
+        with _garbage_collection_disabled():
+            detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
     except MemoryError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise Refusal(
-            f"asdex cannot tell the sparsity of this function, which seeds=identity does not need: {words}"
+            "asdex cannot determine the sparsity pattern of this function, "
+            f"which seeds=identity does not need: {message}"
         ) from None
-    outputs, inputs = found.shape
-    number = np.unique(np.asarray(found.rows, np.int64) * inputs + np.asarray(found.cols))
-    if not number.size:
+    outputs, inputs = detected.shape
+    indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
+    if not indices.size:
         raise Refusal(
-            "the function does not depend on the inputs to differentiate by: "
-            "seeds=colored has nothing to colour"
+            "the function does not depend on the inputs of wrt, so that its Jacobian has no nonzeros "
+            "to color; use seeds=identity"
         )
-    rows, cols = np.divmod(number, inputs)
+    rows, cols = np.divmod(indices, inputs)
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
-def _color(pattern: Pattern, how: str) -> color_graph.TwoSidedColors:
-    """Return the colours of a pattern's columns, rows, or both."""
+def _color(pattern: Pattern, compress: str) -> color_graph.TwoSidedColors:
+    """Color the columns of a pattern, its rows, or both."""
     matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
-    if how == "both":
+    if compress == "both":
         return color_graph.color_both(matrix)
-    return color_graph.divide_entries(matrix, np.full(len(pattern.rows), how == "rows"))
+    return color_graph.color_partition(matrix, np.full(len(pattern.rows), compress == "rows"))
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` for an entry without a colour, or one that shares its place in a slice."""
-    pattern = coloring.pattern
-    sides = (
-        ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~coloring.by_row),
-        ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, coloring.by_row),
-    )
-    for name, colors, count, line, place, read in sides:
-        if colors is None:
-            if count or read.any():
-                words = f"there are entries to be read off {name}s, or {count} colours, and no {name} has one"
-                raise ValueError(words)
-            continue
-        if colors.min() < -1 or colors.max() >= count:
-            raise ValueError(f"{name}s have colours from {colors.min()} to {colors.max()} of {count} colours")
-        wrong = read & ((colors[line] < 0) | _meets_another(colors[line], place, count))
-        if wrong.any():
-            entry = int(np.argmax(wrong))
-            where = f"entry ({pattern.rows[entry]}, {pattern.cols[entry]})"
-            words = f"cannot be read off its {name}'s colour: it has none, or is not alone with it"
-            raise ValueError(f"{where} {words}")
+    """Raise `ValueError` if an entry of the pattern cannot be read from the compressed slices."""
+    pattern, by_row = coloring.pattern, coloring.by_row
+    _validate_side("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row)
+    _validate_side("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row)
 
 
-def _meets_another(color: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
-    """Return whether an entry meets another of its colour in its place: (entries,)."""
-    number = place.astype(np.int64) * (count + 1) + color + 1
-    if (int(place.max()) + 1) * (count + 1) <= 16 * len(place):
-        return np.bincount(number)[number] > 1
-    order = np.argsort(number, kind="stable")
-    equal = np.diff(number[order]) == 0
-    shared = np.empty(len(number), bool)
-    shared[order] = np.append(equal, False) | np.insert(equal, 0, False)
-    return shared
+def _validate_side(
+    name: str,
+    colors: np.ndarray | None,
+    count: int,
+    lines: np.ndarray,
+    positions: np.ndarray,
+    read: np.ndarray,
+) -> None:
+    """Raise `ValueError` if the colors of the columns, or of the rows, are invalid.
+
+    Args:
+        name: "column" or "row".
+        colors: the color of each line, or None if this side is not compressed.
+        count: the number of colors.
+        lines: the line of each entry.
+        positions: the position of each entry along its line.
+        read: whether each entry is read from this side.
+    """
+    if colors is None:
+        if count or read.any():
+            raise ValueError(
+                f"no {name} has a color, but {count} colors or entries to read from {name}s exist"
+            )
+        return
+    if colors.min() < -1 or colors.max() >= count:
+        raise ValueError(
+            f"{name} colors range from {colors.min()} to {colors.max()}, but there are {count} colors"
+        )
+    wrong = read & ((colors[lines] < 0) | _collides(colors[lines], positions, count))
+    if wrong.any():
+        entry = int(np.argmax(wrong))
+        row, column = (lines, positions) if name == "row" else (positions, lines)
+        where = f"entry ({row[entry]}, {column[entry]})"
+        words = f"cannot be read from the color of its {name}: it has none, or collides with another entry"
+        raise ValueError(f"{where} {words}")
+
+
+def _collides(colors: np.ndarray, positions: np.ndarray, count: int) -> np.ndarray:
+    """Return whether another entry has the same color and the same position: (entries,) bool.
+
+    count: the number of colors.
+    """
+    slots = positions.astype(np.int64) * (count + 1) + colors + 1
+    if (int(positions.max()) + 1) * (count + 1) <= 16 * len(positions):
+        return np.bincount(slots)[slots] > 1
+    order = np.argsort(slots, kind="stable")
+    equals_next = np.diff(slots[order]) == 0
+    collides = np.empty(len(slots), bool)
+    collides[order] = np.append(equals_next, False) | np.insert(equals_next, 0, False)
+    return collides

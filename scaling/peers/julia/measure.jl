@@ -1,16 +1,17 @@
-# A case in Julia: answers each line of JSON on standard input with one on standard output, until the input ends.
+# Compute and time a case in Julia. Each line of JSON on standard input is a request with one line of JSON as reply.
 #
 #     julia --project=ENVIRONMENT --threads=N measure.jl SYSTEM
 #
-#     {"do": "prepare", ...}   makes the derivative ready and computes it once  -> {"seconds": ...}, compilation included
-#     {"do": "call"}           computes it once                                 -> {}
-#     {"do": "result", "file"} writes what the last call computed               -> {}
-#     {"do": "sample", ...}    -> {"times": nanoseconds of an evaluation, "evaluations": of a sample}
+#     {"do": "prepare", ...}   prepares the derivative and computes it once  -> {"seconds": ...}, including compilation
+#     {"do": "call"}           computes the derivative once                  -> {}
+#     {"do": "result", "file"} writes the result of the last call to a file  -> {}
+#     {"do": "sample", ...}    -> {"times": nanoseconds per evaluation, "evaluations": evaluations per sample}
 #
-# or {"error": its first line}. An array is a raw file; read in Julia's order, its axes are those of NumPy reversed, so that the
-# points come last. A result is (inputs, outputs, points), which NumPy reads as (points, outputs, inputs).
+# An error is {"error": the first line of its message}. Arrays are binary files. Julia is column-major, so that the axes of an
+# array are those of NumPy in reverse order, with the points last. A result is (inputs, outputs, points) in Julia, which is
+# (points, outputs, inputs) in NumPy.
 
-if Sys.islinux()  # PR_SET_PDEATHSIG, SIGKILL: an orphan would disturb the next measurement
+if Sys.islinux()  # PR_SET_PDEATHSIG, SIGKILL: an orphaned process would disturb the next measurement
     ccall(:prctl, Cint, (Cint, Culong, Culong, Culong, Culong), 1, 9, 0, 0, 0)
 end
 
@@ -19,7 +20,7 @@ using BenchmarkTools
 using Distributions: Poisson, logpdf
 import JSON
 import LinearAlgebra
-import SpecialFunctions  # loaded, it gives Enzyme a rule for the logarithm of the gamma function
+import SpecialFunctions  # contains the rule of Enzyme for the logarithm of the gamma function
 
 const SYSTEM = Symbol(ARGS[1])
 const PACKAGES = Dict(
@@ -33,24 +34,24 @@ for package in PACKAGES[SYSTEM]
     @eval import $package
 end
 
-# Workloads. `point` gives the function of point i by a vector of the inputs asked for, and that vector; `whole` those of the
-# batch. Numbers in a formula have the type of the data, for a Float64 would make Float64 of everything.
+# Workloads. `point` returns the function of point i, and the vector of the inputs to differentiate with respect to; `whole` returns those
+# of the batch. Constants in a formula have the element type of the data, because a Float64 constant would promote the result.
 
 square(x) = x * x
 
-"(n,), (m,) -> (n, m): exp(-(x + y - 2xy) / 2), by a matrix product."
+"Return exp(-(x + y - 2xy) / 2) by a matrix product: (n,), (m,) -> (n, m)."
 function kernel(x, y, half)
     row, column = reshape(x, length(x), 1), reshape(y, 1, length(y))
     return exp.(-half .* (-2 .* (row * column) .+ (row .+ column)))
 end
 
-"(1,), (m,) -> (m,): the same numbers without the product."
+"Return exp(-(x + y - 2xy) / 2) without a matrix product: (1,), (m,) -> (m,)."
 rowwise(x, y, half) = exp.(-half .* (-2 .* x .* y .+ (x .+ y)))
 
-"(d,), (d, m), (1, d) -> (m,). Adds up with a product by ones, since not every version of ReverseDiff knows sum(...; dims)."
+"Return exp(-|x - y|^2 / 2): (d,), (d, m), (1, d) -> (m,). Not every version of ReverseDiff supports sum(...; dims)."
 squared(x, support, ones, half) = vec(exp.(-half .* (ones * square.(x .- support))))
 
-"(d,), (d, m), (m, d) -> (m,): the same numbers by a matrix product."
+"Return exp(-|x - y|^2 / 2) by a matrix product: (d,), (d, m), (m, d) -> (m,)."
 squared_product(x, support, rows, half) = exp.(rows * x .- half .* (sum(square.(x)) .+ vec(sum(square.(support); dims=1))))
 
 function point(::Val{:rbf}, case, inputs, i)
@@ -73,7 +74,7 @@ function point(::Val{:linear}, case, inputs, i)
     return (z -> reshape(z[(p + 1):(p + w)], o, p) * z[1:p], vcat(x, vec(W)))
 end
 
-"(21,), (1,) -> (21,): what is left of a profile after fitting one of known shape. inner: the product of two vectors."
+"Return the residual of a profile after fitting one of known shape: (21,), (1,) -> (21,). inner: the dot product to use."
 function residual(d, m, grid, width, inner)
     f = exp.(-width .* square.(grid .- m))
     return d .- (inner(d, f) / inner(f, f)) .* f
@@ -93,7 +94,7 @@ function point(::Val{:residual}, case, inputs, i)
     return (z -> rest(z[2:(n + 1)], z[1:1]), vcat(m, d))
 end
 
-"log pmf(c; rate). A function of its own: broadcasting the type's constructor instead is what `type_broadcast` measures."
+"Return log pmf(c; rate). In contrast, `type_broadcast` broadcasts the constructor of the distribution."
 term(c, rate) = logpdf(Poisson(rate; check_args=false), c)
 
 function loop(c, rates)
@@ -107,7 +108,7 @@ end
 broadcasted(c, rates) = sum(term.(c, rates))
 type_broadcast(c, rates) = sum(logpdf.(Poisson.(rates), c))
 generator(c, rates) = sum(pair -> logpdf(Poisson(pair[2]), pair[1]), zip(c, rates))
-# ReverseDiff.@forward(term) where it is called, written as what the macro makes of it, for the macro needs the package to be read
+# The expansion of ReverseDiff.@forward(term), because the macro is available only after ReverseDiff is loaded.
 forward_inside(c, rates) = mapreduce(ReverseDiff.ForwardOptimize(term), +, c, rates)
 
 function point(::Val{:poisson}, case, inputs, i)
@@ -130,15 +131,15 @@ function whole(::Val{:linear}, case, inputs)
     return (z -> vec(reshape(z, o, p) * X), vec(W))
 end
 
-"The kernel of every point at once, as the thread computes it; only its value is asked for this way."
+"Return the kernel matrix of all points, as the thread computes it. It is used for mode=value only."
 function whole(::Val{:rbf}, case, inputs)
     x, y = vec(inputs["x"]), vec(inputs["support"])
     half = oftype(x[1], 0.5)
     return (z -> vec(kernel(y, z, half)), x)
 end
 
-# Ways to differentiate. `ready` makes f at x ready, where y is f(x): a function without arguments that returns the derivative,
-# (outputs, inputs), or a vector or number where one of them, or both, is 1.
+# Differentiation systems. `ready` prepares the derivative of f at x, where y is f(x). It returns a function without arguments
+# that returns the derivative: (outputs, inputs), or a vector or a number if one or both of these are 1.
 
 ready(::Val, ::Val{:value}, f, x, y, jit) = () -> f(x)
 
@@ -194,7 +195,7 @@ end
 ready(::Val{:Zygote}, ::Val{:jacrev}, f, x, y::Number, jit) = () -> Zygote.gradient(f, x)[1]
 ready(::Val{:Zygote}, ::Val{:jacrev}, f, x, y, jit) = () -> Zygote.jacobian(f, x)[1]
 
-"One column at a time. Enzyme's own jacobian unrolls all of them, which at some hundred is hardly to be compiled."
+"Compute one column at a time. Enzyme's own jacobian unrolls all columns, and compiles very slowly for hundreds of them."
 function ready(::Val{:Enzyme}, ::Val{:jacfwd}, f, x, y, jit)
     out, seed = similar(x, length(y), length(x)), zero(x)
     mode = Enzyme.set_runtime_activity(Enzyme.Forward)
@@ -219,7 +220,7 @@ function ready(::Val{:Enzyme}, ::Val{:jacrev}, f, x, y::Number, jit)
     return gradient
 end
 
-"Writes f(x) into y: in reverse mode Enzyme takes the seed of an array from where the array is written."
+"Write f(x) into y, because in reverse mode Enzyme reads the seed of an array result from the shadow of y."
 into!(y, f, x) = (copyto!(y, f(x)); nothing)
 
 function ready(::Val{:Enzyme}, ::Val{:jacrev}, f, x, y, jit)
@@ -256,9 +257,9 @@ function ready(::Val{:DifferentiationInterface}, mode::Union{Val{:jacfwd},Val{:j
     return () -> DifferentiationInterface.jacobian!(f, out, prepared, by, x)
 end
 
-# From the derivative of a point to the result.
+# Assembly of the result from the derivatives of points.
 
-"Point i's derivative into the result (inputs, outputs, points), summed over the outputs if asked."
+"Write the derivative of point i into the result (inputs, outputs, points), summed over outputs if `summed`."
 store!(result, i, slope::Number, outputs, summed) = (result[1, 1, i] = slope; nothing)
 
 function store!(result, i, slope, outputs, summed)
@@ -273,7 +274,7 @@ function store!(result, i, slope, outputs, summed)
     return nothing
 end
 
-"The derivative of a whole batch: summed, (points * outputs, inputs), outputs next to each other; else in the result's order."
+"Write the derivative of a batch into the result. If `summed`, it is (points * outputs, inputs) with outputs contiguous."
 function store_whole!(result, slope, outputs, summed)
     if summed
         for i in axes(result, 3), k in axes(result, 1)
@@ -302,18 +303,18 @@ function job(request, f, x)
     return ready(Val(SYSTEM), Val(Symbol(request["mode"])), f, x, f(x), request["jit"])
 end
 
-"A function without arguments that computes the result, and the result."
+"Return a function without arguments that computes the result, and the array of the result."
 function prepare(request)
     inputs = Dict(array["name"] => load(array) for array in request["arrays"])
     case = (; names=String.(request["names"]), variant=request["variant"], formulation=request["formulation"])
     kind = Val(Symbol(request["workload"]))
-    result = zeros(request["dtype"] == "float32" ? Float32 : Float64, reverse(Int.(request["due"]))...)
+    result = zeros(request["dtype"] == "float32" ? Float32 : Float64, reverse(Int.(request["shape"]))...)
     outputs, summed = Int(request["outputs"]), request["summed"]
     if request["whole"]
         one = job(request, whole(kind, case, inputs)...)
         return (() -> store_whole!(result, one(), outputs, summed), result)
     end
-    # A configuration or tape for every point: it holds what is constant at that point, and threads do not share it.
+    # A configuration or tape for each point, because it contains constants of the point and threads must not share it.
     jobs = [job(request, point(kind, case, inputs, i)...) for i in 1:size(result, 3)]
     return (() -> points!(result, jobs, outputs, summed), result)
 end
@@ -325,7 +326,7 @@ function load(array)
     return read!(array["file"], Array{TYPES[array["type"]]}(undef, shape...))
 end
 
-"BenchmarkTools' own samples: tuned, so that a short evaluation is repeated within a sample; at least as many as asked for."
+"Return at least `least` samples of BenchmarkTools. It is tuned to repeat a short evaluation within a sample."
 function sample(compute, request)
     benchmark = @benchmarkable $compute()
     benchmark.params.samples = Int(request["most"])
@@ -354,7 +355,7 @@ function answer(request, state)
 end
 
 function main()
-    LinearAlgebra.BLAS.set_num_threads(1)  # the threads have the points
+    LinearAlgebra.BLAS.set_num_threads(1)  # the points are divided among threads
     state = Ref{Any}()
     for line in eachline(stdin)
         given = try

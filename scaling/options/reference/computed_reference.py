@@ -1,0 +1,232 @@
+"""Choose and verify the reference of a function without a closed form: its own derivative on the CPU.
+
+The derivative is computed in float64. If the values of the function in float64 differ from those in the dtype
+of the case (because of random bits, a cast, or a carry with a fixed dtype), it is computed in the dtype of
+the case instead. It is verified by finite differences, once for each function and size.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from scaling.core import inputs
+from scaling.core.case import SECOND, Case
+from scaling.core.reference import ComputedReference
+from scaling.core.tolerances import ROUNDOFF
+from scaling.core.workload import Workload
+from scaling.options.reference import evaluation as evaluations
+from scaling.options.reference import fd_check, finite_step_bound
+from scaling.options.reference.evaluation import Arrays, Evaluation
+from scaling.options.reference.rounding import RoundingProperties, rounding_properties
+
+_POINTS = 16  # points at which the function is examined
+_LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; a small derivative is hidden by the rounding of the value
+_PERTURBATIONS = 2  # perturbed inputs at which the rounding error of the values is estimated
+_MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
+
+
+class LazyReference:
+    """The value and the derivative of the reference at a block of points, each computed on first access.
+
+    It has the attributes of `scaling.core.workload.Reference`.
+    """
+
+    value_terms = None
+    derivative_terms = None
+
+    def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: Arrays) -> None:
+        self._differentiated, self._function, self._arrays = differentiated, function, arrays
+
+    @functools.cached_property
+    def value(self) -> np.ndarray:
+        """Return the values of the function: (points, outputs)."""
+        return evaluations.values(self._function, self._arrays)
+
+    @functools.cached_property
+    def derivative(self) -> np.ndarray:
+        """Return the Jacobians: (points, outputs, inputs)."""
+        return evaluations.jacobian(self._differentiated, self._arrays)
+
+
+def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
+    """Return a workload whose `reference` is the computed reference."""
+    differentiated: Evaluation = computed.evaluation
+    function = dataclasses.replace(differentiated, function=workload.function)
+    reference: Any = functools.partial(LazyReference, differentiated, function)
+    return dataclasses.replace(workload, reference=reference, terms=max(workload.terms, computed.terms))
+
+
+def session(computed: ComputedReference) -> contextlib.AbstractContextManager[None]:
+    """Return a context manager that configures JAX for the evaluation of the reference."""
+    return evaluations.evaluation_context(computed.evaluation.dtype)
+
+
+def examine(case: Case, workload: Workload) -> ComputedReference:
+    """Return the reference of a case, in float64 if possible, after verifying its derivative.
+
+    If the verification fails, the fields `wrong` or `unsure` of the reference contain an error message.
+    """
+    arrays = _sample_points(case, workload)
+    with evaluations.evaluation_context(case.dtype):
+        native = _prepare(_evaluation(case, workload, case.dtype), case, arrays)
+        if case.dtype == "float64":
+            return _verify(native, case, workload, arrays)
+        native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
+    with evaluations.evaluation_context("float64"):
+        exact, obstacle = _prepare_float64(case, workload, arrays, native, native_values, noise)
+        if exact is not None:
+            return _verify(exact, case, workload, arrays)
+    with evaluations.evaluation_context(case.dtype):
+        return _verify(native, case, workload, arrays, obstacle)
+
+
+def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
+    """Return the evaluation in the dtype of the case of a function that has a closed form."""
+    with evaluations.evaluation_context(case.dtype):
+        evaluation: Evaluation = _prepare(_evaluation(case, workload, case.dtype), case, arrays).evaluation
+        return evaluation
+
+
+def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """Return the inputs of evenly spaced points, including the first and the last."""
+    points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
+    by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
+    return {
+        name: np.concatenate([point[name] for point in by_point]) if name in workload.points else first
+        for name, first in by_point[0].items()
+    }
+
+
+def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
+    """Return the evaluation of the function to differentiate: that of the workload, or its gradient."""
+    specs = {**workload.points, **workload.shared}
+    integers = frozenset(name for name, spec in specs.items() if spec.integer)
+    function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
+    return Evaluation(function, workload.names, frozenset(workload.points), integers, dtype)
+
+
+def _values_and_noise(
+    evaluation: Evaluation, arrays: Arrays, roundoff: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values, and their largest change if the inputs are perturbed: (points, outputs) each."""
+    center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
+    perturbed = [
+        evaluations.values(evaluation, fd_check.perturb(evaluation, arrays, 4 * roundoff, generator))
+        for _ in range(_PERTURBATIONS)
+    ]
+    return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
+
+
+def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
+    """Return an unverified reference, with the rounding properties and the AD modes of the function."""
+    properties = _rounding_properties(evaluation, arrays)
+    width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
+    evaluation = dataclasses.replace(evaluation, width=width)
+    computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
+    if case.ad_mode.is_value:
+        return computed
+    differentiable = evaluations.with_pushforward(evaluation, arrays)
+    if differentiable is None:
+        reason = "JAX can differentiate the function neither in forward mode nor in reverse mode"
+        return dataclasses.replace(computed, unsure=f"{reason}; add a reference to the workload")
+    backward = evaluations.is_defined(differentiable, arrays, "rows")
+    return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
+
+
+def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
+    """Return the rounding properties of the function and its JVP at one point."""
+    structs = {}
+    for name, array in arrays.items():
+        dtype = np.int32 if name in evaluation.integers else jax.numpy.dtype(evaluation.dtype)
+        shape = array.shape[1:] if name in evaluation.per_point else array.shape
+        structs[name] = jax.ShapeDtypeStruct(shape, dtype)
+    x = {name: structs[name] for name in evaluation.names}
+    constants = {name: struct for name, struct in structs.items() if name not in evaluation.names}
+
+    def jvp(constants: dict[str, Any], x: dict[str, Any], tangents: dict[str, Any]) -> Any:
+        return jax.jvp(lambda z: evaluation.function(**constants, **z), (x,), (tangents,))
+
+    try:
+        return rounding_properties(jvp, constants, x, x)
+    except Exception:  # no rule for forward mode
+        properties = rounding_properties(lambda named: evaluation.function(**named), structs)
+        return dataclasses.replace(properties, terms=2 * properties.terms)
+
+
+def _prepare_float64(
+    case: Case,
+    workload: Workload,
+    arrays: Arrays,
+    native: ComputedReference,
+    native_values: np.ndarray,
+    noise: np.ndarray,
+) -> tuple[ComputedReference | None, str | None]:
+    """Return an unverified reference in float64, or None and the reason why there is none.
+
+    Args:
+        native: the reference in the dtype of the case.
+        native_values: the values of the function in the dtype of the case.
+        noise: the change of these values if the inputs are perturbed.
+    """
+    try:
+        exact = _prepare(_evaluation(case, workload, "float64"), case, arrays)
+        exact_values = evaluations.values(exact.evaluation, arrays)
+    except Exception as error:
+        message = (str(error).strip().splitlines() or [""])[0][:120]
+        return None, f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
+    roundoff = max(ROUNDOFF[case.dtype], exact.inside)
+    scale = np.maximum(np.max(np.abs(exact_values), axis=0), np.sqrt(np.mean(exact_values**2)))
+    allowed = _MOST_RELATIVE_TO_ROUNDING * 16 * roundoff * np.sqrt(exact.terms) * scale + 4 * noise
+    differs = ~(np.abs(native_values - exact_values) <= allowed)
+    if differs.any():
+        first = tuple(np.argwhere(differs)[0])
+        pair = f"{native_values[first]:.6g} and {exact_values[first]:.6g}"
+        return None, f"its values differ between {case.dtype} and float64 ({pair})"
+    return dataclasses.replace(exact, native=native.native), None
+
+
+def _verify(
+    computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
+) -> ComputedReference:
+    """Verify the derivative by finite differences, and estimate the time to compute all Jacobians.
+
+    obstacle: the reason why the reference is not in float64, or None.
+    """
+    if case.ad_mode.is_value or computed.unsure:
+        return computed
+    evaluation: Evaluation = computed.evaluation
+    roundoff, levels = max(ROUNDOFF[evaluation.dtype], computed.inside), [evaluation]
+    if case.target in SECOND:  # verify the gradient, and then its derivative
+        function = dataclasses.replace(evaluation, function=workload.function)
+        levels = [evaluations.with_pushforward(function, arrays) or function, evaluation]
+    for level in levels:
+        result = fd_check.confirm(level, arrays, roundoff, np.random.default_rng(case.data_seed))
+        is_unsure = result.confirmed_share < _LEAST_CONFIRMED_SHARE
+        if result.is_wrong.any() and not (is_unsure and obstacle):
+            difference = "the function's own derivative differs from finite differences of its values by "
+            rule = "a rule of its own (custom_jvp, custom_vjp, stop_gradient) is wrong"
+            return dataclasses.replace(computed, wrong=f"{difference}{result.largest_difference:.3g}: {rule}")
+        if is_unsure or result.is_wrong.any():
+            share = f"{result.confirmed_share:.0%} of its outputs"
+            share = f"finite differences in {evaluation.dtype} confirm {share}"
+            reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
+            return dataclasses.replace(computed, unsure=reason)
+    return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
+
+
+def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
+    """Estimate the time to compute the Jacobians of all points in seconds, from one block of seeds."""
+    columns, points = (
+        evaluations.count_inputs(evaluation, arrays),
+        len(arrays[next(iter(evaluation.per_point))]),
+    )
+    block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))
+    evaluations.jacobian_columns(evaluation, arrays, block)  # compiles
+    start = time.perf_counter()
+    evaluations.jacobian_columns(evaluation, arrays, block)
+    return (time.perf_counter() - start) / (points * len(block)) * case.points * columns

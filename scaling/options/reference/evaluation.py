@@ -1,0 +1,250 @@
+"""Evaluate a function and its Jacobians on the CPU, in float64 or the dtype of a case, for references.
+
+Derivatives are computed in forward mode, in blocks of seeds. If a function has a rule for reverse mode only
+(`jax.custom_vjp`), its pushforward is the transpose of its pullback.
+
+Inputs are dicts from input name to array. The arrays of per-point inputs lead with the axis of points.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+Arrays = Mapping[str, np.ndarray]
+ArrayFunction = Callable[[Any], jax.Array]
+
+_MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, over its points and seeds
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A function of one point, and how it is evaluated.
+
+    Attributes:
+        function: takes every input by name and returns an array.
+        names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
+        per_point: the inputs that differ from point to point. The others are shared.
+        integers: the inputs that are int32.
+        dtype: the dtype of the other inputs.
+        width: the number of elements of the largest intermediate result at one point.
+        transposed: whether the pushforward is computed as the transpose of the pullback.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    per_point: frozenset[str]
+    integers: frozenset[str]
+    dtype: str
+    width: int = 1
+    transposed: bool = False
+
+
+@contextlib.contextmanager
+def evaluation_context(dtype: str) -> Iterator[None]:
+    """Configure JAX to evaluate in `dtype` on the CPU with the highest matmul precision.
+
+    x64 is enabled for float64. JAX's caches are cleared when x64 changes, because functions that were traced
+    with the other setting can fail: the caches confuse int32 and int64, for example in a function that
+    indexes with NumPy's int64 arrays.
+    """
+    was_enabled = bool(jax.config.read("jax_enable_x64"))
+    x64 = was_enabled or dtype == "float64"
+    if x64 != was_enabled:
+        jax.clear_caches()
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+        with jax.enable_x64(x64), jax.default_device(cpu), jax.default_matmul_precision("highest"):
+            yield
+    finally:
+        if x64 != was_enabled:
+            jax.clear_caches()
+
+
+def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the values of the function at a block of points: (points, outputs) float64."""
+    return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
+
+
+def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
+    """Return the derivative of every output along a direction: (points, outputs).
+
+    direction: an array for each input to differentiate with respect to, of the shape of the input.
+    """
+    tangents = {name: direction[name] for name in evaluation.names}
+    jvp = _jitted(evaluation, "jvp")
+    return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
+
+
+def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
+    """Return the columns of the Jacobian of each point at the given indices: (points, outputs, columns)."""
+    return _evaluate_in_blocks(evaluation, arrays, indices, "columns", 2)
+
+
+def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
+    """Return the rows of the Jacobian of each point at the given indices: (points, rows, inputs)."""
+    return _evaluate_in_blocks(evaluation, arrays, indices, "rows", 1)
+
+
+def gram_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
+    """Return the columns of J^T J of each point at the given indices: (points, inputs, columns)."""
+    return _evaluate_in_blocks(evaluation, arrays, indices, "gram_columns", 2)
+
+
+def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray) -> np.ndarray:
+    """Return J^T J v of each point, for a vector v that all points share: (points, inputs)."""
+    flat = vector.astype(jnp.dtype(evaluation.dtype))
+    return np.asarray(_jitted(evaluation, "gram_times")(*_cast(evaluation, arrays), flat), np.float64)
+
+
+def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the Jacobian of each point: (points, outputs, inputs)."""
+    return jacobian_columns(evaluation, arrays, np.arange(count_inputs(evaluation, arrays)))
+
+
+def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
+    """Return the number of elements of the inputs to differentiate with respect to, at one point."""
+    shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+def with_summed_outputs(evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation of the sum of the function over its outputs."""
+    return dataclasses.replace(evaluation, function=_sum_of_outputs(evaluation.function))
+
+
+@functools.lru_cache(maxsize=16)
+def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes the sum over the outputs of a function: (1,)."""
+    return lambda **arrays: jnp.sum(function(**arrays)).reshape(1)
+
+
+def seeds_per_call(evaluation: Evaluation, points: int) -> int:
+    """Return the number of tangents or cotangents that one call evaluates, to limit its memory."""
+    return max(1, _MOST_ELEMENTS // (points * evaluation.width))
+
+
+def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
+    """Return whether JAX can differentiate the function. kernel: "columns" or "rows" of the Jacobian."""
+    first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
+    try:
+        jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
+    except Exception:
+        return False
+    return True
+
+
+def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
+    """Return the evaluation with a pushforward that JAX can compute, or None if there is none."""
+    for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
+        if is_defined(candidate, arrays, "columns"):
+            return candidate
+    return None
+
+
+def _evaluate_in_blocks(
+    evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
+) -> np.ndarray:
+    """Evaluate a kernel in blocks of seeds, which are padded to the same size to avoid recompilation.
+
+    axis: the axis of the result along which the blocks are concatenated.
+    """
+    per_point, shared = _cast(evaluation, arrays)
+    size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
+    parts = []
+    for start in range(0, len(indices), size):
+        block = np.asarray(indices[start : start + size], np.int32)
+        padded = np.pad(block, (0, size - len(block)), "edge")
+        part = np.asarray(_jitted(evaluation, kernel)(per_point, shared, padded), np.float64)
+        parts.append(part.take(range(len(block)), axis) if len(block) < size else part)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+
+
+def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the per-point inputs and the shared inputs, cast to the dtypes of the evaluation."""
+    cast = {
+        name: np.asarray(x).astype(np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype))
+        for name, x in arrays.items()
+    }
+    shared = {name: x for name, x in cast.items() if name not in evaluation.per_point}
+    return {name: x for name, x in cast.items() if name in evaluation.per_point}, shared
+
+
+@functools.lru_cache(maxsize=64)
+def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
+    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of a kernel."""
+    compute, seed_axes = _KERNELS[kernel]
+
+    def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
+        arrays = {**per_point, **shared}
+        x, unravel = ravel_pytree([arrays.pop(name) for name in evaluation.names])
+
+        def f(z: jax.Array) -> jax.Array:
+            named = dict(zip(evaluation.names, unravel(z), strict=True))
+            return jnp.ravel(evaluation.function(**arrays, **named))
+
+        return compute(evaluation, f, x, *seeds)
+
+    return jax.jit(jax.vmap(at_point, in_axes=(0, None, *seed_axes)))
+
+
+def _jvp(
+    evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
+) -> jax.Array:
+    """Return the derivative along tangents: dicts from input name to array, like the inputs."""
+    tangents = {**per_point, **shared}
+    tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
+    return _pushforward(evaluation, f, x)(tangent)
+
+
+def _columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return columns of the Jacobian: (outputs, columns)."""
+    return jax.vmap(lambda i: _pushforward(evaluation, f, x)(_one_hot(i, x)), out_axes=1)(indices)
+
+
+def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return rows of the Jacobian: (rows, inputs)."""
+    y, pullback = jax.vjp(f, x)
+    return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
+
+
+def _gram_columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return columns of J^T J: (inputs, columns)."""
+    return jax.vmap(lambda i: _gram_times(evaluation, f, x, _one_hot(i, x)), out_axes=1)(indices)
+
+
+def _gram_times(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, v: jax.Array) -> jax.Array:
+    """Return J^T J v: (inputs,)."""
+    return jax.vjp(f, x)[1](_pushforward(evaluation, f, x)(v))[0]
+
+
+# Name -> (kernel, in_axes of its seeds). Kernel: (evaluation, function of a flat x, x, *seeds) -> array.
+_KERNELS: dict[str, tuple[Callable[..., jax.Array], tuple[int | None, ...]]] = {
+    "values": (lambda evaluation, f, x: f(x), ()),
+    "jvp": (_jvp, (0, None)),
+    "columns": (_columns, (None,)),
+    "rows": (_rows, (None,)),
+    "gram_columns": (_gram_columns, (None,)),
+    "gram_times": (_gram_times, (None,)),
+}
+
+
+def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
+    """Return the linear map from a tangent of x to a tangent of f(x)."""
+    if not evaluation.transposed:
+        return lambda v: jax.jvp(f, (x,), (v,))[1]
+    y, pullback = jax.vjp(f, x)
+    _, pushforward = jax.vjp(lambda cotangent: pullback(cotangent)[0], jnp.zeros_like(y))
+    return lambda v: pushforward(v)[0]
+
+
+def _one_hot(i: Any, like: jax.Array) -> jax.Array:
+    """Return row `i` of the identity matrix, with the length and dtype of an array."""
+    return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)

@@ -1,0 +1,153 @@
+"""Bound the error of a forward difference with `mode=finite_difference`: truncation error and rounding error.
+
+The bounds are estimated from values of the function in float64.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from scaling.core import inputs
+from scaling.core.modes import STEPS, ravel
+from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference_jacobians
+from scaling.core.tolerances import ROUNDOFF, Jacobians
+from scaling.core.workload import Reference, Workload
+
+_MOST_SAMPLED_INPUTS = 64  # inputs for which the curvature is estimated
+_MOST_VALUES = 2**24  # values of the function at all sampled inputs; fewer inputs are sampled beyond
+
+ValuesAtShift = Callable[[Any], np.ndarray]  # shift of an input -> values of the function
+
+
+def gradient(workload: Workload) -> Callable[..., Any]:
+    """Return a function that computes the gradient of a workload's function: (inputs,).
+
+    The derivative of the gradient is the Hessian.
+    """
+    return _gradient(workload.function, workload.names)
+
+
+@functools.lru_cache(maxsize=8)
+def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return the same function object for the same arguments, so that JAX does not retrace it."""
+
+    def gradient(**named: Any) -> Any:
+        f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
+        return ravel(jax.grad(f, argnums=tuple(range(len(names))))(*[named[name] for name in names]))
+
+    return gradient
+
+
+def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
+    """Return a bound on the error that the finite step causes in the result: (points,)."""
+    bounds = input_bounds(spec, start, stop, spec.rounding.terms)
+    J = Jacobians(np.zeros((stop - start, 1, 1)))
+    if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
+        J, _ = reference_jacobians(spec, start, stop)
+    return np.asarray(spec.reduction.step_bound(J, bounds))
+
+
+def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
+    """Return a bound on the error of the forward difference for each input: (points, inputs).
+
+    The truncation error is half the step times the larger curvature of both ends of the step. The rounding
+    error is that of the two values and of the sum x + h, divided by the step. For a sum over outputs or
+    points, the bound is that of the sum. For J x, a single difference along x, the shape is (points, 1).
+
+    Args:
+        start, stop: the range of points.
+        terms: the number of terms that are summed to compute a value.
+    """
+    workload, points = spec.workload, stop - start
+    arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
+    elements = _input_elements(workload, arrays, points)
+    count = min(_MOST_SAMPLED_INPUTS, max(8, _MOST_VALUES // (points * spec.sizes.values)))
+    sampled = np.unique(np.linspace(0, len(elements) - 1, count).astype(int))
+    truncation, input_rounding = np.zeros((2, points, len(sampled)))
+    for k, index in enumerate(sampled):
+        x, values_at = _shifted_element(spec, arrays, *elements[index])
+        slope, curvature = _largest_slope_and_curvature(spec, x, values_at, step)
+        truncation[:, k] = step / 2 * curvature
+        input_rounding[:, k] = (np.abs(x) + step) * slope
+    largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
+    value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
+    is_complete = len(sampled) == len(elements)
+    safety = 1.5 if is_complete else 2.0
+    if workload.reduction.along_point:
+
+        def values_along_point(shift: Any) -> np.ndarray:
+            shifted = {name: arrays[name] + shift * arrays[name] for name in workload.names}
+            return _evaluate(spec, {**arrays, **shifted}).value
+
+        _, curvature = _largest_slope_and_curvature(spec, np.ones(()), values_along_point, step)
+        all_inputs = input_rounding.sum(axis=1) * len(elements) / len(sampled)
+        return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
+    bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
+    if is_complete:
+        return bounds
+    return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, len(elements)))
+
+
+def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tuple[str, int]]:
+    """Return (name, flat index) of each element of the differentiated inputs at one point."""
+    sizes = {name: arrays[name].size // (points if name in workload.points else 1) for name in workload.names}
+    return [(name, i) for name, size in sizes.items() for i in range(size)]
+
+
+def _evaluate(spec: ReferenceSpec, arrays: Arrays) -> Reference:
+    """Evaluate the reference at a block of points."""
+    form = closed_form(spec.case, spec.workload)
+    assert form is not None
+    return form(arrays)
+
+
+def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
+    """Return the magnitude of the terms that are summed to compute a value: (points,)."""
+    reference, reduction = _evaluate(spec, arrays), spec.workload.reduction
+    magnitude = _output_magnitude(spec, reference.value)
+    if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
+        all_points = _evaluate(spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points))
+        return np.full(len(magnitude), np.abs(all_points.value).sum())
+    if reference.value_terms is None:
+        return magnitude
+    outputs = spec.sizes.values if reduction.sums_outputs else 1
+    return np.maximum(magnitude, reference.value_terms * outputs)
+
+
+def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
+    """Return the magnitude of the outputs of each point, summed if outputs are summed: (points,)."""
+    is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
+    return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
+
+
+def _shifted_element(
+    spec: ReferenceSpec, arrays: Arrays, name: str, index: int
+) -> tuple[np.ndarray, ValuesAtShift]:
+    """Return an element of an input, and the values of the function as a function of its shift.
+
+    The element has the shape (points,), or () if the input is shared. index: the flat index at one point.
+    """
+    shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
+
+    def values_at(shift: Any) -> np.ndarray:
+        shifted = arrays[name].reshape(shape).copy()
+        shifted[..., index] += shift
+        return _evaluate(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
+
+    return arrays[name].reshape(shape)[..., index], values_at
+
+
+def _largest_slope_and_curvature(
+    spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the larger slope and curvature of the function at the two ends of a step: (points,) each."""
+    slope = curvature = np.zeros(())
+    for end in (0.0, step):
+        h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
+        left, center, right = values_at(end - h), values_at(end), values_at(end + h)
+        slope = np.maximum(slope, _output_magnitude(spec, right - left) / (2 * h))
+        curvature = np.maximum(curvature, _output_magnitude(spec, right - 2 * center + left) / h**2)
+    return np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)

@@ -1,0 +1,216 @@
+"""Check a random sample of a result against the reference if a complete check would take too long.
+
+The Jacobian of every point is multiplied by random directions, and the products are compared relative to the
+2-norms of the rows. Random columns and rows of every point, and all entries of some points, are compared
+entry by entry.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaling.core import inputs
+from scaling.core import reference as references
+from scaling.core.check import EntryComparison, PointsComparison, compare_points
+from scaling.core.reference import Arrays, ReferenceSpec, flatten_inputs, point_ranges
+from scaling.core.tolerances import Jacobians, relative_error
+from scaling.options.reference import evaluation as evaluations
+from scaling.options.reference import fd_check
+from scaling.options.reference.evaluation import Evaluation
+from scaling.options.reference.finite_step_bound import result_bounds
+
+_DIRECTIONS = 2
+_COLUMNS, _ROWS = 8, 4
+_SIGN_SAMPLES = 3  # random sign changes of a direction, to estimate the magnitude of the summed terms
+
+
+class Sample(NamedTuple):
+    """The indices of the columns and rows of the Jacobian that are compared at every point."""
+
+    columns: np.ndarray
+    rows: np.ndarray
+
+
+def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
+    """Yield the comparison of a sample of each block of points, and of all entries of some points."""
+    generator = np.random.default_rng([spec.case.data_seed, 1])
+    complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
+    for start, stop in point_ranges(spec):
+        yield _compare_block(spec, got[start:stop], start, stop)
+        for point in map(int, complete[(start <= complete) & (complete < stop)]):
+            yield compare_points(spec, got[point : point + 1], point, point + 1)
+
+
+def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative of the sum over outputs, and its magnitude: (points, inputs) each."""
+    assert spec.computed is not None
+    evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
+    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+    if spec.computed.backward:
+        derivative = evaluations.jacobian_rows(evaluation, arrays, np.arange(1))[:, 0]
+    else:
+        derivative = evaluations.jacobian_columns(evaluation, arrays, np.arange(spec.sizes.inputs))[:, 0]
+    return derivative, np.abs(derivative)
+
+
+def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
+    """Return the share of entries that are compared, and the share of points all of whose entries are.
+
+    kept: the share of the compared entries that are not excluded because of rounding.
+    """
+    if _is_matrix_vector_product(spec):
+        return {"entries": kept, "points": 1.0}
+    sample, outputs = _sample(spec), spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
+    complete = 0.0
+    if not spec.reduction.sums_points:
+        complete = _count_complete_points(spec) / spec.case.points
+    columns, rows = len(sample.columns) / spec.sizes.inputs, len(sample.rows) / outputs
+    sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
+    entries = kept * (sampled + (1 - sampled) * complete)
+    return {"entries": entries, "points": 1.0 if sampled == 1 else complete}
+
+
+def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
+    """Return whether the result is the product of a Jacobian or a Hessian with a vector."""
+    return spec.case.target == "hvp" or spec.reduction.sampling == "products"
+
+
+def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Return `count` distinct random indices below `size` in increasing order, or all if there are fewer."""
+    return np.sort(generator.choice(size, min(count, size), replace=False))
+
+
+def _count_complete_points(spec: ReferenceSpec) -> int:
+    """Return the number of points all of whose entries are compared, within half of the time budget."""
+    assert spec.computed is not None
+    if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
+        return 0
+    seconds_per_point = spec.computed.seconds / spec.case.points
+    return int(min(spec.case.points, references.BUDGET_SECONDS / 2 / seconds_per_point))
+
+
+def _sample(spec: ReferenceSpec) -> Sample:
+    """Return the columns that are compared at every point, and the rows if reverse mode is defined."""
+    assert spec.computed is not None
+    generator = np.random.default_rng(spec.case.data_seed)
+    outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
+    rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.backward else np.arange(0)
+    return Sample(_sample_indices(_COLUMNS, spec.sizes.inputs, generator), rows)
+
+
+def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
+    """Compare a sample of the entries of a block of points."""
+    assert spec.computed is not None
+    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+    generator = np.random.default_rng([spec.case.data_seed, start])
+    evaluation, got = spec.computed.evaluation, got.astype(np.float64)
+    if _is_matrix_vector_product(spec):
+        comparisons = [_compare_products(spec, evaluation, arrays, got[:, :, 0], generator)]
+    elif spec.reduction.sampling == "columns":
+        comparisons = list(_compare_gram(evaluation, arrays, got, _sample(spec), generator))
+    else:
+        comparisons = list(_compare_jacobians(spec, evaluation, arrays, got, generator))
+    extra = np.zeros(stop - start)
+    if spec.case.ad_mode.finite_step:
+        sizes = [each.scale.reshape(len(got), -1).max(axis=1) for each in comparisons]
+        extra = relative_error(result_bounds(spec, start, stop), np.min(sizes, axis=0))
+    return PointsComparison(start, arrays, comparisons, extra)
+
+
+def _compare_jacobians(
+    spec: ReferenceSpec,
+    evaluation: Evaluation,
+    arrays: Arrays,
+    got: np.ndarray,
+    generator: np.random.Generator,
+) -> Iterator[EntryComparison]:
+    """Compare Jacobians or their sums over outputs with random products, columns and rows of the reference.
+
+    Entries outside the sparsity pattern of a colored result are compared as zeros.
+    """
+    is_summed, sample = spec.reduction.sums_outputs, _sample(spec)
+    if spec.pattern is None:
+        J, rows, cols = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
+    else:
+        J, rows, cols = Jacobians(got[:, 0], spec.pattern), spec.pattern.rows, spec.pattern.cols
+    for _ in range(_DIRECTIONS):
+        direction = fd_check.random_direction(evaluation, arrays, generator)
+        flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(got))
+        measure = functools.partial(_directional_derivative, direction, is_summed)
+        want = measure(evaluation, arrays)
+        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
+        yield EntryComparison(J.by_output(J.values, flat), want, size, measure)
+    measure = functools.partial(_slices, evaluations.jacobian_columns, sample.columns, is_summed)
+    entries = np.stack([J.by_output(J.values * (cols == k)) for k in sample.columns], axis=2)
+    yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
+    if len(sample.rows):
+        measure = functools.partial(_slices, evaluations.jacobian_rows, sample.rows, is_summed)
+        entries = np.stack([J.by_input(J.values * (rows == k)) for k in sample.rows], axis=1)
+        want = measure(evaluation, arrays)
+        yield EntryComparison(entries, want, np.abs(want).max(axis=2, keepdims=True), measure)
+
+
+def _compare_products(
+    spec: ReferenceSpec,
+    evaluation: Evaluation,
+    arrays: Arrays,
+    got: np.ndarray,
+    generator: np.random.Generator,
+) -> EntryComparison:
+    """Compare the products of Jacobians with the point itself or with a vector of ones: (points, outputs)."""
+    is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
+    direction = {
+        name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
+    }
+    measure = functools.partial(_directional_derivative, direction, False)
+    want = measure(evaluation, arrays)
+    size = np.abs(want)
+    for _ in range(_SIGN_SAMPLES):
+        signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
+        size = np.maximum(size, np.abs(evaluations.directional_derivative(evaluation, arrays, signed)))
+    return EntryComparison(got, want, size, measure)
+
+
+def _compare_gram(
+    evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
+) -> Iterator[EntryComparison]:
+    """Compare J^T J, (points, inputs, inputs), with random products and columns of the reference."""
+    for _ in range(_DIRECTIONS):
+        vector = generator.choice([-1.0, 1.0], got.shape[2])
+        measure = functools.partial(_slices, evaluations.gram_times_vector, vector, False)
+        want = measure(evaluation, arrays)
+        size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
+        yield EntryComparison(got @ vector, want, size, measure)
+    measure = functools.partial(_slices, evaluations.gram_columns, sample.columns, False)
+    size = np.abs(got).max(axis=2, keepdims=True)
+    yield EntryComparison(got[:, :, sample.columns], measure(evaluation, arrays), size, measure)
+
+
+def _directional_derivative(
+    direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
+) -> np.ndarray:
+    """Return the derivative of the outputs, or of their sum, along a direction at some points of a block."""
+    selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
+    if is_summed:
+        evaluation = evaluations.with_summed_outputs(evaluation)
+    return evaluations.directional_derivative(evaluation, arrays, selected)
+
+
+def _slices(
+    evaluate: Any,
+    indices: np.ndarray,
+    is_summed: bool,
+    evaluation: Evaluation,
+    arrays: Arrays,
+    points: Any = None,
+) -> np.ndarray:
+    """Return columns, rows, or products of the derivative of the outputs or of their sum.
+
+    evaluate: a function of evaluation.py that takes `indices`, which are the same at all points.
+    """
+    if is_summed:
+        evaluation = evaluations.with_summed_outputs(evaluation)
+    slices: np.ndarray = evaluate(evaluation, arrays, indices)
+    return slices
