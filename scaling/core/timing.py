@@ -161,7 +161,7 @@ def sample_turns(
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all samples so far after each turn, without end; `stop_reason` says when they are enough.
+    """Yield all samples so far after each turn, endlessly; stop when their `stop_reason` is not None.
 
     A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
     cases may take turns between two turns of this one.
