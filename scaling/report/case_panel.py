@@ -15,7 +15,7 @@ _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the panel of each case as JSON values, by anchor; groups are records with names of their lines."""
+    """Return the panel of each case as JSON values, by anchor; groups are records with names."""
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
     step = 1 + total // MOST_SAMPLES
@@ -23,7 +23,7 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 
 def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    """Return the facts of a case, and of each process its name, its samples in a unit, and the marked ones."""
+    """Return the facts of a case, and of each process its name, its samples and the marked ones."""
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
     samples = [
