@@ -9,7 +9,7 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures import marks
 from scaling.report.figures.theme import BLUE, VERMILION
 
-MOST_SAMPLES = 40_000  # on one page; of more, every second, third ... sample of each process is drawn
+MOST_SAMPLES = 40_000  # on one page; of more, one of every few of each process
 _MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
 _SPARSITY = ("detect_seconds", "color_seconds")
 
@@ -30,7 +30,7 @@ def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
         [name, [round(s / unit) for s in record.seconds[::step]], _marked_samples(record, step)]
         for name, record in ordered
     ]
-    facts = [f"every {step}th sample is drawn"] if step > 1 else []
+    facts = [f"one of every {step} samples is drawn"] if step > 1 else []
     return {"facts": facts + _describe([record for _, record in ordered]), "unit": unit, "samples": samples}
 
 
