@@ -132,7 +132,7 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield a card for the largest problem of each family; values and what is written by hand are left out."""
+    """Yield a card for the largest problem of each family, without values and what is written by hand."""
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()

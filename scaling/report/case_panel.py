@@ -9,13 +9,13 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures import marks
 from scaling.report.figures.theme import BLUE, VERMILION
 
-MOST_SAMPLES = 40_000  # on one page; of more, every second, third ... sample of each process is drawn
+MOST_SAMPLES = 40_000  # on one page; of more, one of every few of each process
 _MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
 _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the panel of each case as JSON values, by anchor; groups are records with names of their lines."""
+    """Return the panel of each case as JSON values, by anchor; groups are records with names."""
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
     step = 1 + total // MOST_SAMPLES
@@ -23,14 +23,14 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 
 def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    """Return the facts of a case, and of each process its name, its samples in a unit, and the marked ones."""
+    """Return the facts of a case, and of each process its name, its samples and the marked ones."""
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
     samples = [
         [name, [round(s / unit) for s in record.seconds[::step]], _marked_samples(record, step)]
         for name, record in ordered
     ]
-    facts = [f"every {step}th sample is drawn"] if step > 1 else []
+    facts = [f"one of every {step} samples is drawn"] if step > 1 else []
     return {"facts": facts + _describe([record for _, record in ordered]), "unit": unit, "samples": samples}
 
 

@@ -1,4 +1,4 @@
-"""The comparison page: the cases of two results folders, changed ones first, with the samples of both sides."""
+"""The comparison page: the cases of two folders, changed ones first, with the samples of both sides."""
 
 from collections import Counter
 from pathlib import Path

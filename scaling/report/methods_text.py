@@ -50,7 +50,7 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return paragraphs on what was measured, samples and processes, intervals, the check, and predictions."""
+    """Return paragraphs on what was measured, samples, intervals, the check, and predictions."""
     ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
     if ok:

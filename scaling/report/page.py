@@ -142,10 +142,11 @@ def _load_vega() -> str:
 def render(page: Page) -> str:
     """Return the page as HTML."""
     figures = [section.figure for section in page.sections if section.figure]
+    cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
     text = _load_template().render(
         page=page, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
-        panels=Markup(files.to_script_json({"spec": files.to_page_colours(samples_spec()), "cases": page.panels})),
+        panels=Markup(files.to_script_json(cases)),
         vega=Markup(_load_vega()) if figures or page.panels else "",
     )  # fmt: skip
     return clean_text(text)

@@ -1,6 +1,6 @@
-"""Draws the figures of README.md and docs/ from the records in docs/data; with --measure it measures these first.
+"""Draws the figures of README.md and docs/ from the records in docs/data; --measure measures these first.
 
-docs/data/drawn.json holds a digest of the drawing code and of the records behind each figure, which a test compares.
+docs/data/drawn.json holds a digest of the drawing code and of the records of each figure for a test.
 """
 
 import argparse

@@ -126,7 +126,8 @@ def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> 
     rows = [
         marks.timing_row(
             method.name, point.timing, f"{format_number(point.rate / 1e9)} GFLOP/s",
-            f"{format_number(point.intensity)} operations per byte", intensity=point.intensity, rate=point.rate,
+            f"{format_number(point.intensity)} operations per byte",
+            intensity=point.intensity, rate=point.rate,
         )
         for method, group in of.points.items() for point in group
     ]  # fmt: skip

@@ -61,7 +61,7 @@ def to_page_colours(value: Any) -> Any:
 
 
 def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Return the rows of figures as data sets, equal ones once, and of each figure the layers of its panels."""
+    """Return the rows of figures as data sets, equal ones once, and the layers of each panel."""
     names: dict[str, str] = {}
     datasets: Spec = {}
 

@@ -1,4 +1,4 @@
-"""Figures over devices: time, speed-up and efficiency, meshes, and plans with measurements of the same cases."""
+"""Figures over devices: time, speed-up and efficiency, meshes, and plans beside measurements."""
 
 import itertools
 import math
@@ -127,7 +127,7 @@ def _point_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
-    """Return speed-up and efficiency for the largest problem of each family and baseline, or of some curves."""
+    """Return speed-up and efficiency for the largest problem of each family, or of some curves."""
     drawable = choice.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
     rows = choice.curves_of_largest_problems(drawable)
     if not rows:
@@ -191,7 +191,8 @@ def _describe_scaling(kind: str, drawable: Sequence[Curve], rows: Sequence[Seque
     shown, left_out = rows[: marks.MOST_PANELS], rows[marks.MOST_PANELS :]
     bases = " or ".join(dict.fromkeys(row[0].baseline for row in shown))
     of = bases + (", as many points for each device" if kind == "weak" else "")
-    caption = f"Speed-up and efficiency against the same program on {of}. {_UNDETERMINED} {_describe_chosen(drawable, shown)}"
+    chosen = _describe_chosen(drawable, shown)
+    caption = f"Speed-up and efficiency against the same program on {of}. {_UNDETERMINED} {chosen}"
     caption += " The broad pale line is the law that fits best."
     if any(curve.case.split == "both" for row in shown for curve in row):
         caption += " A split over both axes is drawn with the mesh that is fastest on each number of devices."
@@ -348,7 +349,8 @@ def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mappin
     tip = (label(point.record.case), format_duration(point.seconds, low, high), by)
     line = line_name(curve.case)
     return {
-        "line": line, "devices": point.devices, "seconds": point.seconds, "seconds_low": low, "seconds_high": high,
+        "line": line, "devices": point.devices, "seconds": point.seconds,
+        "seconds_low": low, "seconds_high": high,
         "by_formula": point.by_formula, "tip": "\n".join(tip),
         "fill": GROUND if point.by_formula else colours[line],
     }  # fmt: skip

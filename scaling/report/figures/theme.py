@@ -69,7 +69,7 @@ def method_colour(method: Method) -> str:
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the style of each named line: colour and shape of its mode, and a dash for each variant of it."""
+    """Return the style of each named line: colour and shape of its mode, a dash for each variant."""
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
