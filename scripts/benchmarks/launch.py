@@ -39,7 +39,7 @@ def main(config):
     from scaling.workers import cores
     from scaling.core import environment
 
-    os.sched_setaffinity(0, cores.allowed()[:1])
+    os.sched_setaffinity(0, cores.usable_cores()[:1])
     os.environ |= environment.variables("cpu")
     import jax
 
@@ -53,7 +53,7 @@ def main(config):
     from scaling.core.store import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])
-    around = environment.describe("cpu", None, os.environ, None, cores.allowed()[:1])
+    around = environment.describe("cpu", None, os.environ, None, cores.usable_cores()[:1])
     record = run_case.run_case(Record(case, "failed", around), jax.devices()[:1], "cpu", Sampling(**config.sampling))
     Writer(Path(config.results)).append(record)
 

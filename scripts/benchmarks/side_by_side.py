@@ -6,7 +6,7 @@ import sys
 from scaling.core import environment
 from scaling.workers import cores
 
-os.sched_setaffinity(0, cores.allowed()[:1])
+os.sched_setaffinity(0, cores.usable_cores()[:1])
 if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
     os.execve(
         sys.executable,
