@@ -339,7 +339,11 @@ def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(
     one = study(4).start(0).end(0, 0, make_record).say(0, "begin", 1)
     monkeypatch.setenv("PATH", "")
     code, out, err = call(["status", one.folder], capsys)
-    assert (code, err) == (0, "") and "is not installed on this host" in out and "what jobs do now is not known" in out
+    assert (
+        (code, err) == (0, "")
+        and "is not installed on this host" in out
+        and "what jobs do now is not known" in out
+    )
     assert re.search(r"poisson *\D* 1 *\D* 0 *\D* 0 *\D* 1 *\D* 2 *\D* 0", out)
     assert call(["logs", one.folder, one.key(1)], capsys)[0] == 0
     code, _, err = call(["cancel", one.folder], capsys)

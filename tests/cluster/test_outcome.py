@@ -44,7 +44,9 @@ def aged(made, seconds):
 
 def asked(monkeypatch, states, named=()):
     """A Slurm that knows these jobs, and these by the name of the submission."""
-    monkeypatch.setattr(slurm, "query_states", lambda jobs: {job: states[job] for job in jobs if job in states})
+    monkeypatch.setattr(
+        slurm, "query_states", lambda jobs: {job: states[job] for job in jobs if job in states}
+    )
     monkeypatch.setattr(slurm, "list_live_jobs", lambda name: list(named))
 
 

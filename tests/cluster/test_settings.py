@@ -111,9 +111,7 @@ def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
 
 
 def test_an_option_for_gpus_needs_a_gpu():
-    with pytest.raises(
-        Refusal, match=r"cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"
-    ):
+    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"):
         from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
 
 

@@ -180,7 +180,9 @@ def test_device_hours_are_those_of_as_many_replicates_as_are_asked_for(planned, 
     again = loaded_command.run(
         [str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100
     ).stdout
-    hours = [re.search(r"Measuring the whole study (once|3 times) takes ([\d.]+)", text) for text in (said, again)]
+    hours = [
+        re.search(r"Measuring the whole study (once|3 times) takes ([\d.]+)", text) for text in (said, again)
+    ]
     assert [found[1] for found in hours] == ["once", "3 times"]
     assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "as far as the digits go"
 

@@ -202,7 +202,9 @@ def test_a_network_that_was_not_measured_is_said_and_not_taken_for_free():
     plain = machine()
     alone = dataclasses.replace(plain, rates=(dataclasses.replace(plain.rates[0], network=()),))
     sent = [{"kind": "all-reduce", "bytes": 8, "group": 4}]
-    assert estimate([], sent, devices=4, hardware=alone) == "the network bandwidth between devices is not known"
+    assert (
+        estimate([], sent, devices=4, hardware=alone) == "the network bandwidth between devices is not known"
+    )
     for fine in ([], [sent[0] | {"group": 1}]):
         assert estimate([], fine, devices=4, hardware=alone).communication == 0
 
