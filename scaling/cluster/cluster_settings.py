@@ -75,10 +75,10 @@ def from_config(config: Any) -> ClusterSettings:
         )
     if not isinstance(config, Mapping) or name not in NAMES:
         raise unknown_name("cluster", name, NAMES)
-    known = [field.name for field in fields(ClusterSettings)]
+    field_names = [field.name for field in fields(ClusterSettings)]
     for key in config:
-        if key not in known:
-            raise unknown_name(f"key of cluster={name}", key, known)
+        if key not in field_names:
+            raise unknown_name(f"key of cluster={name}", key, field_names)
     values = {key: _parse(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":

@@ -217,8 +217,8 @@ def _reported_state(task: TaskState) -> JobState:
 def state_in_log(task: TaskState) -> str | None:
     """Return the state in which Slurm ended a job, from its log, or None if the log does not report it."""
     for line in reversed(read_log(task, "err")):
-        if why := transport.explain_failure([line]):
-            return _STATE_OF_REASON[why[0]]
+        if explanation := transport.explain_failure([line]):
+            return _STATE_OF_REASON[explanation[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"
     return None

@@ -156,7 +156,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _sbatch_message(text: str) -> str:
-    """Return the error message of sbatch within the text of a submitit error."""
+    """Extract the error message of sbatch from the text of a submitit error."""
     parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
     messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
     return "; ".join(messages) or environment.last_line(text)

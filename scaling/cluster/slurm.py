@@ -1,4 +1,4 @@
-"""Slurm commands: query nodes with sinfo, query jobs with squeue and sacct, and cancel jobs with scancel.
+"""Slurm commands: query nodes and GPUs with sinfo, query jobs with squeue and sacct, and cancel with scancel.
 
 This module knows the options and output formats of the commands, but not what runs in a job.
 """
@@ -48,19 +48,19 @@ class JobState:
         return self.name in LIVE
 
 
-def run_command(*words: str) -> str:
+def run_command(*arguments: str) -> str:
     """Run a Slurm command and return its standard output. Raise `Refusal` if it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except FileNotFoundError:
         raise Refusal(
-            f"{words[0]} is not installed on this host: "
+            f"{arguments[0]} is not installed on this host: "
             "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
         ) from None
     except subprocess.TimeoutExpired:
-        raise Refusal(f"Slurm does not answer: {words[0]} exceeded {_SECONDS:.0f} s; try again") from None
+        raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_SECONDS:.0f} s; try again") from None
     if done.returncode:
-        raise Refusal(f"Slurm: {last_line(done.stderr, words[0] + ' failed')}")
+        raise Refusal(f"Slurm: {last_line(done.stderr, arguments[0] + ' failed')}")
     return done.stdout
 
 
@@ -89,16 +89,16 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     all partitions count, because the site then selects the partition by these. If sinfo shows no devices,
     `per_node` is used as given.
     """
-    known = _list_nodes(cluster)
-    pools = _node_pools(cluster, known)
+    all_nodes = _list_nodes(cluster)
+    pools = _node_pools(cluster, all_nodes)
     with_devices = (pool for pool in pools if any(node.devices for node in pool))
     nodes = next(with_devices, next(filter(None, pools), []))
     devices = {node.name: node.devices for node in nodes}
     maximum = max(devices.values(), default=0)
-    name = _describe_nodes(cluster, nodes, known)
+    name = _describe_nodes(cluster, nodes, all_nodes)
     if not maximum:
         if not cluster.per_node:
-            raise _no_device_error(cluster, known)
+            raise _no_device_error(cluster, all_nodes)
         return _remote_machine(cluster, cluster.per_node, len(devices), name)
     per_node = min(cluster.per_node or maximum, maximum)
     cpus = min(node.cpus / node.devices for node in nodes if node.devices >= per_node)
@@ -139,21 +139,21 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     return nodes
 
 
-def _node_pools(cluster: ClusterSettings, known: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
+def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
     """Return the sets of nodes to search for devices, in order of preference."""
     if cluster.partition:
-        partitions = sorted({node.partition for node in known})
+        partitions = sorted({node.partition for node in all_nodes})
         names = cluster.partition.split(",")
         for name in names:
             if name not in partitions:
                 raise unknown_name("cluster.partition", name, partitions)
-        in_partition = [node for node in known if node.partition in names]
+        in_partition = [node for node in all_nodes if node.partition in names]
         return [_filter_by_constraint(cluster, in_partition), in_partition]
-    default = [node for node in known if node.default]
+    default = [node for node in all_nodes if node.default]
     if not (cluster.constraint or cluster.qos or cluster.per_node):
         return [default]
-    filtered = [_filter_by_constraint(cluster, nodes) for nodes in (default, known)]
-    return [*filtered, default, list(known)]
+    filtered = [_filter_by_constraint(cluster, nodes) for nodes in (default, all_nodes)]
+    return [*filtered, default, list(all_nodes)]
 
 
 def _filter_by_constraint(cluster: ClusterSettings, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
@@ -162,25 +162,27 @@ def _filter_by_constraint(cluster: ClusterSettings, nodes: Sequence[SlurmNode]) 
     return [node for node in nodes if features & node.features]
 
 
-def _describe_nodes(cluster: ClusterSettings, nodes: Sequence[SlurmNode], known: Sequence[SlurmNode]) -> str:
+def _describe_nodes(
+    cluster: ClusterSettings, nodes: Sequence[SlurmNode], all_nodes: Sequence[SlurmNode]
+) -> str:
     """Return a description of the selected nodes for messages, such as "of partition gpu"."""
     if cluster.partition is None and not all(node.default for node in nodes):
         return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
-    return f"of {_describe_partition(cluster, known)}"
+    return f"of {_describe_partition(cluster, all_nodes)}"
 
 
-def _describe_partition(cluster: ClusterSettings, known: Sequence[SlurmNode]) -> str:
+def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
     """Return "partition NAME" for the partition that jobs are submitted to."""
-    default = next((node.partition for node in known if node.default), "")
+    default = next((node.partition for node in all_nodes if node.default), "")
     return f"partition {cluster.partition or default}"
 
 
-def _no_device_error(cluster: ClusterSettings, known: Sequence[SlurmNode]) -> Refusal:
+def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> Refusal:
     """Return the error that no node of the partition has a device of the platform."""
     advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
-    if partitions := ", ".join(sorted({node.partition for node in known if node.devices})):
+    if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
         advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
-    return Refusal(f"no node of {_describe_partition(cluster, known)} has a {cluster.gres}: {advice}")
+    return Refusal(f"no node of {_describe_partition(cluster, all_nodes)} has a {cluster.gres}: {advice}")
 
 
 def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
@@ -278,20 +280,20 @@ def list_accounted_jobs(name: str, since: str) -> list[str]:
     return [job for line in lines for job in _expand_array(line.strip())]
 
 
-def _run_sacct(*words: str) -> list[str]:
+def _run_sacct(*arguments: str) -> list[str]:
     """Return the lines that sacct prints, or an empty list if there is no accounting."""
     try:
-        return run_command("sacct", "--noheader", "--parsable2", "--allocations", *words).splitlines()
+        return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
     except Refusal:
         return []
 
 
 def _expand_array(job: str) -> list[str]:
     """Return the job IDs of an ID such as 12_[0,3-5%2], which names the pending tasks of an array."""
-    array, bracket, rest = job.partition("_[")
+    array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]
-    spans = [span.split("-") for span in rest.rstrip("]").partition("%")[0].split(",")]
+    spans = [span.split("-") for span in indices.rstrip("]").partition("%")[0].split(",")]
     return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
 
 

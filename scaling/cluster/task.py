@@ -31,7 +31,7 @@ _STOPPED = 143  # exit status of a task that was stopped by the scheduler
 _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a task.
 
     Returns:
@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         signal.signal(number, _stop)
     # Slurm sends SIGUSR2 before the time limit. Finished cases are recorded already.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    path = Path(words[0])
+    path = Path(arguments[0])
     try:
         definition = submission_files.read_task(path)
         with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
@@ -139,7 +139,7 @@ def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
     """Return the sessions without cases that are done or have no attempts left, with new attempt numbers."""
-    past = schedule.build_history(records, definition.environments.values())
+    history = schedule.build_history(records, definition.environments.values())
 
     def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
         identity = (
@@ -147,10 +147,10 @@ def remaining_sessions(
             definition.environments[item.preflight.environment_key]["digest"],
             item.replicate,
         )
-        attempts = past.attempts[identity]
+        attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
-        exhausted = attempts >= item.attempt and past.is_exhausted(identity, definition.settings)
-        done = identity in past.good or exhausted
+        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+        done = identity in history.good or exhausted
         return [] if done else [dataclasses.replace(item, attempt=attempts + 1)]
 
     sessions = (

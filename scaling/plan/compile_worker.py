@@ -223,8 +223,8 @@ def _describe_shortage(message: str) -> str:
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, has = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
-    return f"needs {needs}, a device has {has}"
+    needs, available = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
+    return f"needs {needs}, a device has {available}"
 
 
 def _bytes(number: str, unit: str) -> float:

@@ -152,9 +152,9 @@ class Hardware:
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Return the hardware of a composed configuration. Raise `Refusal` for a missing or invalid field."""
     fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
-    known = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
-    if unknown := [name for name in config if name not in known]:
-        raise unknown_name("key of hardware", unknown[0], sorted(known))
+    field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
+    if unknown := [name for name in config if name not in field_names]:
+        raise unknown_name("key of hardware", unknown[0], sorted(field_names))
     platform = config.get("platform")
     if platform not in PLATFORMS:
         raise unknown_name("hardware.platform", platform, PLATFORMS)

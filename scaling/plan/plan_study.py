@@ -46,17 +46,17 @@ HELP = """\
 Compile a study for other hardware and predict its run times, without running it.
 
   scaling plan study=plan hardware=v5p                          every case, for TPU v5p
-  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024 devices; devices=all: every valid count
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024; devices=all: every valid count
   scaling plan study=plan hardware=v5p 'devices=[64,8960,1000000]'   beyond the largest machine, by formula
   scaling plan study=rbf hardware=h100 hardware.price=3.5       the cost, at a price per device and hour
-  scaling plan study=plan hardware=h100 deadline=0.01           the cheapest number of devices within this time
+  scaling plan study=plan hardware=h100 deadline=0.01           the cheapest device count within this time
   scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
-  scaling plan --config-dir my_conf study=mine hardware=mine    your own hardware: my_conf/hardware/mine.yaml
+  scaling plan --config-dir my_conf study=mine hardware=mine    your hardware: my_conf/hardware/mine.yaml
 
-Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). `scaling run --help` lists the studies and the
-fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan-gpu`; `scripts/plan` installs both. Records with the status
-`planned` are written to results/<study>. The same command continues a stopped plan. Exit status: as for
-`scaling run`."""
+Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). `scaling run --help` lists
+the studies and the fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan-gpu`: see `scripts/plan`.
+Records with the status `planned` are written to results/<study>. The same command continues a stopped plan.
+Exit status: as for `scaling run`."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> li
 def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
     """Replace devices=all by the available device counts, in a study or in its overrides."""
     if isinstance(value, list):
-        return [_fill_in_devices(each, hardware) for each in value]
+        return [_fill_in_devices(item, hardware) for item in value]
     if not isinstance(value, Mapping):
         return value
-    filled = {name: _fill_in_devices(each, hardware) for name, each in value.items()}
+    filled = {name: _fill_in_devices(item, hardware) for name, item in value.items()}
     return filled | ({"devices": hardware.device_counts()} if filled.get("devices") == grid.EVERY else {})
 
 
@@ -169,27 +169,27 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
     """
     compiler = _find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
-    environments = {each.environment_key: _environment(study, compiler, each) for each in results}
+    environments = {result.environment_key: _environment(study, compiler, result) for result in results}
     plans = store.load(study.folder).plans if study.folder.is_dir() else []
     planned_before = {(record.key, record.environment["digest"]) for record in plans if record.good}
     cases, rejected, compiled_as = [], [], {}
     new = [
-        each
-        for each in results
-        if (each.case.key, environments[each.environment_key]["digest"]) not in planned_before
+        result
+        for result in results
+        if (result.case.key, environments[result.environment_key]["digest"]) not in planned_before
     ]
     for result in new:
-        case, most = result.case, study.hardware.most
-        smaller = case if case.devices <= most else smaller_case(case, study.hardware)
-        if why := _rejection(result):
-            rejected.append((result, *why))
+        case, max_devices = result.case, study.hardware.most
+        smaller = case if case.devices <= max_devices else smaller_case(case, study.hardware)
+        if rejection := _rejection(result):
+            rejected.append((result, *rejection))
         elif smaller is None:
-            text = f"no program on {most} devices or fewer does the same work per device"
+            text = f"no program on {max_devices} devices or fewer does the same work per device"
             rejected.append((result, "not_defined", text))
         else:
             cases.append(result)
             compiled_as[case] = smaller
-    keys = frozenset(each.case.key for each in results)
+    keys = frozenset(result.case.key for result in results)
     return PlanSchedule(
         study,
         tuple(cases),
@@ -225,8 +225,8 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     if case.points % over_points and case.split != "both":
         return None
     for count in reversed(hardware.device_counts()):
-        fewer, rest = divmod(count, over_seeds)
-        if not rest and 0 < fewer < over_points and (fewer > 1 or case.split != "data"):
+        fewer, remainder = divmod(count, over_seeds)
+        if not remainder and 0 < fewer < over_points and (fewer > 1 or case.split != "data"):
             mesh = f"{fewer}x{over_seeds}" if case.mesh else None
             points = math.ceil(case.points / over_points) * fewer
             return dataclasses.replace(case, devices=count, points=points, mesh=mesh)

@@ -55,9 +55,8 @@ class ChildProcess:
     Args:
         command: Command and arguments.
         stdin_text: Complete standard input. If None, a pipe is opened for `send`.
-        reaped: Whether the command runs under reaper.py, which kills all descendants of the command when it
-            ends, and
-        then exits with the status of the command.
+        reaped: Whether to run the command under reaper.py, which kills all descendants of the command when it
+            ends.
         log: File to append standard error to.
         deliver: Function that receives each event. If None, `receive` returns the events.
         tagged: Whether to ignore JSON objects without a field "event".

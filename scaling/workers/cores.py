@@ -114,7 +114,8 @@ def _try_claim(
 ) -> list[int] | None:
     """Claim cores without waiting. Return None if too few are available.
 
-    Cores are available if they are free, or if the same owner and node already hold them.
+    Cores are available if they are free, or if the same owner and node already hold them. Cores of the same
+    owner on other nodes are shared only if waiting cannot provide enough free cores.
     """
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
@@ -137,7 +138,7 @@ def _try_claim(
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
-    """Try to bind the socket of this name. Return whether it was free, and release it with the exit stack."""
+    """Try to bind the socket of this name, until the exit stack is closed. Return whether it was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_NAME}{name}")

@@ -32,10 +32,8 @@ _MAX_LISTED = 3  # changes in a description
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     """Record the current state, and return a function that reports later changes.
 
-    Returns:
-        A function that returns None if nothing has changed, or otherwise (description of the changes,
-            remedy). The
-        description continues a sentence that begins with the name of the module.
+    The function returns None if nothing has changed, or otherwise (description of the changes, remedy). The
+    description continues a sentence that begins with the name of the module.
     """
     before = _snapshot()
 
@@ -46,10 +44,10 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
         changed = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
         if not changed:
             return None
-        more = f" and {len(changed) - _MAX_LISTED} more" if len(changed) > _MAX_LISTED else ""
+        more_changes = f" and {len(changed) - _MAX_LISTED} more" if len(changed) > _MAX_LISTED else ""
         fixes = " and ".join(_FIXES[name] for name in settings if name in _FIXES)
         fix = f"leave that out: {fixes}" if fixes else "leave that out"
-        return f"changed {', '.join(changed[:_MAX_LISTED])}{more}", fix
+        return f"changed {', '.join(changed[:_MAX_LISTED])}{more_changes}", fix
 
     return changes
 

@@ -63,10 +63,10 @@ def _sampling(config: Any) -> Sampling:
     """Return the sampling settings. Raise `Refusal` for an unknown key or an invalid value."""
     if not isinstance(config, Mapping):
         raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {config!r}")
-    known = [field.name for field in fields(Sampling)]
+    field_names = [field.name for field in fields(Sampling)]
     for name in config:
-        if name not in known:
-            raise unknown_name("key of sampling", name, known)
+        if name not in field_names:
+            raise unknown_name("key of sampling", name, field_names)
     return Sampling(
         width=_number("sampling.width", config["width"], 0.0),
         least=_number("sampling.least", config["least"], 1, whole=True),

@@ -124,7 +124,7 @@ def make_schedule(
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
-    past = build_history(records, environments.values(), baseline)
+    history = build_history(records, environments.values(), baseline)
     sessions: dict[tuple, list[ScheduledCase]] = {}
     skips, failures, count = [], list[ScheduledCase](), Counter[str]()
     for replicate in range(settings.replicates):
@@ -132,18 +132,18 @@ def make_schedule(
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, preflight in enumerate(shuffled):
             identity = (preflight.case.key, environments[preflight.environment_key]["digest"], replicate)
-            item = ScheduledCase(preflight, order, past.attempts[identity] + 1, replicate)
+            item = ScheduledCase(preflight, order, history.attempts[identity] + 1, replicate)
             if (preflight.inapplicable or preflight.failure) and replicate:
                 continue  # recorded in the first replicate only
             if preflight.failure:
                 failures.append(item)
-            elif identity in past.good or (preflight.inapplicable and identity in past.temporary_skips):
+            elif identity in history.good or (preflight.inapplicable and identity in history.temporary_skips):
                 count["done"] += 1
             elif preflight.inapplicable:
                 skips.append(item)
             elif item.replicate_key in queued:
                 count["queued"] += 1
-            elif past.is_exhausted(identity, settings) and not retry:
+            elif history.is_exhausted(identity, settings) and not retry:
                 count["lost"] += 1
             else:
                 sessions.setdefault(item.session_key, []).append(item)

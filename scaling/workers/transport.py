@@ -63,7 +63,7 @@ class Transport:
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables for the commands, without those that hold the request of the job."""
+        """Return the environment variables for the commands, without those of the job's request."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:
@@ -115,7 +115,7 @@ class SrunSteps(Transport):
         """
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
-        words = [
+        command_words = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
             "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
             "--export=ALL",
@@ -123,12 +123,16 @@ class SrunSteps(Transport):
             f"--nodelist={','.join(self.nodes[: shape.nodes])}",
         ]  # fmt: skip
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
-            words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
+            command_words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
         else:  # request GPUs per node, because --gpus-per-task would hide the GPUs of the other workers
             option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
-            words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
-            words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
-        return [[*words, *self.arguments, *worker]]
+            command_words += [
+                f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()
+            ]
+            command_words += (
+                [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
+            )
+        return [[*command_words, *self.arguments, *worker]]
 
     def host_names(self, count: int) -> list[str] | None:
         """Return the names of the first nodes of the allocation."""
@@ -153,11 +157,16 @@ class SshShells(Transport):
         Commands for the same host are adjacent.
         """
         names = sorted(name for name in variables if name.startswith(_FORWARDED))
-        words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in names), *worker]
+        command_words = [
+            "env",
+            "AD_SCALING_NODE={}",
+            *(f"{name}={variables[name]}" for name in names),
+            *worker,
+        ]
         per_node = shape.processes // shape.nodes
         return [
             [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && "
-             f"exec {shlex.join(words).replace('{}', host)}"]
+             f"exec {shlex.join(command_words).replace('{}', host)}"]
             for host in self.hosts[: shape.nodes] for _ in range(per_node)
         ]  # fmt: skip
 

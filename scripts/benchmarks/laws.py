@@ -1,9 +1,10 @@
-"""Are the laws found again? Curves made from an exact law with 5 % noise on every device count, and what laws.py says of them.
+"""Benchmark of scaling fits: refit synthetic curves with 5 % noise that follow a known scaling law.
 
-For each law, its parts and its device counts: how often the interval of each part holds the truth (of 500 curves; 95 % is meant,
-90 % asked for), half the length of the intervals in the median, and how often AICc prefers the law that the curve was made from.
-Below it the intervals of a ratio of two cases, by resampling.py and by ratios.py. Exit status 1 where an interval of a law holds
-the truth in less than 90 %.
+For each law, parameters, and device counts, prints how often the confidence interval of each parameter
+contains the true value (of 500 curves; nominally 95 %, at least 90 % required), the median half-width of the
+intervals, and how often AICc prefers the true law. Also compares the confidence intervals of a ratio of two
+cases from resampling.py and from ratios.py. The exit status is 1 if the interval of a parameter contains the
+true value in less than 90 % of the curves.
 """
 
 import math
@@ -32,8 +33,8 @@ PARTS = {
 CASE = Case("linear")
 
 
-def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
-    """A curve that follows a law but for the noise."""
+def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
+    """Return a synthetic curve that follows a law, multiplied by noise."""
     counts = np.array(devices, float)
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
@@ -44,8 +45,8 @@ def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndar
     return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
 
 
-def found_again() -> bool:
-    """Print a line for each setting; whether every interval holds the truth often enough."""
+def check_law_coverage() -> bool:
+    """Print one line per law and setting. Return whether every interval has the required coverage."""
     good = True
     for where, devices in COUNTS.items():
         for law, several in PARTS.items():
@@ -53,7 +54,7 @@ def found_again() -> bool:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
                     fitted = scaling_fits.fit_laws(
-                        curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
+                        make_curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
                     )
                     one = next(each for each in fitted if each.name == law)
                     held += [
@@ -72,10 +73,10 @@ def found_again() -> bool:
     return good
 
 
-def processes(
+def make_processes(
     generator: np.random.Generator, count: int, between: float, samples: int, jobs: int
 ) -> list[Record]:
-    """Processes whose level and samples scatter, by jobs that scatter as much as they do."""
+    """Return synthetic records of processes, whose medians vary between processes and between jobs."""
     levels = between * (
         generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0)
     )
@@ -89,8 +90,8 @@ def processes(
     ]
 
 
-def ratios_held() -> None:
-    """Print a line for each number of processes, jobs and samples: how often both kinds of interval hold the ratio."""
+def print_ratio_coverage() -> None:
+    """Print the coverage of both kinds of ratio intervals for each number of processes, jobs, and samples."""
     for count, jobs, samples in (
         (1, 0, 7),
         (1, 0, 30),
@@ -104,21 +105,22 @@ def ratios_held() -> None:
         between = 0.03 if count > 1 else 0.0
         generator, told = np.random.default_rng(0), {resampling.bootstrap_ratio: [], ratios.student_ratio: []}
         for _ in range(RATIOS):
-            sides = [processes(generator, count, between, samples, jobs) for _ in range(2)]
+            sides = [make_processes(generator, count, between, samples, jobs) for _ in range(2)]
             for estimate, rows in told.items():
                 found = estimate(*sides)
                 rows.append((found.low <= 1 <= found.high, math.log(found.high / found.low) / 2))
-        (often, half), (beside, wider) = (
+        (coverage, half_width), (other_coverage, other_half_width) = (
             (np.mean([r[0] for r in rows]), np.median([r[1] for r in rows])) for rows in told.values()
         )
         of = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")
         print(
-            f"{of}: held {often:.1%}, half {half:.3f}; by ratios.py {beside:.1%}, half {wider:.3f}",
+            f"{of}: coverage {coverage:.1%}, half-width {half_width:.3f}; "
+            f"by ratios.py: coverage {other_coverage:.1%}, half-width {other_half_width:.3f}",
             flush=True,
         )
 
 
 if __name__ == "__main__":
-    good = found_again()
-    ratios_held()
+    good = check_law_coverage()
+    print_ratio_coverage()
     sys.exit(not good)
