@@ -6,7 +6,7 @@ from rich.console import Console
 
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import OK
-from scaling.cluster import follow, job_state
+from scaling.cluster import job_state, wait
 from scaling.core import store
 from scaling.core.formatting import count_of
 
@@ -14,11 +14,11 @@ from scaling.core.formatting import count_of
 def execute(given: argparse.Namespace, console: Console) -> int:
     """End every task that waits or runs, and wait a moment for them to end."""
     folder = store.folder_of(given.folder)
-    count = job_state.cancel(job_state.look_up(folder))
+    count = job_state.cancel(job_state.find_tasks(folder))
     if not count:
         print_lines(console, ["nothing waits or runs"])
         return OK
-    ending = len(follow.wait_until_ended(folder))
+    ending = len(wait.wait_until_ended(folder))
     text = f"{count_of(count, 'task')} cancelled" + (
         f", {ending} of them still about to end" if ending else ""
     )

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from scaling.cli import status
 from scaling.cli.verbs import OK
-from scaling.cluster import job_state, lost_cases, submission
+from scaling.cluster import job_state, lost_cases, submission_files
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import TaskAttempt, seconds_between
 from scaling.core import environment, store
@@ -63,17 +63,17 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 def look(results: Path) -> KnownCases:
     """Return all that is known of a folder now; if the scheduler does not answer, what is remembered."""
-    tasks, _ = job_state.try_look_up(results)
+    tasks, _ = job_state.try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}
     keys: dict[Path, set[str]] = {}
     for task in tasks:
         with contextlib.suppress(Refusal):  # the file of the task is gone
-            of_task = {item.case.key: item.case for item in submission.read(task.entry.path).items}
+            of_task = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
             keys[task.entry.path] = set(of_task)
             cases |= of_task
-    return KnownCases(results, records, tasks, keys, cases, lost_cases.unrecorded(tasks, records))
+    return KnownCases(results, records, tasks, keys, cases, lost_cases.find_unrecorded(tasks, records))
 
 
 def select(known: KnownCases, given: str) -> list[str]:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import OK
-from scaling.cluster import submission
+from scaling.cluster import submission_files
 from scaling.cluster.journal import read_journal
 from scaling.core import store
 from scaling.core.case import Refusal
@@ -176,7 +176,7 @@ def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
     lines = [f"{folder}: {', '.join(words)}"]
     if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
         lines.append(f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}")
-    entries = [entry for made in submission.all_of(folder) for entry in made.entries]
+    entries = [entry for made in submission_files.read_submissions(folder) for entry in made.entries]
     events = [read_journal(entry.path).last_event for entry in entries]  # no scheduler is asked
     if count := sum(event not in ("ended", "stopped") for event in events):
         advice = "jobs are not copied, merge again when they are over"

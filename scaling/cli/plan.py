@@ -10,7 +10,7 @@ from scaling.cli import progress
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import label
-from scaling.plan import plan as planning
+from scaling.plan import plan_study
 from scaling.report.labels import clean_text
 from scaling.report.write_report import write_report
 from scaling.study.compose import compose
@@ -19,7 +19,7 @@ from scaling.study.compose import compose
 def execute(words: list[str], console: Console) -> int:
     """Plan each composed study, one or (--multirun) several; returns the worst exit status."""
     if not words or {"-h", "--help"} & set(words):
-        console.print(escape(planning.HELP), highlight=False)
+        console.print(escape(plan_study.HELP), highlight=False)
         return OK
     statuses: list[int] = []
     compose(words, lambda config, name: statuses.append(_plan_one(config, name, console)))
@@ -28,17 +28,17 @@ def execute(words: list[str], console: Console) -> int:
 
 def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
     """Plan one composed study, to its answers and its report."""
-    job = planning.read_plan(config, name)
+    job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
-        made = planning.prepare_plan(job, note)
-    print_lines(console, [planning.describe_work(made)])
-    examined = (*made.cases, *(answer for answer, *_ in made.refused))
+        made = plan_study.prepare_plan(job, note)
+    print_lines(console, [plan_study.describe_work(made)])
+    examined = (*made.cases, *(answer for answer, *_ in made.rejected))
     names = {answer.case.key: label(answer.case) for answer in examined}
-    with progress.display(console, names, len(made.cases), len(made.refused)) as (listen, counts):
-        planning.run(made, listen)
-    found = findings.read(made.job.folder)
-    index = write_report(made.job.folder, found)
-    lines = planning.plan_lines(made, found, config["deadline"])
+    with progress.display(console, names, len(made.cases), len(made.rejected)) as (listen, counts):
+        plan_study.run_plan(made, listen)
+    found = findings.read(made.study.folder)
+    index = write_report(made.study.folder, found)
+    lines = plan_study.plan_lines(made, found, config["deadline"])
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
     return FAILED if counts["failed"] else OK

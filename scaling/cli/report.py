@@ -12,7 +12,7 @@ from scaling.analysis import findings
 from scaling.analysis.findings import Findings
 from scaling.cli.output import print_lines
 from scaling.cli.verbs import OK
-from scaling.cluster.settings import SUBMISSIONS
+from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
@@ -85,8 +85,8 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
         return []
     from scaling.cluster import job_state, lost_cases
 
-    tasks, _ = job_state.try_look_up(folder)
-    return lost_cases.unrecorded(tasks, records)
+    tasks, _ = job_state.try_find_tasks(folder)
+    return lost_cases.find_unrecorded(tasks, records)
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:

@@ -15,18 +15,26 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cluster import settings as clusters
-from scaling.cluster.settings import ALLOCATION, HOSTS, LOCAL, NONE, SLURM, SUBMISSIONS, Cluster
+from scaling.cluster import cluster_settings
+from scaling.cluster.cluster_settings import (
+    ALLOCATION,
+    HOSTS,
+    LOCAL,
+    NONE,
+    SLURM,
+    SUBMISSIONS,
+    ClusterSettings,
+)
 from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.study import grid, preflight, results_folder
 from scaling.workers import schedule
-from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
-from scaling.workers.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class StudyRun:
     name: str
     title: str | None
     settings: RunSettings
-    cluster: Cluster
+    cluster: ClusterSettings
     machine: Machine
     folder: Path
     cells: list[grid.GridCell]
@@ -44,10 +52,10 @@ class StudyRun:
     wait: bool
     retry: bool = False
 
-    def manifest(self, answers: Sequence[Examined]) -> dict[str, Any]:
+    def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
         """Return the content of study.json."""
-        here = [schedule.on_platform(self.machine.platform, answer) for answer in answers]
-        once = {answer.case.key for answer in here if answer.unfit or answer.failure}
+        here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
+        once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
         cases = [answer.case for answer in answers]
         return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, once)
@@ -67,7 +75,7 @@ class RunOutcome:
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
     """Return the study of a composed configuration; bad input is a `Refusal`, before anything starts."""
-    cluster = clusters.from_config(config["cluster"])
+    cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
     for wrong, text in (
@@ -91,14 +99,16 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
-    machine.enough([cell.case.devices for cell in cells], settings.processes, settings.oversubscribe)
+    machine.check_device_counts(
+        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
+    )
     return StudyRun(
         name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
         cluster.name == LOCAL if wait is None else wait, config["retry"],
     )  # fmt: skip
 
 
-def _machine(cluster: Cluster, dry_run: bool) -> Machine:
+def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return what a cluster has to run on; for a dry run, where no Slurm answers, what its settings say."""
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
@@ -113,11 +123,11 @@ def _machine(cluster: Cluster, dry_run: bool) -> Machine:
     from scaling.cluster import slurm
 
     if cluster.name == ALLOCATION:
-        return slurm.allocation(cluster)
+        return slurm.allocation_machine(cluster)
     if dry_run and shutil.which("sinfo") is None:
         return slurm.assumed_machine(cluster)
     try:
-        return slurm.machine(cluster)
+        return slurm.partition_machine(cluster)
     except Refusal as refusal:
         if not (dry_run and cluster.per_node):
             raise
@@ -167,13 +177,13 @@ def run(
 
 
 def _run_here(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], baseline: Any, console: Console,
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
     """Run what is missing to its end, in this process or in the allocation that it runs in."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
-        if not (made.jobs or made.skips or made.failures):
+        if not (made.sessions or made.skips or made.failures):
             return made, loaded
         from scaling.cli import progress
         from scaling.workers import supervise
@@ -182,7 +192,7 @@ def _run_here(
         if job.cluster.name != NONE:
             from scaling.cluster import task
 
-            site = task.make_site(job.cluster, nested=job.nested)
+            site = task.make_worker_options(job.cluster, nested=job.nested)
         names = {answer.case.key: label(answer.case) for answer in answers}
         recorded = len(made.skips) + len(made.failures)
         with progress.display(console, names, made.missing, recorded) as (listen, _):
@@ -200,7 +210,7 @@ def _submissions(job: StudyRun) -> ModuleType | None:
 
 
 def plan_run(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
     """Print and return the missing cases, and return the records.
 
@@ -219,7 +229,7 @@ def plan_run(
 
 
 def _missing(
-    job: StudyRun, answers: Sequence[Examined], loaded: Sequence[store.Loaded], queued: Any
+    job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
     """Return what is missing. loaded: the records of the folder, and of the baseline, if there is one."""
     baseline = loaded[1].records if len(loaded) > 1 else None
@@ -248,13 +258,13 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 
 
 def _print_plan(
-    job: StudyRun, answers: Sequence[Examined], folders: Sequence[Path], console: Console
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
     """Print the cases to run, by process, and the cases to skip, with reasons; change nothing."""
     submit = _submissions(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _missing(job, answers, [store.load(each) for each in folders], queued)
-    for each in made.jobs:
+    for each in made.sessions:
         first = each[0].case
         wide = ", 64-bit" if first.dtype == "float64" else ""
         shape = schedule.process_shape(first, made.machine, job.settings)
@@ -265,8 +275,8 @@ def _print_plan(
         for item in each:
             console.print(f"  run   {escape(label(item.case))}", soft_wrap=True, highlight=False)
     for item in (*made.skips, *made.failures):
-        mark = "[red]fail[/]" if item.answer.failure else "[yellow]skip[/]"
-        reason = ": ".join(item.answer.failure or item.answer.unfit or ())
+        mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
+        reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
         console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
     console.print(

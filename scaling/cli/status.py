@@ -20,15 +20,15 @@ from rich.text import Text
 
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
-from scaling.cluster import follow, job_state, lost_cases, status_table, submission
+from scaling.cluster import job_state, lost_cases, status_table, submission_files, wait
+from scaling.cluster.cluster_settings import REJECTED, SUBMISSIONS
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import seconds_between
-from scaling.cluster.settings import REJECTED, SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
 from scaling.core.record import Record
-from scaling.workers.schedule import PASSING
+from scaling.workers.schedule import TRANSIENT_FAILURES
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # states if nothing was submitted
@@ -94,7 +94,7 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 def look(folder: Path) -> StudyStatus:
     """Return the status now; if the scheduler does not answer, by what is on disk."""
-    tasks, problem = job_state.try_look_up(folder)
+    tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; what jobs do now is not known, this is what they have reported"
     return read(folder, tasks, [note] if problem else [])
 
@@ -102,7 +102,7 @@ def look(folder: Path) -> StudyStatus:
 def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
     """Return the status of a folder, given the states of its tasks."""
     loaded = store.load(folder)
-    known = [*loaded.records, *lost_cases.unrecorded(tasks, loaded.records)]
+    known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
     states = store.states(known)
     ordered = sorted(
         store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
@@ -161,7 +161,7 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
     """Yield a line for each record that is not ok; of a failure in a task with its nodes and attempt."""
-    attempts = {(*a.place, a.attempt): a for task in tasks for a in task.journal.attempts}
+    attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
         if tasks and record.status == "failed":
@@ -179,15 +179,15 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
         items, attempts = [], math.inf
         if task.open:
             with contextlib.suppress(Refusal):  # the file of the task is gone
-                work = submission.read(task.entry.path)
+                work = submission_files.read_task(task.entry.path)
                 items, attempts = work.items, work.settings.attempts or math.inf
-        begun = {attempt.place for attempt in task.running} | task.journal.ended
+        begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended
         for item in items:
-            record = last.get(item.place)
+            record = last.get(item.replicate_key)
             since = record is not None and (record.started_at or "") >= task.submission.made_at
-            if record and since and (record.reason not in PASSING or record.attempt >= attempts):
+            if record and since and (record.reason not in TRANSIENT_FAILURES or record.attempt >= attempts):
                 continue
-            if item.place not in begun:
+            if item.replicate_key not in begun:
                 words = f"task {task.entry.name}"
                 yield StatusLine("queued", item.case.key, item.case, words, item.replicate)
 
@@ -294,7 +294,7 @@ def watch(folder: Path, console: Console, every: bool = False) -> StudyStatus | 
     before = None
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
-        for tasks in follow.poll(folder):
+        for tasks in wait.poll(folder):
             status = read(folder, tasks)
             if live:
                 live.update(Group(*tables(status, every), *lines(status, every)), refresh=True)

@@ -12,17 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli.run import StudyRun, plan_run
-from scaling.cluster import follow, job_state, lost_cases, pack
-from scaling.cluster import submit as submitting
-from scaling.cluster.settings import LOCAL, SLURM, SUBMISSIONS
+from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
+from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.workers import schedule, supervise
-from scaling.workers.examined import Examined
+from scaling.workers.preflight_result import PreflightResult
 
 
 def submit_and_wait(
-    job: StudyRun, answers: Sequence[Examined], console: Console, between: Callable[[], None] | None
+    job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
     """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed
     node ended.
@@ -38,13 +37,13 @@ def submit_and_wait(
             if again:  # what could not be examined is recorded already
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
-        if not submitted or not job.wait or not follow.wait_until_done(job.folder, console, away):
+        if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
         tasks = _look_up(job)
         if job_state.was_cancelled(tasks):
             console.print("cancelled; the same command goes on from there")
             return made, loaded, True
-        if job_state.was_refused(tasks):
+        if job_state.has_unmet_request(tasks):
             return made, store.load(job.folder), False
     with store.locked(job.folder):
         return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
@@ -70,7 +69,7 @@ def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
 def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
     """Return what is known of earlier submissions; a scheduler is asked if there is one."""
     must = job.cluster.name == SLURM and not dry_run
-    return job_state.look_up(job.folder, asking=must or shutil.which("squeue") is not None)
+    return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
 
 
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
@@ -82,18 +81,20 @@ def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
     """Print every sbatch script that would be submitted."""
-    tasks = _tasks(job, made, store.load(job.folder)) if made.jobs else []
-    for text in submitting.format_scripts(job.folder, job.cluster, tasks, made.machine):
+    tasks = _tasks(job, made, store.load(job.folder)) if made.sessions else []
+    for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
     """Record what need not run, and submit the rest; return whether anything is in the queue now."""
-    supervise.run_schedule(dataclasses.replace(made, jobs=()), job.settings, job.folder, None, lambda _: None)
-    if not made.jobs:
+    supervise.run_schedule(
+        dataclasses.replace(made, sessions=()), job.settings, job.folder, None, lambda _: None
+    )
+    if not made.sessions:
         return bool(made.queued)
     tasks = _tasks(job, made, loaded)
-    done = submitting.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    done = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
     lines = [
@@ -101,7 +102,7 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         f"{count_of(len({task.shape for task in tasks}), 'shape')} as job {jobs}, each about "
         f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do"
     ]
-    if seconds := pack.foreseen_seconds(loaded.plans, made.machine, job.settings):
+    if seconds := pack.planned_seconds(loaded.plans, made.machine, job.settings):
         planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]
         hours = sum(seconds[case.key] * case.devices for case in planned) / 3600
         lines.append(

@@ -1,1 +1,1 @@
-"""Studies as jobs of a cluster."""
+"""Studies on a cluster: submission to Slurm, job states, task journals, and lost cases."""

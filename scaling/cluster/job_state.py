@@ -1,6 +1,6 @@
-"""What became of submissions: the state of every task, by the scheduler, by memory, or by the task itself.
+"""State of submitted tasks: combine the scheduler, remembered states, task journals, and job logs.
 
-Knows how to ask and what to remember; not how it is shown.
+Ended tasks are remembered in states.json, because the scheduler forgets them. This module displays nothing.
 """
 
 import contextlib
@@ -14,104 +14,118 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster import slurm, submission
+from scaling.cluster import slurm, submission_files
+from scaling.cluster.cluster_settings import SLURM
 from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
-from scaling.cluster.settings import SLURM
 from scaling.cluster.slurm import JobState
-from scaling.cluster.submission import Submission, SubmittedTask
+from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.workers import transport
-from scaling.workers.schedule import NOT_BEGUN
+from scaling.workers.schedule import REQUEST_NOT_MET
 
-UNKNOWN = "UNKNOWN"  # the state of a task whose scheduler is not asked
+UNKNOWN = "UNKNOWN"  # state of a task if the scheduler is not queried
 _WAITING = (
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
-_STATE_OF_REASON = {  # reason of a record -> state of a job, where only the log says it
+_STATE_OF_REASON = {  # reason of a record -> state of the job
     "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL",
     "out_of_memory": "OUT_OF_MEMORY",
 }  # fmt: skip
-_LOG_BYTES = 65536  # read from the end of a log
-_STATES = "states.json"  # of a submission: the states of ended tasks, which a scheduler forgets
+_LOG_BYTES = 65536  # number of bytes read from the end of a log
+_STATES = "states.json"  # file in the folder of a submission
 
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task with its state, and with its journal, which is read once."""
+    """A submitted task with the state of its job.
+
+    Attributes:
+        entry: The task, as listed in the submission.
+        settled: Whether its lost cases are recorded.
+    """
 
     submission: Submission
     entry: SubmittedTask
     state: JobState
-    settled: bool = False  # whether its lost cases are recorded
+    settled: bool = False
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return the journal of the task."""
+        """Return the journal of the task, which is read once."""
         return read_journal(self.entry.path)
 
     @property
     def open(self) -> bool:
-        """Return whether the task waits or runs, or may, if no scheduler was asked."""
+        """Return whether the task is pending or running, or may be because no scheduler was queried."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
     def waits(self) -> bool:
-        """Return whether the task has not started, or will start again."""
+        """Return whether the task is pending: it has not started, or will start again."""
         return self.state.name in _WAITING
 
     @property
     def blocked(self) -> str:
-        """Return what the running task waits for, in words; empty if it does not wait."""
+        """Return the message of a running task that waits for cores, or ""."""
         waiting = self.open and not self.waits and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running(self) -> list[TaskAttempt]:
-        """Return the attempts that run now."""
+        """Return the attempts that are running."""
         if not self.open or self.waits:
             return []
-        return [each for each in self.journal.attempts if each.run == self.journal.runs and not each.ended_at]
+        attempts = self.journal.attempts
+        return [attempt for attempt in attempts if attempt.run == self.journal.runs and not attempt.ended_at]
 
 
-def look_up(results: Path, asking: bool = True) -> list[TaskState]:
-    """Return every task submitted for a results folder; a `Refusal` if the scheduler does not answer.
+def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
+    """Return the states of all tasks submitted for a results folder. Raise `Refusal` if the scheduler fails.
 
-    asking: False asks no scheduler; what is neither remembered nor reported by the task is then `UNKNOWN`.
+    Args:
+        query_scheduler: If False, the scheduler is not queried, and a task without a remembered or reported
+            state is `UNKNOWN`.
     """
-    return [task for made in submission.all_of(results) for task in _look_up_submission(made, asking)]
+    submissions = submission_files.read_submissions(results)
+    return [task for submission in submissions for task in _find_submitted_tasks(submission, query_scheduler)]
 
 
-def try_look_up(results: Path) -> tuple[list[TaskState], str]:
-    """Return every task, and why the scheduler does not answer; empty if it does."""
+def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
+    """Return the states of all tasks, and the error message of the scheduler, or "" if it answered."""
     try:
-        return look_up(results), ""
+        return find_tasks(results), ""
     except Refusal as refusal:
-        return look_up(results, asking=False), str(refusal)
+        return find_tasks(results, query_scheduler=False), str(refusal)
 
 
-def _look_up_submission(made: Submission, asking: bool) -> list[TaskState]:
-    """Return the tasks of a submission. New ends are remembered."""
-    known = {
-        name: (JobState(**ended["state"]), ended.get("settled", False))
-        for name, ended in _read_states(made.folder).items()
+def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
+    """Return the states of the tasks of a submission, and remember new final states."""
+    remembered = {
+        name: (JobState(**saved["state"]), saved.get("settled", False))
+        for name, saved in _read_states(submission.folder).items()
     }
+    unknown = JobState(UNKNOWN), False
     tasks = [
-        TaskState(made, entry, *known.get(entry.name, (JobState(UNKNOWN), False))) for entry in made.entries
+        TaskState(submission, entry, *remembered.get(entry.name, unknown)) for entry in submission.entries
     ]
-    open_tasks = [task for task in tasks if task.entry.name not in known]
+    open_tasks = [task for task in tasks if task.entry.name not in remembered]
     if not open_tasks:
         return tasks
-    found = {task.entry.name: task for task in _find_states(_with_jobs(open_tasks, asking), asking)}
-    unsure = (UNKNOWN, "LOST") if made.kind == SLURM else (UNKNOWN,)  # accounting may know more later
-    remember([task for task in found.values() if not task.state.live and task.state.name not in unsure])
-    return [found.get(task.entry.name, task) for task in tasks]
+    updated = _find_states(_with_jobs(open_tasks, query_scheduler), query_scheduler)
+    by_name = {task.entry.name: task for task in updated}
+    unsure = (UNKNOWN, "LOST") if submission.kind == SLURM else (UNKNOWN,)  # sacct may report more later
+    save_states([task for task in updated if not task.state.live and task.state.name not in unsure])
+    return [by_name.get(task.entry.name, task) for task in tasks]
 
 
-def _with_jobs(tasks: Sequence[TaskState], asking: bool) -> list[TaskState]:
-    """Return tasks of one submission with jobs, also if their launcher died before it noted these."""
+def _with_jobs(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
+    """Return the tasks with their job IDs, even if the launcher died before it saved them.
+
+    The tasks belong to one submission.
+    """
     jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
-    if asking and tasks[0].submission.kind == SLURM and None in jobs.values():
+    if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
         jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
     return [
         dataclasses.replace(task, entry=dataclasses.replace(task.entry, job=jobs[task.entry.name]))
@@ -119,81 +133,103 @@ def _with_jobs(tasks: Sequence[TaskState], asking: bool) -> list[TaskState]:
     ]
 
 
-def _find_jobs_by_name(made: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the jobs of the one array that was submitted and not noted, by task, from the name of its jobs.
+def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the job IDs of the one array that was submitted but not saved, by task name.
 
-    The launcher submits arrays in the order of their tasks and notes each before the next.
+    The launcher submits arrays in the order of their tasks and saves each before it submits the next. All
+    jobs of a submission have the same name, by which the array is found.
     """
-    noted = {entry.job.partition("_")[0] for entry in made.entries if entry.job}
-    array = [entry for entry in made.entries if not entry.job]
+    saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
+    array = [entry for entry in submission.entries if not entry.job]
     array = [entry for entry in array if entry.shape == array[0].shape]
+    accounted = slurm.list_accounted_jobs(submission.name, submission.made_at)
     found: dict[str, str] = {}
-    for job in (*slurm.named(made.name), *slurm.accounted_by_name(made.name, made.made_at)):
-        number, _, index = job.partition("_")
-        place = int(index or 0)
-        if number not in noted and place < len(array) and not jobs.get(array[place].name):
-            found.setdefault(array[place].name, job)
+    for job in (*slurm.list_live_jobs(submission.name), *accounted):
+        array_job, _, index = job.partition("_")
+        task_index = int(index or 0)
+        if array_job not in saved and task_index < len(array) and not jobs.get(array[task_index].name):
+            found.setdefault(array[task_index].name, job)
     return found
 
 
-def _find_states(tasks: Sequence[TaskState], asking: bool) -> list[TaskState]:
-    """Return tasks of one submission, of which no end is known yet, with their states."""
-    known: dict[str, JobState] = {}
-    if asking and tasks[0].submission.kind == SLURM:
-        known = slurm.states([task.entry.job for task in tasks if task.entry.job])
-    noted = {entry.name for entry in tasks[0].submission.entries if entry.job}
+def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
+    """Return tasks of one submission, none of which has a remembered state, with their current states."""
+    scheduler_states: dict[str, JobState] = {}
+    if query_scheduler and tasks[0].submission.kind == SLURM:
+        scheduler_states = slurm.query_states([task.entry.job for task in tasks if task.entry.job])
+    saved = {entry.name for entry in tasks[0].submission.entries if entry.job}
     return [
-        dataclasses.replace(task, state=_find_state(task, asking, known, task.entry.name in noted))
+        dataclasses.replace(
+            task, state=_find_state(task, query_scheduler, scheduler_states, task.entry.name in saved)
+        )
         for task in tasks
     ]
 
 
-def _find_state(task: TaskState, asking: bool, known: Mapping[str, JobState], noted: bool) -> JobState:
-    """Return the state of a task. known: by the scheduler. noted: whether its launcher noted its job."""
-    made, job = task.submission, task.entry.job
-    if job and job in known:
-        return known[job]
-    on_slurm = made.kind == SLURM
-    answered = asking if on_slurm else made.host == environment.node_name()  # where its process can be seen
+def _find_state(
+    task: TaskState, query_scheduler: bool, scheduler_states: Mapping[str, JobState], job_is_saved: bool
+) -> JobState:
+    """Return the current state of a task.
+
+    Args:
+        scheduler_states: States that the scheduler reports, by job ID.
+        job_is_saved: Whether the launcher saved the job ID of the task.
+    """
+    submission, job = task.submission, task.entry.job
+    if job and job in scheduler_states:
+        return scheduler_states[job]
+    on_slurm = submission.kind == SLURM
+    # The process of a local task is visible on the host of the launcher only.
+    answered = query_scheduler if on_slurm else submission.host == environment.node_name()
     if answered and not on_slurm and _find_process(task):
         return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
-    if answered and on_slurm and not noted and (job or made.young) and not task.journal.runs:
+    if (
+        answered
+        and on_slurm
+        and not job_is_saved
+        and (job or submission.may_be_submitting)
+        and not task.journal.runs
+    ):
         return JobState("PENDING", reason="being submitted")
-    reported = _reported_state(dataclasses.replace(task))  # with its journal as it is by now
+    reported = _reported_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if answered or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
 
 def _reported_state(task: TaskState) -> JobState:
-    """Return the end of a task by its journal or the log of its job; LOST if neither says."""
+    """Return the final state of a task from its journal or its job log, or LOST if neither reports it."""
     journal = task.journal
     if not journal.runs:
-        return JobState("LOST", reason="it never began, and the scheduler has forgotten it")
+        return JobState("LOST", reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := state_in_log(task):
         return JobState(name, journal.node)
     if journal.last_event != "stopped":
-        return JobState("LOST", journal.node, reason="it ended without a word")
+        return JobState("LOST", journal.node, reason="it ended without a message")
     if journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
     if task.submission.kind == SLURM:
-        reason = "it was stopped, and neither Slurm nor its log says why"
+        reason = "it was stopped, and neither Slurm nor its log gives a reason"
         return JobState("LOST", journal.node, reason=reason)
     return JobState("CANCELLED", journal.node)
 
 
 def state_in_log(task: TaskState) -> str | None:
-    """Return the state in which Slurm ended a job, by the log of the job; None if the log does not say."""
+    """Return the state in which Slurm ended a job, from its log, or None if the log does not report it."""
     for line in reversed(read_log(task, "err")):
-        if why := transport.explain_failure([line]):
-            return _STATE_OF_REASON[why[0]]
+        if explanation := transport.explain_failure([line]):
+            return _STATE_OF_REASON[explanation[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"
     return None
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the job of a task on standard error (err) or standard output (out)."""
+    """Return the last lines of the job log of a task.
+
+    Args:
+        kind: "err" for standard error or "out" for standard output.
+    """
     job = task.entry.job or task.journal.job
     lines: list[str] = []
     for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
@@ -204,31 +240,36 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the process that runs a task of this machine, or that started it; None if both are gone."""
-    mark = str(task.entry.folder.resolve()).encode()  # the number may be that of another process by now
+    """Return the process ID of a local task or of its launcher, or None if neither is running."""
+    folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):
         with contextlib.suppress(OSError):
-            if pid and mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if pid and folder in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     return None
 
 
-def remember(tasks: Iterable[TaskState], settled: bool = False) -> None:
-    """Write down the states of ended tasks. settled: their lost cases are recorded."""
-    for folder, group in _by_submission(tasks).items():
+def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
+    """Save the states of ended tasks in states.json.
+
+    Args:
+        settled: Whether the lost cases of these tasks are recorded.
+    """
+    for folder, group in _group_by_submission(tasks).items():
         states = {
             task.entry.name: {"state": dataclasses.asdict(task.state), "settled": settled} for task in group
         }
-        with contextlib.suppress(OSError):  # a reader may not be allowed to write
+        with contextlib.suppress(OSError):  # the user may only have read permission
             store.write_json(folder / _STATES, _read_states(folder) | states)
 
 
 def _read_states(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what is remembered of the tasks of a submission, by the name of the task."""
+    """Return the saved states of the tasks of a submission, by task name."""
     return store.read_json(folder / _STATES) or {}
 
 
-def _by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskState]]:
+def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskState]]:
+    """Group tasks by the folder of their submission."""
     groups: dict[Path, list[TaskState]] = defaultdict(list)
     for task in tasks:
         groups[task.entry.folder].append(task)
@@ -236,32 +277,43 @@ def _by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskState]]:
 
 
 def was_cancelled(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission was cancelled: the user does not want it."""
+    """Return whether a task of the last submission was canceled. If so, its cases are not submitted again."""
     return any(task.state.name == "CANCELLED" for task in _last_submission(tasks))
 
 
-def was_refused(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission did not get what it requests: another would not."""
+def has_unmet_request(tasks: Sequence[TaskState]) -> bool:
+    """Return whether a task of the last submission did not receive the requested devices.
+
+    If so, another submission would not receive them either.
+    """
     attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
-    return any(attempt.reason == NOT_BEGUN for attempt in attempts)
+    return any(attempt.reason == REQUEST_NOT_MET for attempt in attempts)
 
 
 def _last_submission(tasks: Sequence[TaskState]) -> list[TaskState]:
+    """Return the tasks of the last submission."""
     return [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return the cases, as (key, replicate), of tasks that wait or run, or may."""
-    return {item.place for task in tasks if task.open for item in submission.read(task.entry.path).items}
+    """Return (case key, replicate) of each case of the open tasks."""
+    return {
+        item.replicate_key
+        for task in tasks
+        if task.open
+        for item in submission_files.read_task(task.entry.path).items
+    }
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:
-    """End the tasks that wait or run; return how many these are."""
+    """Cancel all pending and running tasks. Return their number."""
     live = [task for task in tasks if task.state.live]
-    for group in _by_submission(live).values():
+    for group in _group_by_submission(live).values():
         if group[0].submission.kind == SLURM:
             jobs = [task.entry.job for task in group if task.entry.job]
-            slurm.cancel(jobs if len(jobs) == len(group) else jobs + slurm.named(group[0].submission.name))
+            if len(jobs) < len(group):
+                jobs += slurm.list_live_jobs(group[0].submission.name)
+            slurm.cancel(jobs)
             continue
         for process in filter(None, map(_find_process, group)):
             with contextlib.suppress(OSError):

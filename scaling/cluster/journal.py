@@ -1,6 +1,6 @@
-"""The journal of a task: what happens while it runs, line by line, in a file for every run.
+"""Task journals: the events of a task as JSON lines, one file per run of the task.
 
-Knows events and attempts; not what becomes of the job.
+This module writes and reads events. job_state.py determines the state of the job.
 """
 
 import dataclasses
@@ -16,7 +16,14 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt at a case in one run of a task. It has no end while it runs, or if the task ended first."""
+    """An attempt at a case in one run of a task.
+
+    Attributes:
+        run: Number of the run of the task, which is 2 or more after a requeue.
+        job: Slurm job ID.
+        workers: Numbers N of the worker-N.log files of the workers that ran the case.
+        ended_at: End time, or None if the case runs or if the task ended first.
+    """
 
     run: int
     key: str
@@ -24,7 +31,7 @@ class TaskAttempt:
     attempt: int
     job: str | None
     nodes: tuple[str, ...]
-    workers: tuple[int, ...] = ()  # that ran it, one after another: N of worker-N.log
+    workers: tuple[int, ...] = ()
     began_at: str | None = None
     ended_at: str | None = None
     status: str | None = None
@@ -32,18 +39,23 @@ class TaskAttempt:
     text: str | None = None
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Return (key, replicate)."""
+    def replicate_key(self) -> tuple[str, int]:
+        """Return (case key, replicate)."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """What a task has written to its journal in all of its runs."""
+    """Content of the journals of a task, over all of its runs.
+
+    Attributes:
+        runs: Number of runs, or 0 if the task has never started.
+        job: Slurm job ID of the last run. The fields up to `began_at` also refer to the last run.
+    """
 
     attempts: tuple[TaskAttempt, ...]
-    runs: int  # 0: it has never started
-    job: str | None  # this and the next three: of the last run
+    runs: int
+    job: str | None
     node: str
     pid: int | None
     began_at: str | None
@@ -53,18 +65,18 @@ class TaskJournal:
 
     @property
     def ended(self) -> set[tuple[str, int]]:
-        """Return the (key, replicate) of each case that has ended."""
-        return {attempt.place for attempt in self.attempts if attempt.ended_at}
+        """Return (case key, replicate) of each case that has ended."""
+        return {attempt.replicate_key for attempt in self.attempts if attempt.ended_at}
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
         """Return the last attempt at each case that has begun and not ended."""
-        last = {attempt.place: attempt for attempt in self.attempts}
+        last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the journal of a task, given the file of the task."""
+    """Return the journal of a task, given the path of its task file."""
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
@@ -82,7 +94,7 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
-    """Return an attempt with what an event says about it."""
+    """Return an attempt updated by an event."""
     worker = event.get("seat")
     if worker is not None and worker not in attempt.workers:
         attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
@@ -93,24 +105,27 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
 
 
 class Journal:
-    """Writes what happens while a task runs, each line at once, to a new file for every run of the task."""
+    """Writer of the journal of a running task.
+
+    Each run of the task writes its own file. Every line is flushed at once.
+    """
 
     def __init__(self, task: Path) -> None:
         number = 1
         while (path := task.with_suffix(f".run-{number}.jsonl")).exists():
             number += 1
-        self.folder = task.with_suffix(f".run-{number}")  # for the standard error of workers
+        self.folder = task.with_suffix(f".run-{number}")  # for the worker-N.log files
         self.folder.mkdir(exist_ok=True)
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one event."""
+        """Append an event with the current time."""
         self._file.write(json.dumps({"at": _now(), "event": event} | fields) + "\n")
         self._file.flush()
 
 
 def read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield every event of a task with the number of its run; damaged lines are left out."""
+    """Yield every event of a task with the number of its run. Damaged lines are omitted."""
     for number in itertools.count(1):
         try:
             text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")
@@ -126,7 +141,7 @@ def read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def current_job() -> str | None:
-    """Return the job that this process is a part of, as a scheduler calls it."""
+    """Return the ID of the job that this process runs in, or None outside a job."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
@@ -134,7 +149,11 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
-    """Return the seconds from one time of a journal to another, or to now; None if either is not a time."""
+    """Return the seconds between two ISO 8601 times, or None if a time is invalid.
+
+    Args:
+        ended_at: End time. If None, it is the current time.
+    """
     try:
         began = datetime.datetime.fromisoformat(began_at or "")
         ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
@@ -144,4 +163,5 @@ def seconds_between(began_at: str | None, ended_at: str | None = None) -> float 
 
 
 def _now() -> str:
+    """Return the current UTC time in ISO 8601 format."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
-"""Lost cases: those that ended with the job of their task; why they did, and their records.
+"""Lost cases: record the cases that have no result because the job of their task ended.
 
-Knows tasks and records; not how the state of a task is found.
+job_state.py determines the state of a task. This module explains the end and writes the records.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scaling.cluster import job_state, submission
+from scaling.cluster import job_state, submission_files
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import read_journal
 from scaling.core import environment, store
@@ -17,7 +17,7 @@ from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.workers import schedule
 
-_REASONS = {  # state of a job -> the reason in records, and a text
+_REASONS = {  # state of a job -> (reason of the records, text of the records)
     "TIMEOUT": (
         "timeout",
         "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
@@ -28,11 +28,11 @@ _REASONS = {  # state of a job -> the reason in records, and a text
     "NODE_FAIL": ("node_failed", "a node of its job failed while it ran"),
     "BOOT_FAIL": ("node_failed", "a node of its job did not start"),
     "CANCELLED": ("cancelled", "its job was cancelled while it ran"),
-    "OUT_OF_MEMORY": ("out_of_memory", "its job took more memory than it had requested while it ran"),
+    "OUT_OF_MEMORY": ("out_of_memory", "its job exceeded its requested memory while it ran"),
 }
-# States that are not the fault of a case that had not begun.
-_BLAMELESS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
-# How a line of a log begins that is not the reason itself.
+# States in which cases that had not begun are not recorded as failed.
+_NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
+# Prefixes of log lines that do not state the cause.
 _NOT_REASONS = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
     "Command '[",
@@ -40,53 +40,59 @@ _NOT_REASONS = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Record the lost cases of each ended task, once for each task; return how many cases these are."""
+    """Record the lost cases of each newly ended task. Return their number."""
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
         return 0
-    found = unrecorded(new, store.load(results).records)
-    append_records(results, found)
-    job_state.remember(new, settled=True)  # last: done again, it writes nothing twice
-    return len(found)
+    lost = find_unrecorded(new, store.load(results).records)
+    append_records(results, lost)
+    job_state.save_states(new, settled=True)  # last, so that an interrupted call can be repeated
+    return len(lost)
 
 
-def unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return the records that `record_lost_cases` would write now. Verbs that only read count these too."""
-    found: list[Record] = []
+def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
+    """Return the records that `record_lost_cases` would write, for commands that only read the folder."""
+    lost: list[Record] = []
     for task in tasks:
         if task.open or task.settled:
             continue
-        if ended := explain_end(task):
-            with contextlib.suppress(Refusal):  # the file of the task is gone
-                work = submission.read(task.entry.path)
-                found += lost_records(records, task.entry.path, work, *ended)
-    return found
+        if explanation := explain_end(task):
+            with contextlib.suppress(Refusal):  # the task file was removed
+                definition = submission_files.read_task(task.entry.path)
+                lost += lost_records(records, task.entry.path, definition, *explanation)
+    return lost
 
 
 def lost_records(
     records: Iterable[Record],
     task: Path,
-    work: submission.Work,
+    definition: submission_files.TaskDefinition,
     reason: str,
     text: str,
     all_cases: bool = False,
 ) -> list[Record]:
-    """Return records of what a task began and did not end, or of all its cases without a record."""
+    """Return failed records of the unfinished cases of a task.
+
+    Args:
+        records: All records of the results folder.
+        task: Path of the task file.
+        all_cases: Whether to include the cases that never began.
+    """
     from scaling.workers import supervise
 
-    begun = {each.place: each.attempt for each in read_journal(task).unfinished}
-    known = schedule.history(records, work.environments.values()).recorded
-    found = []
-    for item in work.items:
-        attempt = begun.get(item.place, item.attempt if all_cases else None)
-        # As it was asked for: where this process runs does not matter.
-        planned = work.environments[item.answer.environment_key]
-        if attempt is None or ((item.case.key, planned["digest"], item.replicate), attempt) in known:
+    begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(task).unfinished}
+    recorded = schedule.build_history(records, definition.environments.values()).recorded
+    lost = []
+    for item in definition.items:
+        attempt = begun.get(item.replicate_key, item.attempt if all_cases else None)
+        # The environment as planned, because this process may run elsewhere.
+        planned = definition.environments[item.preflight.environment_key]
+        if attempt is None or ((item.case.key, planned["digest"], item.replicate), attempt) in recorded:
             continue
-        tried = dataclasses.replace(item, attempt=attempt)
-        blank = supervise.empty_record(tried, planned | {"hosts": []}, work.settings)
-        found.append(dataclasses.replace(blank, status="failed", reason=reason, text=text))
-    return found
+        lost_item = dataclasses.replace(item, attempt=attempt)
+        record = supervise.empty_record(lost_item, planned | {"hosts": []}, definition.settings)
+        lost.append(dataclasses.replace(record, status="failed", reason=reason, text=text))
+    return lost
 
 
 def append_records(results: Path, records: Iterable[Record]) -> None:
@@ -97,30 +103,31 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why unfinished cases of an ended task have no result; None if none is to be recorded.
+    """Return why the unfinished cases of an ended task have no result, or None if nothing is to be recorded.
 
-    The reason of the records, their text, and whether all cases are lost, or those that had begun.
+    Returns:
+        (reason of the records, text of the records, whether cases that never began are lost too).
     """
     name, begun = task.state.name, bool(task.journal.attempts)
-    if name in (("COMPLETED",) if begun else _BLAMELESS):
+    if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in _REASONS:
         name = job_state.state_in_log(task) or name
     code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
-    words = find_cause(task)
+    cause = find_cause(task)
     if not begun:
-        why = f": {words}; `scaling logs` shows more" if words else ": `scaling logs` shows why"
-        text = f"its job ended ({name.lower()}{code}) before its first case{why}"
+        detail = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
+        text = f"its job ended ({name.lower()}{code}) before its first case{detail}"
         return "timeout" if name == "TIMEOUT" else "killed", text, True
     if name not in _REASONS:
-        why = f": {words}" if words else ""
-        return "killed", f"its job ended ({name.lower()}{code}) while it ran{why}", False
+        detail = f": {cause}" if cause else ""
+        return "killed", f"its job ended ({name.lower()}{code}) while it ran{detail}", False
     reason, text = _REASONS[name]
     return reason, text.format(minutes=task.entry.minutes, more=math.ceil(2 * task.entry.minutes)), False
 
 
 def find_cause(task: TaskState) -> str:
-    """Return why a task ended, by its journal or else by the logs of its job; empty if neither says."""
+    """Return why a task ended, from its journal or else from its job logs, or "" if none states a cause."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     if text := _failed_setup(job_state.read_log(task, "err")):
@@ -137,11 +144,11 @@ def find_cause(task: TaskState) -> str:
 
 
 def _failed_setup(lines: Sequence[str]) -> str:
-    """Return which setup line ended a job, with what the job had written before; empty if none did."""
-    marks = [number for number, line in enumerate(lines) if line.startswith(submission.SETUP_FAILED)]
-    if not marks:
+    """Return the message about the setup line that ended a job, with its output, or "" if none failed."""
+    failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
+    if not failures:
         return ""
-    before = lines[marks[-2] + 1 if len(marks) > 1 else 0 : marks[-1]]
-    written = " ".join(" ".join(before).split())
-    message = f"; the log says: {written}" if written else ""
-    return environment.scrub(f"{lines[marks[-1]].removeprefix('scaling: ')}{message}")[:500]
+    before = lines[failures[-2] + 1 if len(failures) > 1 else 0 : failures[-1]]
+    output = " ".join(" ".join(before).split())
+    message = f"; the log says: {output}" if output else ""
+    return environment.scrub(f"{lines[failures[-1]].removeprefix('scaling: ')}{message}")[:500]

@@ -1,6 +1,6 @@
-"""Packing: which cases share a task, so that each fills a part of its time limit, as earlier records predict.
+"""Packing: distribute cases over tasks, so that each task fills its time limit as predicted.
 
-Knows cases and records; not a scheduler. Cases of one problem, which are compared, are never separated.
+Cases of one problem are compared and are never separated. This module does not depend on the scheduler.
 """
 
 import dataclasses
@@ -11,90 +11,113 @@ from dataclasses import dataclass
 
 from scaling.core.case import Case
 from scaling.core.record import STAGES, Record
-from scaling.plan import cost
+from scaling.plan import measurement_cost
 from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
-from scaling.workers.settings import RunSettings
 
-_START_SECONDS = 5.0  # for the workers of a job to start
-_UNKNOWN_SECONDS = 5.0  # for a case to be built, compiled and checked, where no record says it
+_START_SECONDS = 5.0  # to start the workers of a session
+_BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 
 
 @dataclass(frozen=True)
 class PackedTask:
-    """Jobs that a task runs one after another, the shape that they need, and how long they will take."""
+    """A task: the sessions that it runs one after another, its process shape, and its predicted duration.
+
+    Attributes:
+        is_planned: Whether a plan predicts the time of every case, and none of the cases was tried before.
+    """
 
     shape: ProcessShape
-    jobs: tuple[tuple[ScheduledCase, ...], ...]
+    sessions: tuple[tuple[ScheduledCase, ...], ...]
     seconds: float
-    foreseen: bool = False  # a plan predicts the time of each case, and none was tried before
+    is_planned: bool = False
 
     @property
     def items(self) -> list[ScheduledCase]:
-        """Return all cases."""
-        return [item for job in self.jobs for item in job]
+        """Return the cases of all sessions."""
+        return [item for session in self.sessions for item in session]
 
 
 def pack(
-    plan: Schedule,
+    schedule: Schedule,
     settings: RunSettings,
     records: Sequence[Record],
     budget: float,
     planned: Sequence[Record] = (),
     nested: bool = False,
 ) -> list[PackedTask]:
-    """Return the jobs of a schedule as tasks, none longer than the budget unless one group of cases is.
+    """Return the cases of a schedule as tasks.
 
-    budget: seconds. planned: the records of `scaling plan` for these cases. nested: whether all tasks have
-    one shape that holds all others, and run whole curves in all replicates; otherwise each has that of its
-    cases.
+    A task takes no longer than the budget, unless it consists of a single group of cases.
+
+    Args:
+        budget: Predicted seconds per task.
+        planned: Plan records of these cases.
+        nested: Whether all tasks have the same process shape, which is large enough for every case, and each
+            task runs whole scaling curves in all replicates. Otherwise each task has the shape of its cases.
     """
-    known = foreseen_seconds(planned, plan.machine, settings)
-    predict = make_predictor(records, settings, known)
-    groups = _group_by_curve(plan, settings) if nested else _group_by_shape(plan, settings)
+    predicted = planned_seconds(planned, schedule.machine, settings)
+    predict = make_predictor(records, settings, predicted)
+    groups = _group_by_curve(schedule, settings) if nested else _group_by_shape(schedule, settings)
     tasks = [task for shape in groups for task in _fill(shape, groups[shape], predict, budget)]
     if nested:
-        tasks = [dataclasses.replace(task, jobs=_in_order_of(plan, task.items)) for task in tasks]
+        tasks = [
+            dataclasses.replace(task, sessions=_in_schedule_order(schedule, task.items)) for task in tasks
+        ]
     return [
-        dataclasses.replace(task, foreseen=all(i.case.key in known and i.attempt == 1 for i in task.items))
+        dataclasses.replace(
+            task, is_planned=all(i.case.key in predicted and i.attempt == 1 for i in task.items)
+        )
         for task in tasks
     ]
 
 
-def _group_by_shape(plan: Schedule, settings: RunSettings) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return the cases of each shape, grouped by problem."""
+def _group_by_shape(
+    schedule: Schedule, settings: RunSettings
+) -> dict[ProcessShape, list[list[ScheduledCase]]]:
+    """Return the cases of each process shape, grouped by problem."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
-    for job in plan.jobs:
-        groups[process_shape(job[0].case, plan.machine, settings)] += group_by_problem(job)
+    for session in schedule.sessions:
+        groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
     return groups
 
 
-def _group_by_curve(plan: Schedule, settings: RunSettings) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return all cases grouped by curve, with a shape that has room for each of them."""
-    shapes = [process_shape(job[0].case, plan.machine, settings) for job in plan.jobs]
-    nodes, each = max(shape.nodes for shape in shapes), max(shape.devices // shape.nodes for shape in shapes)
+def _group_by_curve(
+    schedule: Schedule, settings: RunSettings
+) -> dict[ProcessShape, list[list[ScheduledCase]]]:
+    """Return all cases grouped by scaling curve, with one process shape that is large enough for all."""
+    shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
+    nodes = max(shape.nodes for shape in shapes)
+    per_node = max(shape.devices // shape.nodes for shape in shapes)
     groups: dict[tuple, list[ScheduledCase]] = defaultdict(list)
-    for item in (item for job in plan.jobs for item in job):
+    for item in (item for session in schedule.sessions for item in session):
         case = item.case
-        sizes = tuple(case.sizes.items())  # points grow along a curve of weak scaling
+        sizes = tuple(case.sizes.items())  # without the number of points, which grows under weak scaling
         curve = (case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision)
         groups[curve].append(item)
-    return {ProcessShape(nodes * each, nodes, nodes): list(groups.values())}
+    return {ProcessShape(nodes * per_node, nodes, nodes): list(groups.values())}
 
 
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
-    """Return all tasks as one, for a machine on which only one may run at a time."""
+    """Return a single task with all sessions, for a machine that runs one task at a time."""
     largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
     return [
-        PackedTask(largest, tuple(job for task in tasks for job in task.jobs), sum(t.seconds for t in tasks))
+        PackedTask(
+            largest,
+            tuple(session for task in tasks for session in task.sessions),
+            sum(t.seconds for t in tasks),
+        )
     ]
 
 
-def _in_order_of(plan: Schedule, items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return items by the jobs of the schedule: replicate after replicate, shapes shuffled in each."""
+def _in_schedule_order(
+    schedule: Schedule, items: Iterable[ScheduledCase]
+) -> tuple[tuple[ScheduledCase, ...], ...]:
+    """Return the cases in the order of the sessions of the schedule."""
     chosen = set(map(id, items))
-    jobs = [tuple(item for item in job if id(item) in chosen) for job in plan.jobs]
-    return tuple(job for job in jobs if job)
+    sessions = [tuple(item for item in session if id(item) in chosen) for session in schedule.sessions]
+    return tuple(session for session in sessions if session)
 
 
 def _fill(
@@ -103,37 +126,38 @@ def _fill(
     predict: Callable[[Case], float],
     budget: float,
 ) -> list[PackedTask]:
-    """Return groups of items as tasks, in order, as many groups to a task as fit its budget in seconds.
+    """Distribute groups of cases over tasks, in order, with as many groups per task as its budget allows.
 
-    A new job begins with each group that cannot run in the process of the group before.
+    A new session begins with each group that cannot share the process of the previous group.
     """
     tasks: list[PackedTask] = []
-    jobs: list[tuple[ScheduledCase, ...]] = []
+    sessions: list[tuple[ScheduledCase, ...]] = []
     total = 0.0
     for group in groups:
         seconds = sum(predict(item.case) for item in group)
-        new_process = not jobs or jobs[-1][0].process != group[0].process
-        if jobs and total + seconds + _START_SECONDS * new_process > budget:
-            tasks.append(PackedTask(shape, tuple(jobs), total))
-            jobs, total, new_process = [], 0.0, True
+        new_process = not sessions or sessions[-1][0].session_key != group[0].session_key
+        if sessions and total + seconds + _START_SECONDS * new_process > budget:
+            tasks.append(PackedTask(shape, tuple(sessions), total))
+            sessions, total, new_process = [], 0.0, True
         if new_process:
-            jobs.append(())
-        jobs[-1] += tuple(group)
+            sessions.append(())
+        sessions[-1] += tuple(group)
         total += seconds + _START_SECONDS * new_process
-    return [*tasks, PackedTask(shape, tuple(jobs), total)] if jobs else tasks
+    return [*tasks, PackedTask(shape, tuple(sessions), total)] if sessions else tasks
 
 
-def foreseen_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return how many seconds each planned case takes on this machine, by key: the longest of several plans.
+def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
+    """Return the predicted seconds of each planned case on this machine, by case key.
 
-    If the kind of these devices is not known, plans for any kind of the platform count.
+    If several plans exist, the longest time counts. If the device kind of the machine is unknown, plans for
+    any device of the platform count.
     """
     longest: dict[str, float] = {}
     for record in planned:
         kinds = (machine.device_kind or record.environment["device_kind"], machine.platform)
         if (record.environment["device_kind"], record.environment["platform"]) != kinds:
             continue
-        seconds = cost.seconds(record, settings)
+        seconds = measurement_cost.seconds(record, settings)
         if seconds is not None:
             longest[record.key] = max(seconds, longest.get(record.key, 0.0))
     return longest
@@ -142,9 +166,10 @@ def foreseen_seconds(planned: Iterable[Record], machine: Machine, settings: RunS
 def make_predictor(
     records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float]
 ) -> Callable[[Case], float]:
-    """Return a function from a case to the seconds that it will take.
+    """Return a function from a case to its predicted run time in seconds.
 
-    These are what the case took, or was planned to take, or what a similar case took at most, or a guess.
+    The prediction is the measured time of the case, or its planned time, or the longest time of a similar
+    case, or a default.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, float] = {}
@@ -152,24 +177,24 @@ def make_predictor(
         seconds = _repeated_seconds(record, settings) if record.status == "ok" else None
         if seconds is not None:
             measured[record.key].append(seconds)
-            kind = _compiled_alike(record.case)
+            kind = _similarity_key(record.case)
             similar[kind] = max(seconds, similar.get(kind, 0.0))
     sampling = settings.sampling
-    guess = (_UNKNOWN_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
+    default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
     timed_out = {record.key for record in records if record.reason == "timeout"}
 
     def predict(case: Case) -> float:
         if case.key in measured:
             return statistics.median(measured[case.key])
-        if case.key in timed_out:  # all that it may take before it is stopped
+        if case.key in timed_out:
             return settings.case_seconds
-        return planned.get(case.key, similar.get(_compiled_alike(case), guess))
+        return planned.get(case.key, similar.get(_similarity_key(case), default))
 
     return predict
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the seconds that a case would take again, with the samples requested now; None if unknown."""
+    """Return the seconds to run a case again with the current sampling settings, or None if unknown."""
     stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None
@@ -178,6 +203,6 @@ def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
     return sum(stages[:-1]) + max(stages[-1], least)
 
 
-def _compiled_alike(case: Case) -> tuple:
-    """Return what cases have in common that take about as long to compile."""
+def _similarity_key(case: Case) -> tuple:
+    """Return a key of the fields that determine the compile time. Cases with equal keys are similar."""
     return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk

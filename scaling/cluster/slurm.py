@@ -1,6 +1,6 @@
-"""Slurm: what its commands say about nodes and jobs.
+"""Slurm commands: query nodes and GPUs with sinfo, query jobs with squeue and sacct, and cancel with scancel.
 
-Knows their options and formats; not what runs in a job.
+This module knows the options and output formats of the commands, but not what runs in a job.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaling.cluster.settings import Cluster
+from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
 from scaling.workers.machine import Machine
@@ -21,198 +21,223 @@ LIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED",
     "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
-_SECONDS = 60.0  # for a command of Slurm to answer
-_ANY_NODES = 10**6  # nodes of a cluster that cannot be asked
-_FORGOTTEN = "Invalid job id"  # of squeue, for jobs that have all ended
+_SECONDS = 60.0  # timeout of a Slurm command
+_ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
+_FORGOTTEN = "Invalid job id"  # message of squeue if all of the jobs have ended
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What is known of a job, in the terms of Slurm."""
+    """State of a job.
 
-    name: str  # PENDING, RUNNING, COMPLETED, TIMEOUT, ...
+    Attributes:
+        name: Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT.
+        node: Name of the node, or a node list.
+        elapsed: Elapsed time in the format of Slurm.
+        reason: Reason why the job is pending, or its exit code.
+    """
+
+    name: str
     node: str = ""
     elapsed: str = ""
-    reason: str = ""  # why it waits, or its exit code
+    reason: str = ""
 
     @property
     def live(self) -> bool:
-        """Return whether the job waits, runs, or will run again."""
+        """Return whether the job is pending, is running, or will run again."""
         return self.name in LIVE
 
 
-def ask(*words: str) -> str:
-    """Return what a command of Slurm prints; a `Refusal` with the message of the command if it fails."""
+def run_command(*arguments: str) -> str:
+    """Run a Slurm command and return its standard output. Raise `Refusal` if it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except FileNotFoundError:
         raise Refusal(
-            f"there is no {words[0]} here: "
-            "cluster=slurm is for a node that submits jobs; cluster=none runs here"
+            f"{arguments[0]} is not installed on this host: "
+            "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
         ) from None
     except subprocess.TimeoutExpired:
-        raise Refusal(
-            f"Slurm does not answer: {words[0]} took more than {_SECONDS:.0f} s; try again"
-        ) from None
+        raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_SECONDS:.0f} s; try again") from None
     if done.returncode:
-        raise Refusal(f"Slurm: {last_line(done.stderr, words[0] + ' failed')}")
+        raise Refusal(f"Slurm: {last_line(done.stderr, arguments[0] + ' failed')}")
     return done.stdout
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node in a partition, as sinfo shows it."""
+    """A node of a partition, as listed by sinfo.
+
+    Attributes:
+        default: Whether the partition is the default partition.
+        devices: Number of devices of the requested platform.
+        features: Node features that a constraint can name.
+    """
 
     partition: str
-    default: bool  # whether the partition is the default one
+    default: bool
     name: str
-    devices: int  # of the platform that is asked for
+    devices: int
     cpus: int
     features: frozenset[str]
 
 
-def machine(cluster: Cluster) -> Machine:
-    """Return the nodes that a job may run on: of its partition, or of the default one.
+def partition_machine(cluster: ClusterSettings) -> Machine:
+    """Return the nodes that a job may run on: those of the configured partition, or of the default partition.
 
-    If the default partition has no such device and a constraint, a QOS or `per_node` is given, the nodes of
-    all partitions count: the site then chooses the partition by these. `per_node` is trusted if sinfo shows
-    no device.
+    If the default partition has no such device, and a constraint, QOS, or `per_node` is given, the nodes of
+    all partitions count, because the site then selects the partition by these. If sinfo shows no devices,
+    `per_node` is used as given.
     """
-    known = _list_nodes(cluster)
-    pools = _node_pools(cluster, known)
+    all_nodes = _list_nodes(cluster)
+    pools = _node_pools(cluster, all_nodes)
     with_devices = (pool for pool in pools if any(node.devices for node in pool))
     nodes = next(with_devices, next(filter(None, pools), []))
     devices = {node.name: node.devices for node in nodes}
-    most = max(devices.values(), default=0)
-    name = _describe_nodes(cluster, nodes, known)
-    if not most:
+    maximum = max(devices.values(), default=0)
+    name = _describe_nodes(cluster, nodes, all_nodes)
+    if not maximum:
         if not cluster.per_node:
-            raise _no_device(cluster, known)
+            raise _no_device_error(cluster, all_nodes)
         return _remote_machine(cluster, cluster.per_node, len(devices), name)
-    each = min(cluster.per_node or most, most)
-    cpus = min(node.cpus / node.devices for node in nodes if node.devices >= each)
-    return _remote_machine(cluster, each, sum(has >= each for has in devices.values()), name, cpus)
+    per_node = min(cluster.per_node or maximum, maximum)
+    cpus = min(node.cpus / node.devices for node in nodes if node.devices >= per_node)
+    count = sum(node_devices >= per_node for node_devices in devices.values())
+    return _remote_machine(cluster, per_node, count, name, cpus)
 
 
 def _remote_machine(
-    cluster: Cluster, per_node: int, nodes: int, name: str, cpus_each: float | None = None
+    cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
 ) -> Machine:
-    """Return nodes of a cluster as a machine, at most `cluster.nodes` of them."""
+    """Return nodes of a cluster as a machine, limited to `cluster.nodes` of them."""
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
         remote=True, untold=cluster.untold, cpus_each=cpus_each,
     )  # fmt: skip
 
 
-def assumed_machine(cluster: Cluster) -> Machine:
-    """Return the nodes of a cluster that cannot be asked, by its settings alone."""
+def assumed_machine(cluster: ClusterSettings) -> Machine:
+    """Return the nodes of a cluster from its settings alone, for a host without sinfo."""
     if not cluster.per_node:
         raise Refusal(
-            "no sinfo here says how many devices a node has: set cluster.per_node, such as cluster.per_node=4"
+            "sinfo is not available to count the devices of a node: "
+            "set cluster.per_node, such as cluster.per_node=4"
         )
     return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
 
 
-def _list_nodes(cluster: Cluster) -> list[SlurmNode]:
+def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     """Return every node of every partition."""
     nodes = []
-    for line in ask("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
+    for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
         devices = _count_devices(cluster, int(sockets) * int(cores), gres)
-        has = frozenset(features.split(","))
-        nodes.append(SlurmNode(partition, starred.endswith("*"), name, devices, int(cpus), has))
+        is_default = starred.endswith("*")
+        nodes.append(
+            SlurmNode(partition, is_default, name, devices, int(cpus), frozenset(features.split(",")))
+        )
     return nodes
 
 
-def _node_pools(cluster: Cluster, known: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
-    """Return the sets of nodes to look at for devices, the most likely first."""
+def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
+    """Return the sets of nodes to search for devices, in order of preference."""
     if cluster.partition:
-        partitions = sorted({node.partition for node in known})
+        partitions = sorted({node.partition for node in all_nodes})
         names = cluster.partition.split(",")
         for name in names:
             if name not in partitions:
                 raise unknown_name("cluster.partition", name, partitions)
-        first = [node for node in known if node.partition in names]
-        return [_with_features(cluster, first), first]
-    first = [node for node in known if node.default]
+        in_partition = [node for node in all_nodes if node.partition in names]
+        return [_filter_by_constraint(cluster, in_partition), in_partition]
+    default = [node for node in all_nodes if node.default]
     if not (cluster.constraint or cluster.qos or cluster.per_node):
-        return [first]
-    return [_with_features(cluster, first), _with_features(cluster, known), first, list(known)]
+        return [default]
+    filtered = [_filter_by_constraint(cluster, nodes) for nodes in (default, all_nodes)]
+    return [*filtered, default, list(all_nodes)]
 
 
-def _with_features(cluster: Cluster, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
-    """Return the nodes that have a feature that the constraint names."""
-    named = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    return [node for node in nodes if named & node.features]
+def _filter_by_constraint(cluster: ClusterSettings, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
+    """Return the nodes that have at least one feature named by the constraint."""
+    features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
+    return [node for node in nodes if features & node.features]
 
 
-def _describe_nodes(cluster: Cluster, nodes: Sequence[SlurmNode], known: Sequence[SlurmNode]) -> str:
-    """Return where these nodes are, in words."""
+def _describe_nodes(
+    cluster: ClusterSettings, nodes: Sequence[SlurmNode], all_nodes: Sequence[SlurmNode]
+) -> str:
+    """Return a description of the selected nodes for messages, such as "of partition gpu"."""
     if cluster.partition is None and not all(node.default for node in nodes):
         return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
-    return f"of {_partition(cluster, known)}"
+    return f"of {_describe_partition(cluster, all_nodes)}"
 
 
-def _partition(cluster: Cluster, known: Sequence[SlurmNode]) -> str:
-    """Return the partition of jobs, in words."""
-    default = next((node.partition for node in known if node.default), "")
+def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
+    """Return "partition NAME" for the partition that jobs are submitted to."""
+    default = next((node.partition for node in all_nodes if node.default), "")
     return f"partition {cluster.partition or default}"
 
 
-def _no_device(cluster: Cluster, known: Sequence[SlurmNode]) -> Refusal:
-    """Return the refusal for a partition whose nodes have no device of the platform."""
-    advice = "set cluster.gres to what `sinfo -o %G` calls it, or cluster.per_node to how many a node has"
-    if others := ", ".join(sorted({node.partition for node in known if node.devices})):
-        advice = f"set cluster.partition to one that has: {others}; or cluster.constraint or cluster.qos"
-    return Refusal(f"no node of {_partition(cluster, known)} has a {cluster.gres}: {advice}")
+def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> Refusal:
+    """Return the error that no node of the partition has a device of the platform."""
+    advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
+    if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
+        advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
+    return Refusal(f"no node of {_describe_partition(cluster, all_nodes)} has a {cluster.gres}: {advice}")
 
 
-def _count_devices(cluster: Cluster, cores: int, gres: str) -> int:
-    """Return the devices of a node: its cores, or the count in its gres, such as gpu:h100:8(S:0-1)."""
+def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
+    """Return the number of devices of a node.
+
+    Args:
+        cores: Number of cores of the node, which are the devices of the platform cpu.
+        gres: Generic resources of the node, such as gpu:h100:8(S:0-1).
+    """
     if cluster.platform == "cpu":
         return cores
     wanted = cluster.gres.split(":")
     count = 0
-    for each in re.sub(r"\([^)]*\)", "", gres).split(","):
-        *name, number = each.split(":")
+    for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
+        *name, number = resource.split(":")
         if name[: len(wanted)] == wanted and number.isdigit():
             count += int(number)
     return count
 
 
-def allocation(cluster: Cluster) -> Machine:
+def allocation_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes of the allocation that this process runs in."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
-    has = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
-    if not has:
+    available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
+    if not available:
         raise Refusal(
-            "this allocation has no gpu: "
-            "request some (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
+            "this allocation has no GPU: "
+            "request GPUs (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
         )
-    each = min(cluster.per_node or has, has)
+    per_node = min(cluster.per_node or available, available)
     return Machine(
-        cluster.platform, cluster.device_kind, each, len(nodes), "of this allocation", True, cluster.untold
-    )
+        cluster.platform, cluster.device_kind, per_node, len(nodes), "of this allocation", True,
+        cluster.untold,
+    )  # fmt: skip
 
 
 def max_array_tasks() -> int:
-    """Return how many tasks an array may have: the default of Slurm if it does not answer."""
+    """Return the maximum number of tasks of a job array, or the default of Slurm if scontrol fails."""
     with contextlib.suppress(Refusal):
-        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
+        config = run_command("scontrol", "show", "config")
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
         if size:
             return max(1, int(size.group(1)) - 1)
     return 1000
 
 
-def states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return what is known of these jobs (such as 12_3), by job, without those that Slurm has forgotten."""
+def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
+    """Return the states of these jobs, by job ID (such as 12_3). Jobs unknown to Slurm are omitted."""
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    known = _accounted_states(ids)
+    job_states = _accounted_states(ids)
     try:
-        lines = ask(
+        lines = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
         )
     except Refusal as refusal:
@@ -223,56 +248,61 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
     for line in lines.splitlines():
         job, name, node, elapsed, reason = line.strip().split("|", 4)
         listed.add(job)
-        if name in LIVE or job not in known or known[job].live:
-            known[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    # Accounting may miss an end: a job that runs by accounting and is unknown to the controller does not run.
-    return {job: known[job] for job in jobs if job in known and (job in listed or not known[job].live)}
+        if name in LIVE or job not in job_states or job_states[job].live:
+            job_states[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
+    # sacct may miss the end of a job: a job that runs according to sacct only has ended.
+    return {
+        job: job_states[job]
+        for job in jobs
+        if job in job_states and (job in listed or not job_states[job].live)
+    }
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return what accounting remembers of jobs, by job."""
-    found: dict[str, JobState] = {}
-    for line in _ask_accounting(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
+    """Return the states that sacct reports for these jobs, by job ID."""
+    job_states: dict[str, JobState] = {}
+    for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
         reason = "" if code == "0:0" else f"exit code {code}"
         state = JobState(name.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
-        found |= dict.fromkeys(_expand_array(job), state)
-    return found
+        job_states |= dict.fromkeys(_expand_array(job), state)
+    return job_states
 
 
-def accounted_by_name(name: str, since: str) -> list[str]:
-    """Return the jobs of a name that accounting knows, also those that have ended.
+def list_accounted_jobs(name: str, since: str) -> list[str]:
+    """Return the IDs of all jobs with this name that sacct reports, including jobs that have ended.
 
-    since: when the first of them was submitted, in UTC.
+    Args:
+        since: Submission time of the first job, as an ISO 8601 string.
     """
     start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
-    lines = _ask_accounting(f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}", "--format=JobID")
+    lines = _run_sacct(f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}", "--format=JobID")
     return [job for line in lines for job in _expand_array(line.strip())]
 
 
-def _ask_accounting(*words: str) -> list[str]:
-    """Return the lines that sacct prints; none if there is no accounting."""
+def _run_sacct(*arguments: str) -> list[str]:
+    """Return the lines that sacct prints, or an empty list if there is no accounting."""
     try:
-        return ask("sacct", "--noheader", "--parsable2", "--allocations", *words).splitlines()
+        return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
     except Refusal:
         return []
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the jobs of a name such as 12_[0,3-5%2], which are those of an array that never began."""
-    array, bracket, rest = job.partition("_[")
+    """Return the job IDs of an ID such as 12_[0,3-5%2], which names the pending tasks of an array."""
+    array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]
-    spans = [span.split("-") for span in rest.rstrip("]").partition("%")[0].split(",")]
+    spans = [span.split("-") for span in indices.rstrip("]").partition("%")[0].split(",")]
     return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End jobs, and take those that wait from the queue; a job that has ended is no error."""
+    """Cancel running and pending jobs. Jobs that have already ended are ignored."""
     for start in range(0, len(jobs), 500):
-        ask("scancel", "--quiet", *jobs[start : start + 500])
+        run_command("scancel", "--quiet", *jobs[start : start + 500])
 
 
-def named(name: str) -> list[str]:
-    """Return the jobs of a name that wait or run."""
-    return ask("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()
+def list_live_jobs(name: str) -> list[str]:
+    """Return the IDs of the running and pending jobs with this name."""
+    return run_command("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()

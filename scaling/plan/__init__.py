@@ -1,1 +1,1 @@
-"""Studies compiled for machines that are not here."""
+"""Planning: compile a study for other hardware and predict its run times, without running it."""

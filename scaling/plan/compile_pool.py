@@ -1,7 +1,6 @@
-"""A pool of processes that compile cases on the cores of this host, and compile a program of several cases
-once.
+"""Pool of compile workers: compile cases in parallel processes, and compile each distinct program once.
 
-Does not know what is read from the programs (compile_worker.py), nor where records go.
+compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
 """
 
 import contextlib
@@ -15,12 +14,12 @@ from scaling.core.case import Case, non_default_fields
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
-_VARIABLES = {  # of a compile worker
-    "JAX_PLATFORMS": "cpu",  # JAX looks for no devices
-    "TPU_SKIP_MDS_QUERY": "1",  # libtpu does not ask the cloud where it runs
-    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the GPU plugin looks for no CUDA libraries
+_VARIABLES = {  # environment variables of a compile worker
+    "JAX_PLATFORMS": "cpu",  # do not initialize accelerators
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of the cloud
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # do not check the installed CUDA libraries
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile; libtpu takes no TPU
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
 }
 RecordFields = dict[str, Any]
 Report = Callable[[Case, RecordFields], None]
@@ -28,31 +27,42 @@ Report = Callable[[Case, RecordFields], None]
 
 @dataclass(frozen=True)
 class CompilePool:
-    """How compile workers start, how many of them, and how many seconds one may take for a case."""
+    """A pool of compile workers.
+
+    Attributes:
+        header: First line that each worker receives.
+        size: Number of workers.
+        seconds: Timeout of each request.
+    """
 
     header: Mapping[str, Any]
     size: int
     seconds: float
 
     def compile_all(self, cases: Iterable[Case], report: Report, begin: Callable[[Case], None]) -> None:
-        """Compile every case, those on the most devices first, and report each as it ends."""
-        work = _SharedWork(report)
+        """Compile all cases, those with the most devices first.
+
+        Args:
+            report: Called with each case that ends and the fields of its record.
+            begin: Called with each case that begins.
+        """
+        work = _SharedState(report)
         for case in sorted(cases, key=lambda case: -case.devices):
-            work.waiting.put(case)
+            work.queued_cases.put(case)
         arguments = (work, begin)
         threads = [
             threading.Thread(target=self._compile, args=arguments, daemon=True) for _ in range(self.size)
         ]
         for thread in threads:
             thread.start()
-        # Short waits let Ctrl-C through, and a full disk need not wait for what is being compiled.
+        # Poll, so that Ctrl-C and a failure of one thread take effect while others compile.
         while work.failure is None and (busy := [thread for thread in threads if thread.is_alive()]):
             busy[0].join(0.2)
         if work.failure is not None:
             raise work.failure
 
-    def _compile(self, work: "_SharedWork", begin: Callable[[Case], None]) -> None:
-        """Take cases until none is waiting, with a new worker after each that dies."""
+    def _compile(self, work: "_SharedState", begin: Callable[[Case], None]) -> None:
+        """Compile cases from the queue until it is empty. Replace a worker that dies."""
         try:
             while (case := work.take()) is not None:
                 with self._open_worker() as worker:
@@ -66,6 +76,7 @@ class CompilePool:
 
     @contextlib.contextmanager
     def _open_worker(self) -> Iterator[WorkerGroup]:
+        """Start a compile worker, and end it when the context exits."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
         platform = str(self.header["platform"])
         try:
@@ -74,15 +85,15 @@ class CompilePool:
         except WorkerDied as death:
             raise AllocationLost(f"the compile worker did not start: {death}") from None
 
-    def _compile_case(self, worker: WorkerGroup, case: Case, work: "_SharedWork") -> bool:
-        """Bring a case to its end; return whether the worker is still alive."""
-        order = {"do": "trace", "key": case.key, "case": non_default_fields(case)}
+    def _compile_case(self, worker: WorkerGroup, case: Case, work: "_SharedState") -> bool:
+        """Trace and compile a case, and report it. Return whether the worker is still alive."""
+        request = {"do": "trace", "key": case.key, "case": non_default_fields(case)}
         try:
-            event = list(worker.ask(order, self.seconds))[-1]
+            event = list(worker.request(request, self.seconds))[-1]
             if event["event"] == "traced":
                 if not work.claim(case, event["program"]):
                     return True
-                event = list(worker.ask({"do": "compile", "key": case.key}, self.seconds))[-1]
+                event = list(worker.request({"do": "compile", "key": case.key}, self.seconds))[-1]
         except WorkerDied as death:
             text = str(death) or f"no end after {self.seconds:g} s (case_seconds)"
             work.end(case, {"status": "failed", "reason": death.reason, "text": text})
@@ -92,25 +103,35 @@ class CompilePool:
 
 
 @dataclass
-class _SharedWork:
-    """What the threads of a pool share: waiting cases, and what is known of each program."""
+class _SharedState:
+    """The state that the threads of a pool share: the queue, and the programs that are or were compiled.
+
+    Attributes:
+        claimed: Program digest -> the case that is being compiled, followed by the cases that wait for it.
+        compiled: Program digest -> the compiled case and the fields of its record.
+        programs: Case -> digest of its program.
+        failure: Exception of a thread, which stops all others.
+    """
 
     report: Report
-    waiting: "queue.Queue[Case]" = field(default_factory=queue.Queue)
+    queued_cases: "queue.Queue[Case]" = field(default_factory=queue.Queue)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    claimed: dict[str, list[Case]] = field(default_factory=dict)  # program -> case being compiled, followers
-    compiled: dict[str, tuple[Case, RecordFields]] = field(default_factory=dict)  # program -> its result
+    claimed: dict[str, list[Case]] = field(default_factory=dict)
+    compiled: dict[str, tuple[Case, RecordFields]] = field(default_factory=dict)
     programs: dict[Case, str] = field(default_factory=dict)
     failure: BaseException | None = None
 
     def take(self) -> Case | None:
-        """Return the next case; None when none is waiting or another thread failed."""
+        """Remove and return the next case, or None if the queue is empty or another thread failed."""
         with contextlib.suppress(queue.Empty):
-            return self.waiting.get_nowait() if self.failure is None else None
+            return self.queued_cases.get_nowait() if self.failure is None else None
         return None
 
     def claim(self, case: Case, program: str | None) -> bool:
-        """Return whether to compile this case; otherwise it ends with another that has the same program."""
+        """Return whether to compile this case.
+
+        If another case has the same program, this case is reported when the program is compiled.
+        """
         if program is None:
             return True
         with self.lock:
@@ -122,20 +143,23 @@ class _SharedWork:
             return self.claimed[program][0] is case
 
     def end(self, case: Case, fields: RecordFields) -> None:
-        """Report a case and its followers; after a failure, these try again, each for itself."""
+        """Report a case and the cases that wait for the same program.
+
+        If the case failed, the waiting cases return to the queue.
+        """
         with self.lock:
             program = self.programs.get(case)
             followers = self.claimed.pop(program, [case])[1:] if program else []
             self.report(case, fields | ({"program": program} if program else {}))
             if fields["status"] == "failed":
-                for each in followers:
-                    self.waiting.put(each)
+                for follower in followers:
+                    self.queued_cases.put(follower)
                 return
             if program:
                 self.compiled[program] = case, fields
-            for each in followers:
-                self._report_equal(each, case, fields)
+            for follower in followers:
+                self._report_equal(follower, case, fields)
 
     def _report_equal(self, case: Case, compiled: Case, fields: RecordFields) -> None:
-        """Report a case by another with the same program, with the compile times of the other."""
+        """Report a case with the record fields of a compiled case that has the same program."""
         self.report(case, fields | {"compiled_as": compiled.key, "program": self.programs[compiled]})

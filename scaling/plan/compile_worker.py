@@ -1,14 +1,13 @@
-"""A process that compiles cases for a machine that is not here, and reads memory, work and messages from
-the programs.
+"""Compile worker process: compile cases for absent devices, and read the cost of the programs.
 
-`python -m scaling.plan.compile_worker` reads a job from standard input, a line of JSON, and then orders,
-one a line:
+`python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
+per line:
 
-    {"do": "trace", "key": ..., "case": ...}  build and trace; sends "traced" with a program digest, or "end"
-    {"do": "compile", "key": ...}             compile the traced case; sends "end" with fields of its record
+    {"do": "trace", "key": ..., "case": ...}  build and trace; replies "traced" with a digest, or "end"
+    {"do": "compile", "key": ...}             compile the traced case; replies "end" with record fields
 
-Places and allocates nothing. compile_pool.py sets its environment, so that compilers for other machines
-disturb no run here.
+The process allocates no memory on devices. compile_pool.py sets its environment variables, so that it does
+not use accelerators.
 """
 
 import dataclasses
@@ -37,45 +36,45 @@ from scaling.options.program import hlo_cost, program_stats
 from scaling.plan import topology
 from scaling.workers import event_channel, process_memory
 
-_USED = re.compile(  # libtpu's message about a program that does not fit: its bytes, those of a device
+_USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# XLA's own GPU kernels find no tiles for some products; on a GPU it then tries cuBLAS, which must be asked
-# for here.
+# XLA's Triton kernels do not support some matrix products. With a GPU, XLA then falls back to cuBLAS. Without
+# one, cuBLAS must be selected explicitly.
 _NO_TILES = "Couldn't find output tile sizes"
 _WITH_CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 RecordFields = dict[str, Any]
 
 
 def main() -> int:
-    """Follow orders until standard input ends."""
+    """Execute requests until standard input ends."""
     channel = event_channel.open_channel()
-    job = json.loads(channel.orders.readline())
-    event_channel.die_with_parent(job["parent"])
+    header = json.loads(channel.requests.readline())
+    event_channel.die_with_parent(header["parent"])
     process_memory.raise_oom_score()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
-    os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
-    if job["platform"] == "cpu":
-        jax.config.update("jax_num_cpu_devices", job["most"])
+    os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
+    if header["platform"] == "cpu":
+        jax.config.update("jax_num_cpu_devices", header["most"])
     jax.config.update("jax_enable_compilation_cache", False)
-    channel.say(event="started")
-    for line in channel.orders:
-        order = json.loads(line)
+    channel.send_event(event="started")
+    for line in channel.requests:
+        request = json.loads(line)
         try:
-            if order["do"] == "trace":
-                traced = _TracedCase(job, from_dict(order["case"]))
+            if request["do"] == "trace":
+                traced = _TracedCase(header, from_dict(request["case"]))
                 event: dict[str, Any] = {"event": "traced", "program": traced.program}
             else:
                 event = {"event": "end"} | traced.compile()
         except Exception as error:
             event = {"event": "end"} | _describe_failure(error)
-        channel.say(**event | {"key": order["key"]})
+        channel.send_event(**event | {"key": request["key"]})
     return 0
 
 
 def _describe_failure(error: Exception) -> RecordFields:
-    """Return why a case could not be compiled."""
+    """Return the record fields of a case that could not be compiled."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -87,76 +86,92 @@ def _describe_failure(error: Exception) -> RecordFields:
 
 
 class _TracedCase:
-    """A case that was built and traced for its devices; `program` is the digest of what each device does."""
+    """A case that is built and traced for its devices.
 
-    def __init__(self, job: Mapping[str, Any], case: Case) -> None:
+    Attributes:
+        program: Digest of the program of each device, or None if it is unknown before compiling.
+    """
+
+    def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         jax.config.update("jax_enable_x64", case.dtype == "float64")
-        self.job, self.case = job, case
-        slice_shape = tuple(job["places"][str(case.devices)])
+        self.header, self.case = header, case
+        slice_shape = tuple(header["places"][str(case.devices)])
         self.devices = topology.devices(
-            job["platform"], case.devices, job["target"], slice_shape, job["per_host"]
+            header["platform"], case.devices, header["target"], slice_shape, header["per_host"]
         )
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
-        # The blocks of chunk=auto are found by compiling, so their program is not known before.
+        # With chunk=auto, the block sizes and thus the program are determined by compiling.
         self.program = None if case.chunk == AUTO else self._program()
 
     def _program(self) -> str | None:
-        """Return the digest of the traced program; of a pmap, which cannot be traced, of the same under
-        shard_map.
+        """Return the digest of the traced program, or None if the program is too large to trace.
 
-        None where there is no program, because it is too large to be traced.
+        A pmap program cannot be traced, so that the equivalent shard_map program is used.
         """
-        not_compiled = functools.partial(timing.Stages, compiled=None)
-        one = compile_case.compile_blocks(
-            self.case, self.built, self.sizes, self.devices, lambda program: not_compiled(program.function)
+        stages_without_compiling = functools.partial(timing.Stages, compiled=None)
+        compiled_case = compile_case.compile_blocks(
+            self.case,
+            self.built,
+            self.sizes,
+            self.devices,
+            lambda program: stages_without_compiling(program.function),
         )
-        if one.overflow:
+        if compiled_case.overflow:
             return None
         try:
-            jaxpr = compile_case.trace_program(one, self.devices)
+            jaxpr = compile_case.trace_program(compiled_case, self.devices)
         except OverflowError:
             return None
-        return _digest(self.case, jaxpr, one.steps, shape.padding_share(self.case, self.sizes))
+        return _digest(self.case, jaxpr, compiled_case.steps, shape.padding_share(self.case, self.sizes))
 
-    def _missing_memory(self, one: compile_case.CompiledCase) -> str | None:
-        """Return what a program needs and what a device has, in words, where it needs more."""
-        compiled = one.stages.compiled
-        if isinstance(compiled, _RefusedProgram) and one.needs == memory.program_bytes(compiled):
+    def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
+        """Return a message if the program needs more memory than a device has, or None if it fits."""
+        compiled = compiled_case.stages.compiled
+        if isinstance(compiled, _RejectedProgram) and compiled_case.needs == memory.program_bytes(compiled):
             return _describe_shortage(compiled.message)
-        taken, limit = one.bytes_while_running, self.case.memory_limit or self.job["memory"]
-        if not taken or not limit or taken <= limit:
+        needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.header["memory"]
+        if not needed or not limit or needed <= limit:
             return None
-        return f"needs {format_bytes(taken)}, a device has {format_bytes(limit)}"
+        return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Return what the compiled program takes, does and sends."""
+        """Compile the case. Return the record fields with memory, cost, and messages of the program."""
         coloring = self.sizes.coloring
-        found = run_case.coloring_fields(coloring) if coloring else {}
-        found |= {"capacity_bytes": int(self.job["memory"])} if self.job["memory"] else {}
+        fields = run_case.coloring_fields(coloring) if coloring else {}
+        fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
         settings = compile_case.CompileSettings(self._compile_stages, self._missing_memory)
         try:
-            one = compile_case.compile_case(self.case, self.built, self.devices, settings, self.sizes)
+            compiled_case = compile_case.compile_case(
+                self.case, self.built, self.devices, settings, self.sizes
+            )
         except shape.TooLarge as error:
-            return found | _describe_failure(error)
-        cost = hlo_cost.read(one.stages.compiled.as_text())
-        found |= vars(program_stats.program_work(one, self.devices, cost)) | {**one.needs}
-        found |= {name: getattr(one.stages, name) for name in COMPILING_STAGES} | _optimised_work(
-            cost, one.steps
+            return fields | _describe_failure(error)
+        cost = hlo_cost.read(compiled_case.stages.compiled.as_text())
+        fields |= vars(program_stats.program_work(compiled_case, self.devices, cost)) | {
+            **compiled_case.needs
+        }
+        fields |= {name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES} | _optimized_work(
+            cost, compiled_case.steps
         )
-        found |= {
-            "passes": shape.count_passes(one.case, self.built, self.sizes) or None,
-            "padding": shape.padding_share(self.case, self.sizes), "blocks": one.blocks,
-            "peak_bytes": one.bytes_while_running, "compulsory_bytes": one.compulsory_bytes,
+        fields |= {
+            "passes": shape.count_passes(compiled_case.case, self.built, self.sizes) or None,
+            "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
+            "peak_bytes": compiled_case.bytes_while_running,
+            "compulsory_bytes": compiled_case.compulsory_bytes,
             "messages": [hlo_cost.as_work(message) for message in cost.messages],
         }  # fmt: skip
         if text := program_stats.unexpected_collectives(self.case, cost.collectives):
-            return found | {"status": "failed", "reason": "collective", "text": text}
-        return found | {"status": "planned"}
+            return fields | {"status": "failed", "reason": "collective", "text": text}
+        return fields | {"status": "planned"}
 
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
+        """Compile a program.
+
+        If the compiler reports that it does not fit into memory, the result contains a `_RejectedProgram`.
+        """
         try:
             return timing.compile_stages(program.function, list(program.arguments.values()), options)
         except Exception as error:
@@ -164,52 +179,56 @@ class _TracedCase:
                 return self._compile_stages(program, _WITH_CUBLAS)
             if not _USED.search(str(error)) and not memory.is_out_of_memory(str(error)):
                 raise
-            return timing.Stages(program.function, _refused_program(program, self.case.devices, str(error)))
+            return timing.Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _RefusedProgram:
-    """A program that a compiler refused for its memory: its bytes on a device, as `memory.program_bytes`
-    reads them.
+class _RejectedProgram:
+    """A program that the compiler rejected because it does not fit into memory.
 
-    The bytes of inputs and results are known all the same, and show whether a smaller block would help.
+    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device, for `memory.program_bytes`. The
+    sizes of the arguments and of the output are exact, and show whether a smaller block could fit.
 
+    Attributes:
+        temp_size_in_bytes: The remaining bytes that the compiler reports, or None if it reports no number.
     """
 
     message: str
     argument_size_in_bytes: int
     output_size_in_bytes: int
-    temp_size_in_bytes: int | None  # the rest of what the compiler reports; None where it names no figure
+    temp_size_in_bytes: int | None
 
-    def memory_analysis(self) -> "_RefusedProgram":
-        """Return the bytes, as a compiled program does."""
+    def memory_analysis(self) -> "_RejectedProgram":
+        """Return the memory statistics, like `jax.stages.Compiled.memory_analysis`."""
         return self
 
 
-def _refused_program(program: layout.Program, devices: int, message: str) -> _RefusedProgram:
-    """Return a program that was refused with this message. Every device has its own part of the result."""
+def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
+    """Return the memory statistics of a rejected program from its shapes and the compiler's message."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
+        """Return the size of a shard in bytes."""
         return math.prod(shape) * array.dtype.itemsize
 
     arguments, used = list(program.arguments.values()), _USED.search(message)
-    inside = sum(size(each, each.sharding.shard_shape(each.shape)) for each in arguments)
-    results = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
-    out = sum(size(each, each.shape) for each in results) // devices
-    rest = max(0, int(_bytes(used[1], used[2])) - inside - out) if used else None
-    return _RefusedProgram(message, inside, out, rest)
+    argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
+    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
+    output_bytes = sum(size(array, array.shape) for array in outputs) // devices
+    temp_bytes = max(0, int(_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
+    return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
 def _describe_shortage(message: str) -> str:
-    """Return a compiler's message about a program that does not fit, in our words where it is understood."""
+    """Return the needed and available memory from a compiler message, or the message if it has no numbers."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, has = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
-    return f"needs {needs}, a device has {has}"
+    needs, available = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
+    return f"needs {needs}, a device has {available}"
 
 
 def _bytes(number: str, unit: str) -> float:
+    """Return a size in bytes."""
     return float(number) * _UNITS[unit]
 
 
@@ -220,25 +239,32 @@ _COMMUNICATION = re.compile(
 
 
 def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
-    """Return a digest that is equal for two cases whose devices do the same: one compilation then serves
-    both.
+    """Return a digest of the program of each device. Cases with equal digests need only one compilation.
 
-    Communication, and the index of a device, depend on the number of devices. With storage=host a program is
-    one of `steps`, so two cases may share the program and not how often it runs.
+    The digest depends on the number of devices only if the program communicates or uses its device index.
+    With storage=host, it also depends on the number of steps, because cases may repeat the same program a
+    different number of times.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
-    if case.axes[1] == 1:  # the index of a device over the seeds is always 0
+    if case.axes[1] == 1:  # the device index along the seed axis is always 0
         text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
     arrays = (np.ascontiguousarray(const) for const in getattr(jaxpr, "consts", ()))
     constants = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
-    alone = not _COMMUNICATION.search(text)
+    communicates = _COMMUNICATION.search(text) is not None
     settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit)
-    content = [text, constants, *settings, None if alone else (case.devices, case.axes), steps, padding]
+    content = [
+        text,
+        constants,
+        *settings,
+        (case.devices, case.axes) if communicates else None,
+        steps,
+        padding,
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _device_jaxpr(jaxpr: Any) -> Any:
-    """Return the jaxpr inside shard_map, or all of a plain program, without dead code."""
+    """Return the jaxpr of one device, without dead code: the body of the shard_map, or the whole program."""
     for equation in jaxpr.eqns:
         inner = list(jaxprs_in_params(equation.params))
         if equation.primitive.name == "shard_map":
@@ -248,8 +274,11 @@ def _device_jaxpr(jaxpr: Any) -> Any:
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
-def _optimised_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the work of the optimised program; equal kernels appear once, with the number of their runs."""
+def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
+    """Return the work of the optimized program as record fields.
+
+    Equal kernels are merged, and `times` contains their total count.
+    """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:
         counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps  # type: ignore[assignment]

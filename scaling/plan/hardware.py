@@ -1,7 +1,6 @@
-"""The hardware to plan for, as conf/hardware describes it: rates, memory, network, and available numbers of
-devices.
+"""Hardware model of a machine, from conf/hardware: rates, memory, network levels, and valid device counts.
 
-Does not know programs (time_model.py), nor how the rates of a CPU are measured (calibration.py).
+time_model.py predicts run times from it, and calibration.py measures the rates of a CPU.
 """
 
 import dataclasses
@@ -15,87 +14,114 @@ from typing import Any
 
 from scaling.core.case import DTYPES, PRECISIONS, Refusal, unknown_name
 
-SHAPES = ("torus", "switch", "tree")  # of a level of a network
+SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
 _MAX_DEVICES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Level:
-    """A level of a network, which joins this many devices; None: as many as there are.
+    """A level of the network hierarchy, such as NVLink within a host or InfiniBand between hosts.
 
-    bandwidth: bytes per second one way, of a link of a torus or else of a device; latency: seconds of a hop
-    or a step.
+    Attributes:
+        shape: Topology: torus, switch, or tree.
+        devices: Number of devices that the level connects, or None for any number.
+        bandwidth: Bytes per second in one direction, per link of a torus or else per device.
+        latency: Seconds per hop or step.
+        wraps: An axis of a torus is a ring if its length is a multiple of this number, and otherwise a line.
     """
 
     shape: str
     devices: int | None
     bandwidth: float
     latency: float
-    wraps: int = 1  # an axis of a torus is a ring if its length is a multiple of this, otherwise a line
+    wraps: int = 1
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The work per second of one device while `devices` work at the same time, and its latencies."""
+    """Work per second and latencies of one device while `devices` devices work at the same time.
+
+    Attributes:
+        bandwidth: Memory bandwidth as (bytes of a kernel, bytes per second), in ascending order of bytes.
+        products: Matrix product operations per second, by dtype and precision.
+        arithmetic: Other operations per second, by dtype. The next three rates are by dtype too.
+        turned: Bytes per second of transposed arrays, in which the fastest axis changes.
+        kernel_seconds: Launch latency of a kernel.
+        call_seconds: Dispatch latency of an empty call by distribution API, with "" as the default.
+        network: Levels of the network, innermost first.
+    """
 
     devices: int
-    bandwidth: tuple[tuple[float, float], ...]  # (bytes of a kernel, bytes per second)
-    products: Mapping[str, Mapping[str, float | None]]  # by dtype and precision
-    arithmetic: Mapping[str, float | None]  # by dtype, as all below
+    bandwidth: tuple[tuple[float, float], ...]
+    products: Mapping[str, Mapping[str, float | None]]
+    arithmetic: Mapping[str, float | None]
     divisions: Mapping[str, float | None]
     transcendental: Mapping[str, float | None]
     reductions: Mapping[str, float | None]
-    turned: float  # bytes per second of arrays whose fastest axis changes
+    turned: float
     kernel_seconds: float
-    call_seconds: Mapping[str, float]  # by api; "" for any other
+    call_seconds: Mapping[str, float]
     network: tuple[Level, ...]
 
     def empty_call(self, api: str) -> float:
-        """Return the seconds of an empty call."""
+        """Return the dispatch latency of an empty call in seconds."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine to plan for."""
+    """A machine to plan for.
+
+    Attributes:
+        memory: Bytes per device, or None for a share of the memory of this host.
+        rates: Rates by number of working devices, ascending. Those of a CPU are measured.
+        attained: Range of the share of the rates that programs reach, log-uniformly distributed.
+        asking: Range of a factor on the call and kernel latencies, log-uniformly distributed.
+        jitter: Standard deviation of the time of one device, as a share of the time.
+        stragglers: Share of devices that are slower, and their slowdown.
+        slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
+        most: Largest device count to compile for.
+        price: Price per device and hour, or None.
+        target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
+        config: Mapping from which this value was created.
+    """
 
     name: str
     title: str
     platform: str
     device_kind: str | None
-    memory: float | None  # bytes of a device; None: its part of the memory of this host
-    rates: tuple[Rates, ...]  # by number of working devices, ascending; of a CPU the measured ones
-    attained: tuple[float, float]  # share of these rates that programs reach, uniform in its logarithm
-    asking: tuple[float, float]  # factor on the latencies of a call and of a kernel, likewise
+    memory: float | None
+    rates: tuple[Rates, ...]
+    attained: tuple[float, float]
+    asking: tuple[float, float]
     jitter: float
-    stragglers: Mapping[str, float]  # the share of devices that are slower, and their slowdown
+    stragglers: Mapping[str, float]
     per_host: int
     per_chip: int
-    slices: tuple[tuple[int, ...], ...]  # of a torus, in chips, beginning with one; empty: full hosts
-    most: int  # the largest number of devices that is compiled for
+    slices: tuple[tuple[int, ...], ...]
+    most: int
     price: float | None
-    target: Any  # what the compiler identifies the machine by: fields of a GPU, the name of a TPU
-    config: Mapping[str, Any] = field(repr=False)  # the mapping that this was made from
+    target: Any
+    config: Mapping[str, Any] = field(repr=False)
 
     @property
     def digest(self) -> str:
-        """Return a short hash of everything that matters to a prediction."""
-        kept = {
-            name: value for name, value in self.config.items() if name not in ("price", "sources", "title")
-        }
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+        """Return a short hash of all fields that affect a prediction."""
+        ignored = ("price", "sources", "title")
+        relevant = {name: value for name, value in self.config.items() if name not in ignored}
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates while this many devices work; those of the next smaller measured number if it was
-        not measured.
-        """
+        """Return the rates for a number of working devices, or those for the next smaller measured number."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the slice, in chips, with this many devices; None if there is none, () for hardware without
-        slices.
+        """Return the shape of the slice with this device count, in chips.
+
+        Returns:
+            None if the device count is not available, or () for hardware without slices.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -104,30 +130,31 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available numbers of devices up to the largest that is compiled for, ascending."""
+        """Return the available device counts in ascending order, up to the largest to compile for."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
         return [count for count in powers if count <= self.most and self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
-        """Refuse a number of devices that is not available. Beyond `most` a plan is by formula, for any
-        number.
+        """Raise `Refusal` if a device count is not available.
+
+        Any count beyond `most` is valid, because it is planned by formula.
         """
         if devices > _MAX_DEVICES:
-            raise Refusal(f"devices={devices}: a plan goes up to {_MAX_DEVICES} devices")
+            raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
         if devices <= self.most and self.slice_shape(devices) is None:
-            near = ", ".join(map(str, self.device_counts()))
+            counts = ", ".join(map(str, self.device_counts()))
             more = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
-            raise Refusal(f"devices={devices} cannot be had of {self.name}: take {near}{more}")
+            raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}{more}")
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware of a composed mapping; a missing or malformed field is refused by name."""
-    fields = {each.name for kind in (Hardware, Rates) for each in dataclasses.fields(kind)}
-    known = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
-    if unknown := [name for name in config if name not in known]:
-        raise unknown_name("key of hardware", unknown[0], sorted(known))
+    """Return the hardware of a composed configuration. Raise `Refusal` for a missing or invalid field."""
+    fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
+    field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
+    if unknown := [name for name in config if name not in field_names]:
+        raise unknown_name("key of hardware", unknown[0], sorted(field_names))
     platform = config.get("platform")
     if platform not in PLATFORMS:
         raise unknown_name("hardware.platform", platform, PLATFORMS)
@@ -136,7 +163,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
             raise Refusal(f"hardware.{name} must be {valid}, not {config.get(name)!r}")
     slices = tuple(tuple(shape) for shape in config.get("slices") or ())
     if slices and math.prod(slices[-1]) * config["per_chip"] != config["most"]:
-        raise Refusal(f"hardware.most must be the devices of the last of slices, not {config['most']!r}")
+        raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
     values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "memory", "target")}
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     return Hardware(
@@ -146,48 +173,56 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _is_positive(value: Any) -> bool:
+    """Return whether a value is a positive finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _is_count(value: Any) -> bool:
+    """Return whether a value is a positive integer."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_text(value: Any) -> bool:
+    """Return whether a value is a nonempty string."""
     return isinstance(value, str) and value != ""
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether files and figures may have a name."""
+    """Return whether a value is valid as a part of file names."""
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
 def _is_span(value: Any) -> bool:
+    """Return whether a value is a list of two positive numbers in ascending order."""
     return (
         isinstance(value, list) and len(value) == 2 and all(map(_is_positive, value)) and value[0] <= value[1]
     )
 
 
 def _is_share(value: Any) -> bool:
+    """Return whether a value is a positive number of at most 1."""
     return _is_positive(value) and value <= 1
 
 
 def _has(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a test for a mapping that has just these keys and a valid value for each."""
+    """Return a predicate for mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
 
 
 def _or_null(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a predicate that also accepts None."""
     return lambda value: value is None or is_valid(value)
 
 
 def _are_stragglers(value: Any) -> bool:
+    """Return whether a value has a valid share and a valid slowdown."""
     return _has(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
 
 def _are_slices(value: Any) -> bool:
+    """Return whether a value is a list of torus shapes that begins with a single chip."""
     shapes = isinstance(value, list) and all(
         isinstance(s, list) and s and all(map(_is_count, s)) for s in value
     )
@@ -195,15 +230,17 @@ def _are_slices(value: Any) -> bool:
 
 
 def _is_level(value: Any) -> bool:
+    """Return whether a value has the fields of a network level, with valid values."""
     try:
         level = Level(**value)
-    except TypeError:  # no mapping, or other keys
+    except TypeError:  # not a mapping, or with other keys
         return False
     numbers = _is_positive(level.bandwidth) and _is_positive(level.latency) and _is_count(level.wraps)
     return level.shape in SHAPES and numbers and (level.devices is None or _is_count(level.devices))
 
 
 def _is_network(value: Any) -> bool:
+    """Return whether a value is a list of network levels whose last level connects any number of devices."""
     return (
         isinstance(value, list)
         and value != []
@@ -214,7 +251,7 @@ def _is_network(value: Any) -> bool:
 
 _NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
-_Rule = tuple[Callable[[Any], bool], str]  # whether a value is valid, valid values
+_Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
 _rate_by_dtype = _has(DTYPES, _or_null(_is_positive))
 _RULES: dict[str, _Rule] = {
     "name": (_is_name, "made of letters, digits and ._+-"),
@@ -253,7 +290,7 @@ _RATE_RULES: dict[str, _Rule] = {
         f"the last with devices: null, each with a shape of {', '.join(SHAPES)} and positive numbers",
     ),
 }
-_PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # the rates of a CPU are measured: see calibration.py
+_PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU
     "cpu": {"memory": (_or_null(_is_positive), f"{_NUMBER} or null")},
     "gpu": _RATE_RULES | {
         "target": (
@@ -266,10 +303,10 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # the rates of a CPU are measu
 
 
 def _rates(config: Mapping[str, Any]) -> Rates:
-    """Return one set of rates for any number of devices.
+    """Return the rates of a GPU or TPU, which hold for any number of devices.
 
-    By default a quotient takes as long as a transcendental function, a sum as long as other arithmetic, and a
-    transposed array as long as other bytes.
+    By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
+    and a transposed array the memory bandwidth.
     """
     bandwidth, arithmetic, transcendental = (
         config[name] for name in ("bandwidth", "arithmetic", "transcendental")

@@ -1,9 +1,9 @@
-"""The time of a collective on the topology of a machine, from latency and bandwidth.
+"""Network cost model: the time of a collective from latency and bandwidth on a ring, tree, or torus.
 
-Rings and trees inside a host and between hosts, and a torus whose axes all work at once; the faster
-algorithm counts, as libraries choose. Ignores other traffic. Sources: R. Thakur, R. Rabenseifner, W.
-Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005; for a torus, N.
-Jouppi and others, "TPU v4", ISCA 2023.
+The model uses rings and trees within a host and between hosts, and a torus whose axes all transfer
+simultaneously. The faster algorithm counts, as in communication libraries. Other traffic is ignored. Sources:
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+19(1), 2005; for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
 """
 
 import math
@@ -14,14 +14,14 @@ from scaling.plan.hardware import Level
 
 
 class CollectiveCost(NamedTuple):
-    """Seconds of a collective: of latency, and of bytes on the wires at full bandwidth."""
+    """Time of a collective in seconds: the latency, and the transfer time at full bandwidth."""
 
     latency: float
     transfer: float
 
     @property
     def seconds(self) -> float:
-        """Return the sum of both."""
+        """Return the total time in seconds."""
         return self.latency + self.transfer
 
     def times(self, factor: float) -> "CollectiveCost":
@@ -35,18 +35,24 @@ _FREE = CollectiveCost(0.0, 0.0)
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """Return the cost of a collective. size: bytes, the larger of input and output of a device; shape:
-    torus, in chips.
+    """Return the cost of a collective.
+
+    Args:
+        kind: HLO name of the collective, such as all-reduce.
+        size: Bytes of the input or the output per device, whichever is larger.
+        levels: Levels of the network, innermost first.
+        shape: Shape of the torus in chips.
     """
     if devices < 2 or not levels:
         return _FREE
     if kind in ("all-reduce", "all-gather", "reduce-scatter"):
         cost = _all_reduce(size, devices, levels, shape)
-        return cost if kind == "all-reduce" else cost.times(0.5)  # an all-reduce is one of each
+        # An all-reduce is a reduce-scatter followed by an all-gather.
+        return cost if kind == "all-reduce" else cost.times(0.5)
     level = next(level for level in levels if level.devices is None or devices <= level.devices)
     if kind == "collective-permute":
         steps, sent = 1, size
-    elif kind == "all-to-all":  # each device keeps its own part
+    elif kind == "all-to-all":  # each device keeps its own shard
         steps, sent = devices - 1, (devices - 1) / devices * size
     else:
         steps, sent = math.ceil(math.log2(devices)), size
@@ -56,23 +62,23 @@ def collective(
 def _all_reduce(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost on the innermost level; if it is too small, also that of the same sum over the next
-    levels.
-    """
+    """Return the cost of an all-reduce on the innermost level, and recursively on the outer levels."""
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
     inner = _torus(size, shape, level) if torus else _ring_or_tree(size, within, level)
     if within == devices or not outer:
         return inner
-    # A level gives the number of devices that it joins; each group within is one of them now.
-    groups = [replace(each, devices=each.devices and math.ceil(each.devices / within)) for each in outer]
-    beyond = _all_reduce(size / within, math.ceil(devices / within), tuple(groups), ())
-    return CollectiveCost(inner.latency + beyond.latency, inner.transfer + beyond.transfer)
+    # On the outer levels, each group of `within` devices acts as one device with its share of the bytes.
+    outer_levels = [
+        replace(level, devices=level.devices and math.ceil(level.devices / within)) for level in outer
+    ]
+    outer_cost = _all_reduce(size / within, math.ceil(devices / within), tuple(outer_levels), ())
+    return CollectiveCost(inner.latency + outer_cost.latency, inner.transfer + outer_cost.transfer)
 
 
 def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
-    """Return the cost of the faster of a ring, which sends least, and a tree, which has the fewest steps."""
+    """Return the smaller cost of a ring, which transfers fewer bytes, and a tree, which has fewer steps."""
     if devices < 2:
         return _FREE
     steps = 2 * (devices - 1)
@@ -82,8 +88,9 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
 
 
 def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """Return the cost where each axis sums its part of the bytes; a ring sends both ways, a line half as
-    much.
+    """Return the cost of an all-reduce on a torus in which every axis reduces its share of the bytes.
+
+    An axis that is a ring sends in both directions, which doubles the bandwidth of a line.
     """
     axes = [length for length in shape if length > 1]
     if not axes:

@@ -1,13 +1,12 @@
-"""The model of time: from the kernels and messages of a compiled program to seconds with an interval.
+"""Time model: predict the time of a call from the kernels and messages of its compiled program.
 
-A kernel takes the longer of its bytes and its operations at the machine's rates. Kernels follow each
-other, then messages; the devices wait for the slowest. Drawn at random are the shares of its rates that a
-machine reaches (memory, arithmetic and network), a factor on its latencies, each uniform in its
-logarithm, the differences between devices (a lognormal factor) and stragglers (a small share, slower by a
-fixed factor). Ignores caches beyond the table of bandwidths, and overlap.
+A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
+roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. Each draw is a
+random machine: the attained shares of the memory, arithmetic, and network rates and a factor on the latencies
+are log-uniform, devices differ by a lognormal factor, and a small share of stragglers is slower by a fixed
+factor. Caches are ignored beyond the table of bandwidths.
 
-Source of the idea: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4),
-2009.
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
 
 import math
@@ -21,38 +20,43 @@ from scaling.core.case import Case
 from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
-DRAWS = 2000
-_KEPT = 100
+DRAWS = 2000  # random machines
+_KEPT = 100  # draws that are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 
-Work = dict[
-    str, float
-]  # of a kernel or a message, by the fields of hlo_cost.py; a missing field is 0, `times` is 1
+# Work of a kernel or message by field of hlo_cost.py. A missing field is 0, except that `times` is 1.
+Work = dict[str, float]
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds of a call, with the 95 % interval of the draws, and its parts, each by the median of its draws.
+    """Predicted time of a call in seconds, with its 95 % interval and the medians of its parts.
 
-    bound: what most of the kernels' time is for: memory, or one of the kinds of operations.
+    Attributes:
+        call: Dispatch of the call and launches of the kernels.
+        waiting: Waiting time for the slowest device.
+        bound: What limits the kernels most: memory, or one of the kinds of operations.
+        draws: Times on the first `_KEPT` machines, which are the same for every program, to form ratios of
+            programs.
     """
 
     seconds: float
     low: float
     high: float
-    call: float  # dispatch of the call, and launches of the kernels
+    call: float
     compute: float
     communication: float
-    waiting: float  # for the slowest device
+    waiting: float
     bound: str | None
-    draws: list[float]  # seconds of the first machines, the same ones for every program: for ratios of two
+    draws: list[float]
 
 
 @dataclass(frozen=True)
-class RateDraws:
-    """Seconds on `DRAWS` machines, the same ones for every program, so that ratios of two programs can be
-    formed.
+class TimeParts:
+    """Parts of the time of a call in seconds, each an array (DRAWS,).
+
+    The machines are the same for every program, so that ratios of two programs can be formed.
     """
 
     call: np.ndarray
@@ -62,47 +66,47 @@ class RateDraws:
     bound: str | None
 
 
-class _NoRate(Exception):
-    """Why a time cannot be predicted."""
+class _UnknownRate(Exception):
+    """Raised with the reason why a time cannot be predicted."""
 
 
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate | str:
-    """Return the time of a call, or in words which rate of the hardware is not known."""
+    """Return the predicted time of a call, or a message that states which rate of the hardware is unknown."""
     try:
-        with np.errstate(all="ignore"):  # of impossible figures, such as a byte a year
-            drawn = draw_rates(case, hardware, kernels, messages)
-    except _NoRate as reason:
+        with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
+            draws = draw_time_parts(case, hardware, kernels, messages)
+    except _UnknownRate as reason:
         return str(reason)
-    parts = (drawn.call, drawn.compute, drawn.communication, drawn.waiting)
+    parts = (draws.call, draws.compute, draws.communication, draws.waiting)
     seconds = parts[0] + parts[1] + parts[2] + parts[3]
     if not (np.isfinite(seconds) & (seconds > 0)).all():
-        return "the hardware's figures give no finite time"
+        return "the rates of the hardware give no finite time"
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
-    kept = [float(f"{value:.4g}") for value in seconds[:_KEPT]]
+    recorded_draws = [float(f"{value:.4g}") for value in seconds[:_KEPT]]
     call, compute, communication, waiting = (float(np.median(part)) for part in parts)
-    return TimeEstimate(middle, low, high, call, compute, communication, waiting, drawn.bound, kept)
+    return TimeEstimate(middle, low, high, call, compute, communication, waiting, draws.bound, recorded_draws)
 
 
-def draw_rates(
+def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> RateDraws:
-    """Return the parts of the time of a call on machines that are drawn at random."""
+) -> TimeParts:
+    """Return the parts of the time of a call on randomly drawn machines."""
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
-        raise _NoRate("how often a loop runs is not known before it does")
+        raise _UnknownRate("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
-        raise _NoRate("no rate of what devices send each other is known")
-    moving, working, times, bound = _kernel_seconds(case, rates, kernels)
+        raise _UnknownRate("the network bandwidth between devices is not known")
+    memory_seconds, operation_seconds, times, bound = _kernel_seconds(case, rates, kernels)
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
     latency_factor = _draw_between(hardware.asking, rng)
-    each = np.maximum(moving[:, None] / memory, working[:, None] / arithmetic)
-    compute = (times[:, None] * each).sum(axis=0)
+    kernel_seconds = np.maximum(memory_seconds[:, None] / memory, operation_seconds[:, None] / arithmetic)
+    compute = (times[:, None] * kernel_seconds).sum(axis=0)
     sent = [_message_cost(message, hardware, rates) for message in messages]
     latency, transfer = sum(cost.latency for cost in sent), sum(cost.transfer for cost in sent)
-    return RateDraws(
+    return TimeParts(
         call=(rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         compute=compute,
         communication=latency + transfer / network,
@@ -112,17 +116,22 @@ def draw_rates(
 
 
 def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Return draws between two numbers, uniform in their logarithm."""
+    """Return `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
-    """Return for each kernel the seconds of its bytes and of its operations at full rates, and its runs;
-    and the bound.
+    """Return the times of the kernels at full rates.
+
+    Returns:
+        Array (kernels,) with the seconds to move the bytes of each kernel.
+        Array (kernels,) with the seconds to execute its operations.
+        Array (kernels,) with the number of times it runs.
+        The bound: memory or the kind of operations with the longest total time, or None without kernels.
     """
-    dtype, moving, working, times = case.dtype, *np.zeros((3, len(kernels)))
+    dtype, memory_seconds, operation_seconds, times = case.dtype, *np.zeros((3, len(kernels)))
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
@@ -132,34 +141,37 @@ def _kernel_seconds(
     for k, kernel in enumerate(kernels):
         times[k] = kernel.get("times", 1)
         if library := kernel.get("library"):
-            emulated = speeds["arithmetic"] is None  # such as float64 on a TPU
-            unknown = (
-                f"no rate of arithmetic in {dtype} is known"
-                if emulated
-                else f"what {library} does is not known"
-            )
-            raise _NoRate(unknown)
+            if speeds["arithmetic"] is None:  # emulated, such as float64 on a TPU
+                raise _UnknownRate(f"no rate of arithmetic in {dtype} is known")
+            raise _UnknownRate(f"the work of {library} is not known")
         for name in (name for name in speeds if kernel.get(name)):
             if (speed := speeds[name]) is None:
-                raise _NoRate(f"no rate of {name} in {dtype} is known")
-            working[k] += kernel[name] / speed
+                raise _UnknownRate(f"no rate of {name} in {dtype} is known")
+            operation_seconds[k] += kernel[name] / speed
             total[name] += kernel[name] / speed * times[k]
-        moved = kernel.get("bytes", 0)  # none, if all lies in a memory of the chip
-        turned = min(kernel.get("turned", 0), moved)
-        moving[k] = (moved - turned) / _bandwidth(moved, rates) + turned / rates.turned
-        total["memory"] += moving[k] * times[k]
-    return moving, working, times, max(total, key=lambda name: total[name]) if any(total.values()) else None
+        moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
+        transposed = min(kernel.get("turned", 0), moved)
+        memory_seconds[k] = (moved - transposed) / _bandwidth(moved, rates) + transposed / rates.turned
+        total["memory"] += memory_seconds[k] * times[k]
+    return (
+        memory_seconds,
+        operation_seconds,
+        times,
+        max(total, key=lambda name: total[name]) if any(total.values()) else None,
+    )
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
-    """Return the bandwidth for a size, interpolated on logarithmic axes; beyond the measured sizes that
-    of the nearest.
+    """Return the memory bandwidth for a number of bytes.
+
+    It is interpolated linearly in the logarithms, and constant beyond the measured sizes.
     """
-    sizes, speeds = (np.log(np.maximum(each, 1.0)) for each in zip(*rates.bandwidth, strict=True))
+    sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
+    """Return the cost of a message on the network of the hardware."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(
@@ -169,13 +181,17 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
 
 
 def _slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device over the usual time, from uniform numbers.
+    """Return the time of the slowest device divided by the typical time, an array (draws,).
 
-    Devices are independent, so that the largest of n has the n-th power of the distribution of one.
+    Devices are independent, so that the distribution function of the maximum of n devices is the n-th power
+    of that of one.
+
+    Args:
+        uniform: Uniform random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
     above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(grid - shift)
-    quantile = -np.expm1(np.log(uniform) / devices)  # the probability that one device is above the slowest
-    at = np.interp(-np.log(quantile), -np.log(above), grid)
-    return np.maximum(np.exp(hardware.jitter * at), 1.0 if devices > 1 else 0.0)
+    exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum
+    maximum = np.interp(-np.log(exceedance), -np.log(above), grid)
+    return np.maximum(np.exp(hardware.jitter * maximum), 1.0 if devices > 1 else 0.0)

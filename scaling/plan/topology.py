@@ -1,6 +1,4 @@
-"""Abstract devices of machines that are not here: programs compile for them, and nothing can be placed on
-them.
-"""
+"""Compile-only devices of absent machines, from `jax.experimental.topologies`."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +9,16 @@ from jax.experimental import topologies
 
 
 def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...], per_host: int) -> list[Any]:
-    """Return devices of a platform; of a TPU all of a slice, or one of the smallest slice that libtpu
-    knows (2 x 2).
+    """Return compile-only devices of a platform.
+
+    For a TPU, these are all devices of a slice. A single device is taken from the smallest slice that libtpu
+    supports (2 x 2).
+
+    Args:
+        count: Number of devices.
+        target: GPU target configuration, or the libtpu name of a TPU.
+        slice_shape: Shape of the TPU slice in chips.
+        per_host: Number of devices per host.
     """
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -27,7 +33,7 @@ def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...]
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a mapping as the text of a protocol buffer."""
+    """Return a mapping in the text format of protocol buffers."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}"
         if isinstance(value, Mapping)

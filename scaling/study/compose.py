@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster.settings import NAMES, SLURM, Cluster
+from scaling.cluster.cluster_settings import NAMES, SLURM, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.study import hydra_options
 
-_CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(Cluster)]
+_CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # and a name in each
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 

@@ -28,7 +28,7 @@ from scaling.study.completion import complete, unused_fields, without_trivial_bl
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
-from scaling.workers import event_channel, process_memory, process_state
+from scaling.workers import event_channel, module_side_effects, process_memory
 from scaling.workers.child_process import signal_name
 
 _REMEMBERED = 8  # problems: the launcher asks about the cases of one problem one after another
@@ -39,17 +39,17 @@ def main() -> None:
     """Answer the questions on standard input, in their order."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
-    job = json.loads(channel.orders.readline())
+    job = json.loads(channel.requests.readline())
     process_memory.raise_oom_score()
     process_memory.limit_process()
-    changes = process_state.watch()
-    channel.say(event="ready")
+    changes = module_side_effects.watch_for_changes()
+    channel.send_event(event="ready")
 
     def send(name: str, do: Callable[[], dict[str, Any]]) -> None:
         event = _guarded(name, do)
         if "refusal" not in event and (changed := changes()):
             event = _failure("error", *changed)
-        channel.say(**event)
+        channel.send_event(**event)
 
     cells = [GridCell(from_dict(cell["case"]), cell["scaling"]) for cell in job["cells"]]
     send(" and ".join(job["modules"]), lambda: _import(cells[0].case))

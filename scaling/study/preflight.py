@@ -25,7 +25,7 @@ from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
-from scaling.workers.examined import Examined
+from scaling.workers.preflight_result import PreflightResult
 
 if TYPE_CHECKING:
     from scaling.workers.child_process import ChildProcess, Event
@@ -53,7 +53,7 @@ class _Unanswered(Exception):
 
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
-) -> list[Examined]:
+) -> list[PreflightResult]:
     """Return an answer for each cell, each completed case once; bad input raises the first `Refusal` of them.
 
     seconds: the time limit of a question. note: called several times a second with how many are answered, and
@@ -71,7 +71,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     for number, cell in enumerate(cells):
         groups.setdefault(user_modules(cell.case), []).append(number)
     examination = _Examination(cells, seconds)
-    with ThreadPoolExecutor(min(len(groups), len(cores.allowed()))) as pool:
+    with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
         pending: Iterable[Future[None]] = [
             pool.submit(examination.examine, modules, numbers) for modules, numbers in groups.items()
         ]
@@ -86,7 +86,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     return [examination.answers[number] for number in range(len(cells))]
 
 
-def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[Examined]:
+def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Return the examined case of each cell, each completed case once.
 
     Bad input raises the first `Refusal`.
@@ -99,15 +99,15 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
     refuse_unused(cells, [{name: UnusedField(*why) for name, why in each.items()} for each in unused])
     if all(_EXITED in answer.get("failure", ("", ""))[1] for answer in answers):  # a script, not a workload
         raise Refusal(answers[0]["failure"][1])
-    examined: dict[Case, Examined] = {}
+    examined: dict[Case, PreflightResult] = {}
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
             case = cell.scaled(cell.case)
-            examined.setdefault(case, Examined(case, None, None, failure=answer["failure"]))
+            examined.setdefault(case, PreflightResult(case, None, None, failure=answer["failure"]))
         else:
             case, engine = from_dict(answer["case"]), tuple(map(tuple, answer["engine"]))
             unfit = tuple(answer["unfit"]) if answer["unfit"] else None
-            examined[case] = Examined(case, unfit, answer["workload_digest"], engine)
+            examined[case] = PreflightResult(case, unfit, answer["workload_digest"], engine)
     return list(examined.values())
 
 

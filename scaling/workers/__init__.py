@@ -1,1 +1,1 @@
-"""Processes that run cases: the order of cases, how workers start, and how their failures are handled."""
+"""Worker processes: scheduling of cases, start of workers, supervision, and recovery from failures."""

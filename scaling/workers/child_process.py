@@ -1,9 +1,7 @@
-"""Child processes that exchange JSON lines: start one, send to it, receive its events, say how it ended, and
-end it.
+"""Child processes that exchange JSON lines: start, send, receive events, explain exits, and terminate.
 
-Every process that this package talks to is a `ChildProcess`: workers, compilers, the examination of cases,
-W&B and Julia. Knows streams, signals and exit statuses; not what a process is asked to do. Does not import
-JAX.
+Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`. This module
+handles streams, signals, and exit statuses only. It does not import JAX.
 """
 
 import collections
@@ -27,19 +25,25 @@ from scaling.workers import process_memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
-_LINE_CHARACTERS = 4096  # a longer line is read in pieces
-_LOG_CHARACTERS = 64 * 2**20  # of a log of standard error; what follows is left out
-_EVENT_CHARACTERS = 64 * 2**20  # of one event
-_END_SECONDS = 5.0  # for the reaper, and for the threads that read the streams, to end
+_LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
+_LOG_CHARACTERS = 64 * 2**20  # maximum size of a log file
+_EVENT_CHARACTERS = 64 * 2**20  # maximum size of an event
+_END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _SHOWN_CHARACTERS = 300
-# What XLA writes when nothing is wrong.
+# Informational messages of XLA, which do not explain a failure.
 _NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a process ended: the reason of a record, a description, and the last line of its standard error."""
+    """How a process ended.
+
+    Attributes:
+        reason: Reason of the record: out_of_memory or killed.
+        text: Description of the exit status or signal.
+        last_line: Last relevant line of standard error.
+    """
 
     reason: str  # out_of_memory, killed
     text: str
@@ -47,14 +51,17 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A process, in a session of its own, that reads JSON lines and writes JSON objects, its events, on lines
-    of their own.
+    """A child process in its own session that reads JSON lines and writes JSON objects, called events.
 
-    stdin_text: all of its standard input; None makes a pipe for `send`. reaped: whether it runs under the
-    reaper, which ends with the status of the command, after all descendants of the command have been ended.
-    log: a file for its standard error. deliver: is called with each event instead of `receive`. tagged:
-    whether objects without a field "event" are ignored.
-
+    Args:
+        command: Command and arguments.
+        stdin_text: Complete standard input. If None, a pipe is opened for `send`.
+        reaped: Whether to run the command under reaper.py, which kills all descendants of the command when it
+            ends.
+        log: File to append standard error to.
+        deliver: Function that receives each event. If None, `receive` returns the events.
+        tagged: Whether to ignore JSON objects without a field "event".
+        options: Further arguments of `subprocess.Popen`.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class ChildProcess:
         if reaped:
             text = f"{json.dumps(list(command))}\n{text}"
             command = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())]
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe would fill where nobody reads
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe could fill up and block
             file.write(text)
             file.seek(0)
             self._process = subprocess.Popen(
@@ -77,7 +84,7 @@ class ChildProcess:
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
-        self.pid = self._process.pid  # of the reaper where there is one
+        self.pid = self._process.pid  # of the reaper if the command runs under it
         if stdin_text is None:
             self._write(text)
         self._readers = [
@@ -90,17 +97,18 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as a line of JSON; a process that has ended does not receive it."""
+        """Write a value as one line of JSON. If the process has ended, do nothing."""
         self._write(json.dumps(value) + "\n")
 
     def _write(self, text: str) -> None:
+        """Write text to standard input, ignoring a closed pipe."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None after `seconds`.
+        """Return the next event, or None if there is none within `seconds`.
 
         The last event is {"event": "exit", "status": ...}.
         """
@@ -109,12 +117,12 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error so far; of a process that has ended, all of them."""
+        """Return the last lines of standard error. The lines are complete once the process has ended."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return why the process ended, from its status and what it wrote to standard error."""
+        """Return how the process ended, from its exit status and its standard error."""
         last = last_line(self.stderr_lines() if lines is None else lines)
         by_kernel = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
         text = (
@@ -128,18 +136,19 @@ class ChildProcess:
             "out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last
         )
 
-    def close(self, leave_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
-        """End the process, and everything that it started, and close its streams.
+    def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
+        """Terminate the process and its session, and close the streams.
 
-        leave_seconds: for the process to end by itself, after its standard input is closed. end_seconds:
-        after SIGTERM.
+        Args:
+            exit_seconds: Time for the process to exit by itself after its standard input is closed.
+            end_seconds: Time to exit after SIGTERM, before SIGKILL is sent.
         """
         process = self._process
-        if leave_seconds and process.stdin is not None:
+        if exit_seconds and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(leave_seconds)
+                process.wait(exit_seconds)
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(end_seconds)
@@ -154,7 +163,7 @@ class ChildProcess:
                 stream.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
-        """Deliver each JSON object, then the exit status; ignore other lines, such as partial ones."""
+        """Deliver each JSON object on standard output, and then the exit status. Ignore all other lines."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):
@@ -163,22 +172,22 @@ class ChildProcess:
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
-        """Keep the last lines of standard error; write all to the log, if any, without secrets."""
+        """Keep the last lines of standard error, and append all lines to the log with secrets removed."""
         assert self._process.stderr is not None
-        room = _LOG_CHARACTERS if log else 0
+        remaining = _LOG_CHARACTERS if log else 0
         with open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file:
             while line := self._process.stderr.readline(_LINE_CHARACTERS):
                 self._stderr.append(line.rstrip("\n"))
-                if room > 0:
-                    room -= len(line)
-                    with contextlib.suppress(OSError):  # a full disk loses the line, not the run
+                if remaining > 0:
+                    remaining -= len(line)
+                    with contextlib.suppress(OSError):  # a full disk must not stop the run
                         file.write(environment.hide_secrets(line))
-                        file.write("" if room > 0 else "\n[the rest is left out]\n")
+                        file.write("" if remaining > 0 else "\n[log truncated]\n")
                         file.flush()
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal in parentheses after a space; nothing for an unknown one."""
+    """Return the name of a signal as " (SIGKILL)", or "" if the number is unknown."""
     with contextlib.suppress(ValueError):
         return f" ({signal.Signals(number).name})"
     return ""

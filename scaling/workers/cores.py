@@ -1,7 +1,8 @@
-"""The cores of this host: which a process may use, and which it has claimed exclusively.
+"""CPU cores of this host: the cores that a process may use, and exclusive claims on cores.
 
-Knows Linux; not what runs on a core. A claim holds between all processes of a host that use this package,
-whoever started them: two studies that share a core would time each other.
+A claim excludes all other processes on the host that use this package, including those of other users, so
+that two studies never measure on the same core at the same time. A claim is a bound abstract Unix socket,
+which Linux releases when its process ends.
 """
 
 import contextlib
@@ -16,120 +17,132 @@ from collections.abc import Callable, Iterator, Sequence
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
-_NAME = "ad-scaling/core/"  # of the sockets that are claims; the kernel frees them when their process is gone
+_NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
-def allowed() -> list[int]:
-    """Return the cores that this process may use, within the quota of a container.
+def usable_cores() -> list[int]:
+    """Return the usable cores, within the affinity of this process and the CPU quota of its cgroup.
 
-    One core of each physical core comes first.
+    One core of each physical core comes first. Their hardware siblings follow.
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
-    first = {group: core for core, group in reversed(siblings.items())}  # the last one set is the lowest
+    first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
     ordered = sorted(siblings, key=lambda core: first[siblings[core]] != core)
-    return ordered[: _quota() or None]
+    return ordered[: _quota_cores() or None]
 
 
-def _quota() -> int:
-    """Return the whole cores that the quota of the control group allows; 0 where there is none."""
+def _quota_cores() -> int:
+    """Return the number of whole cores that the CPU quota of the cgroup allows, or 0 if there is no quota."""
     words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 
 
 @contextlib.contextmanager
-def claimed(
-    count: int, owner: str, waiting: Callable[[list[int]], None] = lambda _: None, node: str = "",
-    patience: float = math.inf,
+def claim_cores(
+    count: int, owner: str, report_wait: Callable[[list[int]], None] = lambda _: None, node: str = "",
+    timeout: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Claim `count` cores for this owner, or all where there are fewer; `waiting` is called once, with the
-    holders' pids.
+    """Claim cores exclusively and yield them in ascending order. The claim ends when the context exits.
 
-    First come first served; TimeoutError when patience (seconds) ends. Processes of the same owner and node
-    are given the same cores; those of the same owner on another node, which is this host too, others, and
-    where there are none the same.
+    Owners are served in the order of their requests. Processes with the same owner and node share their
+    cores. Processes with the same owner and different nodes (which are in fact this one host) receive
+    distinct cores, or shared cores if too few exist.
 
+    Args:
+        count: Number of cores. If the host has fewer, all usable cores are claim_cores.
+        owner: Identifier of the run that claims the cores.
+        report_wait: Called once, with the process IDs of the current holders, if the cores are not free.
+        node: Name of the node that this process stands for.
+        timeout: Maximum waiting time in seconds.
+    Raises:
+        TimeoutError: If the cores are not available within the timeout.
     """
-    mine, end, reported = allowed(), time.monotonic() + patience, False
+    usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
         with contextlib.ExitStack() as queue:
             is_next = False
             while True:
-                is_next = is_next or _is_next(mine, owner, queue)
-                if is_next and (cores := _take(mine, count, owner, node, claims)) is not None:
+                is_next = is_next or _is_next(usable, owner, queue)
+                if is_next and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
                     break
                 if not reported:
-                    waiting(_holders(mine))
+                    report_wait(_holders(usable))
                     reported = True
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"{count} cores were waited for; processes {_holders(mine)} hold some of them"
+                        f"{count} cores are not free after {timeout:g} s; "
+                        f"processes {_holders(usable)} hold some of them"
                     )
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(cores)
 
 
-def describe_wait(by: Sequence[int], node: str = "") -> str:
-    """Return the message that cores are awaited.
+def describe_wait(holders: Sequence[int], node: str = "") -> str:
+    """Return the message that a run waits for cores.
 
-    by: the processes that hold them, as far as they are visible from here.
+    Args:
+        holders: Process IDs of the processes that hold the cores, as far as they are visible.
+        node: Name of the node, or "" for this host.
     """
-    who = f"process {', '.join(map(str, by))}" if by else "a process that cannot be seen from here"
-    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({who})"
+    pids = ", ".join(map(str, holders))
+    names = f"process {pids}" if pids else "a process that cannot be seen from here"
+    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
-def _is_next(mine: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether it is the turn of this owner.
+def _is_next(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
+    """Return whether this owner is first in the queue.
 
-    An owner that already holds cores does not wait, which avoids a deadlock.
+    An owner that already holds cores does not queue, which avoids a deadlock.
     """
-    return _taken("queue", queue) or not all(_free(f"{core}/{owner}") for core in mine)
+    return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
 
 
 def _holders(cores: list[int]) -> list[int]:
-    """Return the pids of processes that hold any of these cores; those of other users may be missing."""
-    found = set()
+    """Return the process IDs of the holders of these cores. Processes of other users may be missing."""
+    pids = set()
     for core in cores:
-        with socket.socket(socket.AF_UNIX) as ask, contextlib.suppress(OSError):
-            ask.connect(f"\0{_NAME}{core}")
-            credentials = ask.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
-            found.add(int.from_bytes(credentials, sys.byteorder))
-    return sorted(found - {0})
+        with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+            client.connect(f"\0{_NAME}{core}")
+            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
+            pids.add(int.from_bytes(credentials, sys.byteorder))
+    return sorted(pids - {0})
 
 
-def _take(
-    mine: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
+def _try_claim(
+    usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Return `count` cores, or all if there are fewer; None if too few are available.
+    """Claim cores without waiting. Return None if too few are available.
 
-    Available cores are free, or belong to the same owner and node.
+    Cores are available if they are free, or if the same owner and node already hold them. Cores of the same
+    owner on other nodes are shared only if waiting cannot provide enough free cores.
     """
-    count = min(count, len(mine))
-    same_node = [core for core in mine if not _free(f"{core}/{owner}/{node}")]
+    count = min(count, len(usable))
+    same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
     if len(same_node) >= count:
         return same_node[:count]
     with contextlib.ExitStack() as trial:
-        free, ours = list[int](), list[int]()
-        for core in mine:
-            if len(free) < count and _taken(str(core), trial):
-                _taken(f"{core}/{owner}", trial)
-                _taken(f"{core}/{owner}/{node}", trial)
+        free, same_owner = list[int](), list[int]()
+        for core in usable:
+            if len(free) < count and _try_bind(str(core), trial):
+                _try_bind(f"{core}/{owner}", trial)
+                _try_bind(f"{core}/{owner}/{node}", trial)
                 free.append(core)
-            elif not _free(f"{core}/{owner}"):
-                ours.append(core)
-        others = len(mine) - len(free) - len(ours)
-        if len(free) + others >= count > len(free) or len(free) + len(ours) < count:
-            return None  # what others hold will come free: better than to share our own
+            elif not _is_free(f"{core}/{owner}"):
+                same_owner.append(core)
+        other_owners = len(usable) - len(free) - len(same_owner)
+        if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
+            return None  # waiting for the cores of other owners is better than sharing those of this owner
         stack.enter_context(trial.pop_all())
-        return (free + ours)[:count]
+        return (free + same_owner)[:count]
 
 
-def _taken(name: str, stack: contextlib.ExitStack) -> bool:
-    """Claim a name until the stack is left; return whether it was free."""
+def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
+    """Try to bind the socket of this name, until the exit stack is closed. Return whether it was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_NAME}{name}")
-        claim.listen()  # so that others can ask who holds it
+        claim.listen()  # allows other processes to query the process ID of the holder
     except OSError:
         claim.close()
         return False
@@ -137,6 +150,7 @@ def _taken(name: str, stack: contextlib.ExitStack) -> bool:
     return True
 
 
-def _free(name: str) -> bool:
+def _is_free(name: str) -> bool:
+    """Return whether no process holds the socket of this name."""
     with contextlib.ExitStack() as stack:
-        return _taken(name, stack)
+        return _try_bind(name, stack)

@@ -1,7 +1,6 @@
-"""The channel of a worker to its launcher, as the worker has it: orders on standard input, events on standard
-output.
+"""Worker side of the pipe to the launcher: requests on standard input, JSON events on standard output.
 
-A workload may print, patch `json` and `print`, and fork: none of this reaches the channel.
+The channel keeps working if a workload prints, forks, or replaces `json.dumps` or `print`.
 """
 
 import ctypes
@@ -18,48 +17,55 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """Orders to read by line, a function that sends an event, and one that ends a forked process."""
+    """The channel of this process to its launcher.
 
-    orders: TextIO
-    say: Callable[..., None]
-    leave_if_forked: Callable[[], None]
+    Attributes:
+        requests: Text stream with one JSON request per line.
+        send_event: Function that sends its keyword arguments as one JSON object.
+        exit_if_forked: Function that ends the process if it is a fork of the process that opened the channel.
+    """
+
+    requests: TextIO
+    send_event: Callable[..., None]
+    exit_if_forked: Callable[[], None]
 
 
 def open_channel() -> Channel:
-    """Reserve standard input and output for the channel.
+    """Reserve standard input and standard output for the channel.
 
-    The process reads from an empty input instead, and writes to stderr.
+    After the call, the process reads an empty standard input, and its standard output goes to standard error.
     """
-    orders, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
+    requests, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    dumps, write, own, leave, redirect = json.dumps, os.write, os.getpid, os._exit, os.dup2  # as they are now
+    # Local references, because the workload may replace these functions.
+    dumps, write, getpid, exit_process, redirect = json.dumps, os.write, os.getpid, os._exit, os.dup2
 
-    def leave_if_forked() -> None:
-        if own() != owner:
-            leave(0)
+    def exit_if_forked() -> None:
+        if getpid() != owner:
+            exit_process(0)
 
-    def say(**event: Any) -> None:
-        leave_if_forked()
-        line = f"\n{dumps(event)}\n".encode()  # on a line of its own, whatever was written before
+    def send_event(**event: Any) -> None:
+        exit_if_forked()
+        line = f"\n{dumps(event)}\n".encode()  # the leading newline ends any partial line
         while line:
             line = line[write(out, line) :]
 
     def close_in_child() -> None:
-        for stream in (orders.fileno(), out):
-            redirect(nothing, stream)
+        for stream in (requests.fileno(), out):
+            redirect(null, stream)
 
     os.register_at_fork(after_in_child=close_in_child)
-    return Channel(orders, say, leave_if_forked)
+    return Channel(requests, send_event, exit_if_forked)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends.
+    """Make Linux kill this process when its parent ends.
 
-    An orphan would disturb the timings of the next run.
+    An orphaned process would disturb the measurements of the next run.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

@@ -1,6 +1,6 @@
-"""The machine that a study runs on, and the shape of the processes of a case: devices, nodes and processes.
+"""Machine and process shape: devices per node, nodes, and the division of devices over processes.
 
-Values only: this host and the clusters know where they come from.
+This module only defines values. Other modules determine them from this host or from a cluster.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
 
-EACH = "device"  # a process of its own for each device
+ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 
 
 class AllocationLost(Exception):
@@ -21,7 +21,10 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """The devices of a case, divided evenly over nodes, and over the processes that hold them."""
+    """Number of devices, nodes, and processes of a case.
+
+    The devices divide evenly over the nodes, and over the processes.
+    """
 
     devices: int
     nodes: int = 1
@@ -30,53 +33,70 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """The nodes of a platform, each with the same number of devices."""
+    """A set of nodes of one platform, each with the same number of devices.
 
-    platform: str  # cpu, gpu, tpu
-    device_kind: str | None  # None: only the nodes know
-    per_node: int  # devices; on a CPU, cores
+    Attributes:
+        platform: JAX platform: cpu, gpu, or tpu.
+        device_kind: Name of the device model, or None if only a process on the nodes can determine it.
+        per_node: Number of devices of each node. On a CPU, a device is a core.
+        name: Description of the nodes for error messages, such as "of partition gpu".
+        remote: Whether the nodes are other hosts than this one.
+        untold: Fields of the environment that only a process on the nodes can determine.
+        cpus_each: CPUs of a node divided by its accelerators, or None if unknown.
+    """
+
+    platform: str
+    device_kind: str | None
+    per_node: int
     nodes: int = 1
     name: str = "here"
-    remote: bool = False  # its nodes are not this host: what only they can tell is not known
-    untold: tuple[str, ...] = ()  # more of the environment that only they can tell
-    cpus_each: float | None = None  # CPUs of a node for each of its accelerators; None: not known
+    remote: bool = False
+    untold: tuple[str, ...] = ()
+    cpus_each: float | None = None
 
     @property
     def devices(self) -> int:
-        """Return the number of devices."""
+        """Return the total number of devices."""
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the shape of the processes for these devices.
+        """Return the process shape of a case with this number of devices.
 
-        By default, there is one process for each node, on the fewest nodes that divide the devices evenly.
+        The default is one process per node, on the smallest number of nodes that divides the devices evenly.
+
+        Args:
+            devices: Number of devices of the case.
+            processes: The setting `RunSettings.processes`.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
             nodes += 1
-        if processes is None or processes == EACH:
-            return ProcessShape(devices, nodes, devices if processes == EACH else nodes)
-        several = min(int(processes), devices)
-        if devices % several or several % nodes:
+        if processes is None or processes == ONE_PER_DEVICE:
+            return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
+        count = min(int(processes), devices)
+        if devices % count or count % nodes:
             over = f"processes={processes}" + (f" on {count_of(nodes, 'node')}" if nodes > 1 else "")
-            fix = f"take a divisor of every count, or processes={EACH}"
+            fix = f"set processes to a divisor of every device count, or to {ONE_PER_DEVICE}"
             raise Refusal(f"devices={devices} do not divide evenly over {over}: {fix}")
-        return ProcessShape(devices, nodes, several)
+        return ProcessShape(devices, nodes, count)
 
-    def enough(self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool) -> None:
-        """Refuse more devices than there are, before anything starts."""
+    def check_device_counts(
+        self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool
+    ) -> None:
+        """Raise `Refusal` if the machine has too few devices for any of these device counts."""
         counts = sorted(set(devices))
         shapes = [self.shape(count, processes) for count in counts]
-        much = [s.devices for s in shapes if s.devices > self.devices]
-        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices not in much]
-        take = ",".join(str(count) for count in counts if count not in much + uneven) or "1"
+        too_many = [s.devices for s in shapes if s.devices > self.devices]
+        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices not in too_many]
+        valid = ",".join(str(count) for count in counts if count not in too_many + uneven) or "1"
         if uneven:
             over = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
-            raise Refusal(f"devices={uneven[-1]} do not divide evenly over {over}: take devices=[{take}]")
-        free = self.platform == "cpu" and not self.remote
-        if not much or (free and oversubscribe):
+            raise Refusal(f"devices={uneven[-1]} do not divide evenly over {over}: use devices=[{valid}]")
+        can_oversubscribe = self.platform == "cpu" and not self.remote
+        if not too_many or (can_oversubscribe and oversubscribe):
             return
-        what = count_of(self.devices, "core" if self.platform == "cpu" else f"{self.platform} device")
-        what += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
-        more = "; oversubscribe=true checks more without drawing them as scaling" if free else ""
-        raise Refusal(f"devices={much[-1]} are more than the {what} {self.name}: take devices=[{take}]{more}")
+        unit = "core" if self.platform == "cpu" else f"{self.platform} device"
+        total = count_of(self.devices, unit)
+        total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
+        more = "; oversubscribe=true checks more without drawing them as scaling" if can_oversubscribe else ""
+        raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{more}")

@@ -1,13 +1,12 @@
-"""Run a command, and end every process that it leaves behind.
+"""Subreaper process: run a command, and kill every descendant process that it leaves behind.
 
-`python -I -S reaper.py PARENT` reads the command from the first line of standard input, a list of words as
-JSON; the command inherits the rest of standard input and the other streams. The reaper is the child subreaper
-of the command (see prctl(2)), so that a process that detaches itself, even into a session of its own, stays a
-descendant. When the command ends, when the process PARENT dies, and on SIGTERM, the reaper kills all
-descendants. It ends as the command did, with the same status or signal.
+`python -I -S reaper.py PARENT` reads the command, a JSON list of words, from the first line of standard
+input. The command inherits the rest of standard input and the other streams. The reaper is the child
+subreaper of the command (see prctl(2)), so that a process that detaches itself, even into its own session,
+remains a descendant. The reaper kills all descendants when the command ends, when the process PARENT dies,
+and on SIGTERM. It ends with the same exit status or signal as the command.
 
-Uses the standard library only and imports nothing of this package, because every worker waits for it to
-start.
+The reaper imports only the standard library, because every worker waits for it to start.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command to its end."""
+    """Run the command until it ends, kill its descendants, and end with the same status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _stop)
@@ -36,7 +35,7 @@ def main() -> None:
     command = json.loads(_read_line(0))
     if not (child := os.fork()):
         _execute(command)
-    for stream in (0, 1, 2):  # the launcher waits for the end of these, which must be that of the command
+    for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     while True:
         process, status = os.waitpid(-1, 0)
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def _read_line(stream: int) -> bytes:
-    """Return the first line, and leave what follows it for the command."""
+    """Return the first line of a stream, byte by byte, so that the rest remains for the command."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(stream, 1)):
         line += byte
@@ -55,6 +54,7 @@ def _read_line(stream: int) -> bytes:
 
 
 def _execute(command: list[str]) -> None:
+    """Replace this process by the command. Exit with status 127 if it cannot be started."""
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -63,6 +63,7 @@ def _execute(command: list[str]) -> None:
 
 
 def _stop(_signal: int, _frame: Any) -> None:
+    """Handle SIGTERM: kill all descendants and exit."""
     _kill_descendants()
     os._exit(128 + signal.SIGTERM)
 
@@ -70,7 +71,7 @@ def _stop(_signal: int, _frame: Any) -> None:
 def _kill_descendants() -> None:
     """Kill all children until none remain.
 
-    The children of a process that ends become children of this process.
+    When a child ends, its children become children of this process.
     """
     while True:
         for child in _children():
@@ -85,23 +86,23 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """Return the children of this process.
+    """Return the process IDs of the children of this process.
 
-    If the kernel does not list them, the parent of every process is read.
+    If the kernel does not list the children, the parent of every process is read from /proc.
     """
     own = os.getpid()
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(path.read_text().rpartition(")")[2].split()[1]) == own:
-                found.append(int(path.parent.name))
-    return found
+                children.append(int(path.parent.name))
+    return children
 
 
 def _end_like(status: int) -> None:
-    """End with the exit status, or by the signal, that the command ended with."""
+    """End this process with the given wait status: the same exit status or the same signal."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL has no handler

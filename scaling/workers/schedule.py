@@ -1,6 +1,6 @@
-"""The schedule: which cases of a study are missing, in what order they run, and which share a process.
+"""Schedule of a run: the cases without a result, their order, and which of them share a worker process.
 
-Knows records and settings; not how a process is run (supervise.py). Does not import JAX.
+The schedule is computed from records and settings. supervise.py runs it. This module does not import JAX.
 """
 
 import dataclasses
@@ -14,24 +14,32 @@ from scaling.core import environment, store
 from scaling.core.case import Case, problem, to_dict, user_modules
 from scaling.core.record import Record
 from scaling.workers import cores, jax_platform
-from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.settings import RunSettings
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 
-NOT_BEGUN = "not_as_asked"  # a failure that does not count as an attempt
-# Failures that another attempt may avoid.
-PASSING = ("killed", "timeout", "preempted", "node_failed", "cancelled", NOT_BEGUN)
-# Reasons of skips that depend on what is installed, or on what else is running.
+# Reason of a failure in which the devices differ from the request. It does not count as an attempt.
+REQUEST_NOT_MET = "not_as_asked"
+# Reasons of failures that another attempt may avoid.
+TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelled", REQUEST_NOT_MET)
+# Reasons of skips that depend on installed packages or on the other cases of the run.
 _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
-Environment = dict[str, Any]  # of a record
-Identity = tuple[str, str, int]  # key, digest of the environment, replicate
+Environment = dict[str, Any]  # the field `environment` of a record
+Identity = tuple[str, str, int]  # case key, digest of the environment, replicate
 
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """A case to run in one replicate, with its position in the order and the number of this attempt."""
+    """One attempt to run a case in one replicate.
 
-    answer: Examined
+    Attributes:
+        preflight: The case, with the result of its preflight check.
+        order: Position of the case in the shuffled order of its replicate.
+        attempt: Number of the attempt, beginning with 1.
+        replicate: Number of the replicate, beginning with 0.
+    """
+
+    preflight: PreflightResult
     order: int
     attempt: int
     replicate: int = 0
@@ -39,20 +47,20 @@ class ScheduledCase:
     @property
     def case(self) -> Case:
         """Return the case."""
-        return self.answer.case
+        return self.preflight.case
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Return (key, replicate), which all attempts at it have in common."""
+    def replicate_key(self) -> tuple[str, int]:
+        """Return (case key, replicate), which identifies the case for all of its attempts."""
         return self.case.key, self.replicate
 
     @property
-    def process(self) -> tuple:
-        """Return what the cases of a process have in common.
+    def session_key(self) -> tuple:
+        """Return the session key. Cases with different session keys must not share a worker process.
 
-        On a CPU the number of devices is that of the cores a process is bound to; x64 changes float32
-        programs too; a peer may abort, and brings threads of its own; a user's module may leave anything
-        behind.
+        The key separates device counts because a CPU process is bound to one core per device, float64 because
+        x64 mode also changes float32 programs, peers because they may abort and start threads, and modules of
+        the user because their side effects persist.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
@@ -60,80 +68,98 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Plan of a run: items by process, skips to record, and numbers of cases that do not run."""
+    """The sessions of a run, the cases to record without running them, and counts of the other cases.
 
-    jobs: tuple[tuple[ScheduledCase, ...], ...]
+    A session is a sequence of cases that run in the same worker process.
+
+    Attributes:
+        skips: Inapplicable cases, to be recorded as skipped.
+        done: Number of cases that have a result.
+        machine: The machine of the run.
+        environments: The planned environments, by `PreflightResult.environment_key`.
+        queued: Number of cases that another submission will run.
+        lost: Number of cases without remaining attempts.
+        failures: Cases whose preflight check failed, to be recorded as failed.
+    """
+
+    sessions: tuple[tuple[ScheduledCase, ...], ...]
     skips: tuple[ScheduledCase, ...]
     done: int
     machine: Machine
-    environments: dict[tuple, Environment]  # by `Examined.environment_key`
-    queued: int = 0  # that another submission will run
-    lost: int = 0  # that failed finally, or too often
-    failures: tuple[ScheduledCase, ...] = ()  # cases that could not be examined, to be recorded
+    environments: dict[tuple, Environment]
+    queued: int = 0
+    lost: int = 0
+    failures: tuple[ScheduledCase, ...] = ()
 
     @property
     def missing(self) -> int:
-        """Return how many cases will run, each replicate counted."""
-        return sum(len(job) for job in self.jobs)
+        """Return the number of cases to run, counting each replicate."""
+        return sum(len(session) for session in self.sessions)
 
 
 def local_machine() -> Machine:
-    """Return the machine that this process runs on."""
+    """Return this host as a machine."""
     platform = jax_platform.find_platform()
     if platform == "cpu":
-        return Machine(platform, None, len(cores.allowed()))
+        return Machine(platform, None, len(cores.usable_cores()))
     probed = jax_platform.find_devices()
     return Machine(platform, probed["device_kind"], probed["devices"])
 
 
 def make_schedule(
-    answers: Sequence[Examined], settings: RunSettings, machine: Machine, records: Sequence[Record],
+    results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
     baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Return what is missing, by process; replicate after replicate, each in a shuffled order of its own.
+    """Return the schedule of the cases that have no result yet.
 
-    baseline: the records of another variant; only cases whose samples were interleaved with theirs are then
-    done. queued: the cases that other submissions will run, as (key, replicate). retry: whether cases that
-    failed for good run once more.
+    Replicates run one after another, each in its own shuffled order.
+
+    Args:
+        results: Preflight results of all cases.
+        records: All records of the results folder.
+        baseline: Records of the baseline variant. If given, a case is only done if its samples were
+            interleaved with those of a valid baseline record.
+        queued: (case key, replicate) of each case that another submission will run.
+        retry: Whether to run cases without remaining attempts once more.
     """
-    keys = {answer.environment_key for answer in answers}
+    keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
-    past = history(records, environments.values(), baseline)
-    jobs: dict[tuple, list[ScheduledCase]] = {}
+    history = build_history(records, environments.values(), baseline)
+    sessions: dict[tuple, list[ScheduledCase]] = {}
     skips, failures, count = [], list[ScheduledCase](), Counter[str]()
     for replicate in range(settings.replicates):
-        shuffled = [on_platform(machine.platform, answer) for answer in answers]
+        shuffled = [skip_peers_off_cpu(machine.platform, preflight) for preflight in results]
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
-        for order, answer in enumerate(shuffled):
-            identity = (answer.case.key, environments[answer.environment_key]["digest"], replicate)
-            item = ScheduledCase(answer, order, past.attempts[identity] + 1, replicate)
-            if (answer.unfit or answer.failure) and replicate:
-                continue  # recorded once
-            if answer.failure:
+        for order, preflight in enumerate(shuffled):
+            identity = (preflight.case.key, environments[preflight.environment_key]["digest"], replicate)
+            item = ScheduledCase(preflight, order, history.attempts[identity] + 1, replicate)
+            if (preflight.inapplicable or preflight.failure) and replicate:
+                continue  # recorded in the first replicate only
+            if preflight.failure:
                 failures.append(item)
-            elif identity in past.good or (answer.unfit and identity in past.temporary_skips):
+            elif identity in history.good or (preflight.inapplicable and identity in history.temporary_skips):
                 count["done"] += 1
-            elif answer.unfit:
+            elif preflight.inapplicable:
                 skips.append(item)
-            elif item.place in queued:
+            elif item.replicate_key in queued:
                 count["queued"] += 1
-            elif past.is_exhausted(identity, settings) and not retry:
+            elif history.is_exhausted(identity, settings) and not retry:
                 count["lost"] += 1
             else:
-                jobs.setdefault(item.process, []).append(item)
+                sessions.setdefault(item.session_key, []).append(item)
     return Schedule(
-        tuple(map(tuple, jobs.values())), tuple(skips), count["done"], machine, environments,
+        tuple(map(tuple, sessions.values())), tuple(skips), count["done"], machine, environments,
         count["queued"], count["lost"], tuple(failures),
     )  # fmt: skip
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the shape of the processes of a case; a peer always runs in one process."""
+    """Return the process shape of a case. A peer always runs in one process."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Group items of the same problem, which are compared, in the order of the first item of each."""
+    """Group cases by their problem, in order of first appearance. Cases of one problem are compared."""
     groups: dict[tuple, list[ScheduledCase]] = {}
     for item in items:
         groups.setdefault(problem(item.case), []).append(item)
@@ -141,62 +167,68 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment of cases with this `Examined.environment_key`.
-
-    It contains what is known before the cases run.
-    """
+    """Return the environment of cases with this `environment_key`, as far as it is known before they run."""
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
-    described = environment.describe(
+    description = environment.describe(
         platform, machine.device_kind, environment.variables(platform), workload_digest, bound_to,
         dict(engine), settings.processes,
     )  # fmt: skip
     if machine.remote:
         unknown = ("driver", *machine.untold, *(() if machine.device_kind else ("device_kind",)))
-        described |= {"device_kind": machine.device_kind, "untold": unknown}
-    return described
+        description |= {"device_kind": machine.device_kind, "untold": unknown}
+    return description
 
 
 @dataclass(frozen=True)
 class History:
-    """What happened to each identity that is planned."""
+    """Outcomes of previous attempts, by identity: (case key, environment digest, replicate).
 
-    good: set[Identity]  # need not run again
-    temporary_skips: set[Identity]  # could not run when last examined
-    final: set[Identity]  # failed, and would fail again
+    Attributes:
+        good: Identities that need not run again.
+        temporary_skips: Identities that were skipped for a reason that may no longer hold.
+        final: Identities with a permanent failure.
+        attempts: Number of attempts of each identity.
+        recorded: (identity, attempt) of each attempt that has a record.
+    """
+
+    good: set[Identity]
+    temporary_skips: set[Identity]
+    final: set[Identity]
     attempts: Counter[Identity]
-    recorded: set[tuple[Identity, int]]  # attempts that have a record
+    recorded: set[tuple[Identity, int]]
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether no attempt remains, where these are limited."""
+        """Return whether the settings allow no further attempt."""
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
 
-def history(
+def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return what these records say of cases in these planned environments.
+    """Return the outcomes of previous attempts in the given planned environments.
 
-    baseline: records of another variant; only cases that were interleaved with a good one of these need not
-    run again.
+    Args:
+        baseline: Records of the baseline variant. If given, a case is only good if its samples were
+            interleaved with those of a valid baseline record.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
-    begun = [(identity, record.attempt) for identity, record in events if record.reason != NOT_BEGUN]
+    started = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.good}
-    lasting = [(i, r) for i, r in events if r.good and r.reason not in _TEMPORARY_SKIPS]
+    permanent = [(i, r) for i, r in events if r.good and r.reason not in _TEMPORARY_SKIPS]
     return History(
-        good={i for i, r in lasting if baseline is None or (r.key, r.replicate, r.block) in paired},
+        good={i for i, r in permanent if baseline is None or (r.key, r.replicate, r.block) in paired},
         temporary_skips={i for i, r in events if r.reason in _TEMPORARY_SKIPS},
-        final={i for i, r in events if r.status == "failed" and r.reason not in PASSING},
-        attempts=Counter(identity for identity, _ in begun),
-        recorded=set(begun),
+        final={i for i, r in events if r.status == "failed" and r.reason not in TRANSIENT_FAILURES},
+        attempts=Counter(identity for identity, _ in started),
+        recorded=set(started),
     )
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the settings of the records of these planned environments.
+    """Return the distinct settings of the records that belong to these planned environments.
 
     Records with equal settings are comparable.
     """
@@ -205,41 +237,40 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to the identities, in those environments, that it is a record of."""
-    planned, known = list(environments), dict[str, list[str]]()
+    """Return a function from a record to its identities in the given planned environments."""
+    planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
-        found = record.environment
-        digest = found["digest"]
-        if digest not in known:
-            known[digest] = [
-                plan["digest"] for plan in planned
-                if digest == plan["digest"] or ("untold" in plan and environment.matches_planned(plan, found))
+        digest = record.environment["digest"]
+        if digest not in digests:
+            digests[digest] = [
+                planned["digest"] for planned in planned_environments
+                if digest == planned["digest"]
+                or ("untold" in planned and environment.matches_planned(planned, record.environment))
             ]  # fmt: skip
-        return [(record.key, each, record.replicate) for each in known[digest]]
+        return [(record.key, planned, record.replicate) for planned in digests[digest]]
 
     return identities
 
 
-def on_platform(platform: str, answer: Examined) -> Examined:
-    """Return the answer for this platform: peers are compared on a CPU only."""
-    if platform == "cpu" or answer.case.engine == "jax" or answer.unfit or answer.failure:
-        return answer
-    words = (
-        f"{answer.case.engine} runs on a CPU here; JAX_PLATFORMS=cpu runs JAX there too, so that they compare"
-    )
-    return dataclasses.replace(answer, unfit=("not_offered", words))
+def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
+    """Mark a peer as inapplicable unless the platform is a CPU, because peers are compared on CPUs only."""
+    if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
+        return preflight
+    text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
+    return dataclasses.replace(preflight, inapplicable=("not_offered", text))
 
 
 def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
-    once: Collection[str] = (),
+    recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json: the study that the folder was last used for, with all of its cases.
+    """Return the content of study.json: the study that last used the results folder, and its cases.
 
-    once: the keys of cases that are recorded without being run, in one replicate only.
+    Args:
+        recorded_once: Keys of the cases that are recorded without being run, which have one replicate only.
     """
-    replicates = dict.fromkeys(once, 1)
+    replicates = dict.fromkeys(recorded_once, 1)
     return store.stamp() | {
         "study": name,
         "title": title,

@@ -1,7 +1,7 @@
-"""Transports: how workers are started on other nodes, as a step of a Slurm allocation or through a remote
-shell.
+"""Transports to other nodes: start workers as srun steps of a Slurm allocation, or through ssh.
 
-Knows the options of srun and of a shell; not what is started with them.
+A transport defines the options of srun and of the remote shell. It does not depend on the command that it
+starts.
 """
 
 import os
@@ -15,15 +15,16 @@ from scaling.core.case import Refusal
 from scaling.core.environment import last_line
 from scaling.workers.machine import ProcessShape
 
-_JOB_VARIABLES = (  # pass a job's request from Slurm to srun; a step of another shape must not have them
+# Prefixes of variables through which srun inherits the request of the job. A step has its own request.
+_JOB_VARIABLES = (
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
     "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
     "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
 )  # fmt: skip
-# Prefixes of the variables that a remote shell passes on.
+# Prefixes of the environment variables that are forwarded to a remote shell.
 _FORWARDED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
-_WAIT_SECONDS = 30  # between the end of the first worker of a step and the end of the step
-_CAUSES = {  # words of srun and slurmstepd -> the reason of a record
+_WAIT_SECONDS = 30  # srun --wait: time for the other workers to end after the first one
+_CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
     "due to time limit": "timeout", "due to preemption": "preempted", "node fail": "node_failed",
     "exceeded memory limit": "out_of_memory", "exceeded job memory limit": "out_of_memory",
     "out of memory": "out_of_memory", "oom_kill": "out_of_memory", "oom-kill": "out_of_memory",
@@ -31,40 +32,51 @@ _CAUSES = {  # words of srun and slurmstepd -> the reason of a record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return why Slurm ended a step, as (reason of a record, line), or None.
+    """Return why Slurm ended a step, or None if the output does not say.
 
-    The line is taken from the output of srun and slurmstepd.
+    Args:
+        lines: Lines of standard error of srun, slurmstepd, and JAX's coordination service.
+    Returns:
+        (reason of the record, line that states the cause).
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
-    silent = any("stopped sending heartbeats" in line for line in lines)  # of JAX's coordination service
-    text = "a process of the case stopped sending heartbeats: its node failed, or lost its network"
-    return next(causes, ("node_failed", text) if silent else None)
+    no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
+    text = "a process of the case stopped sending heartbeats: its node or its network failed"
+    return next(causes, ("node_failed", text) if no_heartbeat else None)
 
 
 class Transport:
-    """How worker processes are started on other nodes."""
+    """Abstract base class of the ways to start worker processes on other nodes."""
 
     explain_failure = staticmethod(explain_failure)
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return the commands that start the workers of a shape: one for each, or one for all."""
+        """Return the commands that start the workers of a case: one per worker, or one for all workers.
+
+        Args:
+            shape: Process shape of the case.
+            worker: Command of a single worker.
+            variables: Environment variables of the launcher.
+        """
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables of these commands, without the request of the job."""
+        """Return the environment variables for the commands, without those of the job's request."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:
-        """Return the names of the first nodes, as records have them; None where only the workers know."""
+        """Return the names of the first `count` nodes, or None if only the workers can determine them."""
         return None
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
-    """Return the option of sbatch or srun that requests the GPUs of a shape, by its long name.
+    """Return the option of sbatch or srun that requests the GPUs of a case, as {long name: value}.
 
-    option: a member of `settings.GPU_OPTIONS`. gres: what Slurm calls a GPU, with or without its type.
+    Args:
+        option: An element of `cluster_settings.GPU_OPTIONS`.
+        gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -75,39 +87,52 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps(Transport):
-    """The nodes of an allocation, in which workers run as steps."""
+    """A transport that runs workers as job steps on the nodes of a Slurm allocation.
+
+    Attributes:
+        nodes: Names of the allocated nodes.
+        gres: Name of the accelerator resource in Slurm, with or without its type.
+        cores: CPUs per accelerator, or None for the default of Slurm.
+        arguments: Additional srun options, such as those of a container.
+        gpu_option: Option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`.
+        mpi: Value of the option --mpi, or None for the default of the cluster.
+    """
 
     nodes: tuple[str, ...]
     platform: str
-    gres: str = "gpu"  # name of an accelerator in Slurm, with or without its type
-    cores: float | None = None  # for each accelerator
-    arguments: tuple[str, ...] = ()  # additional options of srun, such as those of a container
-    gpu_option: str = "gres"  # how GPUs are requested
-    mpi: str | None = "none"  # the value of --mpi; None: the default of the cluster
+    gres: str = "gpu"
+    cores: float | None = None
+    arguments: tuple[str, ...] = ()
+    gpu_option: str = "gres"
+    mpi: str | None = "none"
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return the srun command that starts all workers of a shape.
+        """Return one srun command that starts all workers of a case.
 
-        Its standard input is passed to each worker.
+        srun passes its standard input to each worker.
         """
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
-        words = [
+        command_words = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
             "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
             "--export=ALL",
             f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={per_node}",
             f"--nodelist={','.join(self.nodes[: shape.nodes])}",
         ]  # fmt: skip
-        if self.platform == "cpu":  # a device is a core, and not a thread of one
-            words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
-        else:  # with GPUs per task, a worker would see its own alone
+        if self.platform == "cpu":  # a device is a physical core, not a hardware thread
+            command_words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
+        else:  # request GPUs per node, because --gpus-per-task would hide the GPUs of the other workers
             option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
-            words += [f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()]
-            words += [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
-        return [[*words, *self.arguments, *worker]]
+            command_words += [
+                f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()
+            ]
+            command_words += (
+                [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
+            )
+        return [[*command_words, *self.arguments, *worker]]
 
     def host_names(self, count: int) -> list[str] | None:
         """Return the names of the first nodes of the allocation."""
@@ -116,7 +141,10 @@ class SrunSteps(Transport):
 
 @dataclass(frozen=True)
 class SshShells(Transport):
-    """Hosts on which a remote shell starts workers, in the current folder, which must exist there too."""
+    """A transport that starts workers through a remote shell.
+
+    The current folder must exist on each host, at the same path.
+    """
 
     hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
@@ -124,42 +152,46 @@ class SshShells(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a shell command for each worker, with the variables that JAX reads.
+        """Return one shell command per worker, with the environment variables that JAX reads.
 
         Commands for the same host are adjacent.
         """
-        kept = sorted(name for name in variables if name.startswith(_FORWARDED))
-        words = ["env", "AD_SCALING_NODE={}", *(f"{name}={variables[name]}" for name in kept), *worker]
-        each = shape.processes // shape.nodes
+        names = sorted(name for name in variables if name.startswith(_FORWARDED))
+        command_words = [
+            "env",
+            "AD_SCALING_NODE={}",
+            *(f"{name}={variables[name]}" for name in names),
+            *worker,
+        ]
+        per_node = shape.processes // shape.nodes
         return [
             [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && "
-             f"exec {shlex.join(words).replace('{}', host)}"]
-            for host in self.hosts[: shape.nodes] for _ in range(each)
+             f"exec {shlex.join(command_words).replace('{}', host)}"]
+            for host in self.hosts[: shape.nodes] for _ in range(per_node)
         ]  # fmt: skip
 
 
 def allocated_nodes() -> tuple[str, ...]:
-    """Return the names of the nodes of the allocation that this process runs in."""
+    """Return the node names of the current Slurm allocation. Raise `Refusal` outside an allocation."""
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:
         raise Refusal(
-            "cluster=allocation runs inside an allocation of Slurm (sbatch or salloc); "
-            "cluster=slurm asks for one"
+            "cluster=allocation runs inside a Slurm allocation (sbatch or salloc); cluster=slurm submits jobs"
         )
     command = ["scontrol", "show", "hostnames", node_list]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Refusal(f"scontrol does not list the nodes of this allocation: {last_line(done.stderr)}")
+        raise Refusal(f"scontrol cannot list the nodes of this allocation: {last_line(done.stderr)}")
     return tuple(done.stdout.split())
 
 
 def cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs that this job has on any of its nodes; None outside a job."""
+    """Return the smallest number of CPUs that the current job has on any node, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the CPUs of a node of this job for each of its GPUs; None if it has no GPU."""
+    """Return the CPUs of a node of the current job divided by its GPUs, or None if it has no GPUs."""
     cpus, gpus = cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None

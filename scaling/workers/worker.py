@@ -1,16 +1,17 @@
-"""The worker: runs cases on devices and writes a record of each.
+"""Entry point of a worker process: bind to cores, start JAX, and execute the requests of the launcher.
 
-`python -m scaling.worker` needs jax, numpy and the standard library only. It reads a job from standard input,
-a line of JSON, binds itself to cores before JAX starts, and then executes orders, one on each line:
+`python -m scaling.worker` needs jax, numpy, and the standard library only. The first line of standard input
+is a header, and each following line is a request. All lines are JSON objects:
 
-    {"do": "prepare", "case": ..., ...}   build, compile, run once and check; sends "ready", "end" or "later"
-    {"do": "turn", "key": ...}            take samples; sends "turn" with whether they suffice, or "end"
-    {"do": "finish", "key": ...}          write the record; sends "end"
-    {"do": "forget", "key": ...}          discard the case as if it had not begun; sends "forgotten"
+    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; "ready", "end", or "later"
+    {"do": "turn", "key": ...}           take samples; "turn" with whether they suffice, or "end"
+    {"do": "finish", "key": ...}         write the record; "end"
+    {"do": "forget", "key": ...}         discard the attempt as if it had not begun; "forgotten"
 
-The turns of cases that are to be compared can thus be interleaved. Processes that share the devices of a case
-all receive the same orders, and the first one answers. They connect at an address that it chooses and the
-launcher passes on. Records go to a file of the worker's own.
+The quoted words are the events that the worker sends in reply. The launcher can thus interleave the turns of
+cases that are to be compared. If several processes share the devices of a case, all of them receive the same
+requests and rank 0 replies. They connect at an address that rank 0 chooses and the launcher passes on. Each
+worker writes its records to its own file.
 """
 
 import contextlib
@@ -31,95 +32,98 @@ from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.workers import cores, event_channel, process_memory
 
-_LEAVE_SECONDS = 2.0
-_PATIENCE_SECONDS = 600.0  # for cores, where several nodes must have theirs at the same time
-PROTOCOL = 3  # version of the orders and events above, for a launcher of another revision
+_EXIT_SECONDS = 2.0  # for the process to end by itself after the launcher closes the pipe
+_CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
+PROTOCOL = 3  # version of the requests and events, checked by launchers of other revisions
 
 
 def main() -> int:
-    """Run the cases of a job as ordered; return 3 if a record could not be written."""
+    """Run the worker until its standard input ends.
+
+    Returns:
+        Exit status: 0, 1 if the devices or cores are not as requested, or 3 if a record cannot be written.
+    """
     channel = event_channel.open_channel()
-    job = json.loads(channel.orders.readline())
-    rank = job.get("rank", int(os.environ.get("SLURM_PROCID", "0")))  # srun sends the same job to all workers
-    if "parent" in job:
-        event_channel.die_with_parent(job["parent"])
+    header = json.loads(channel.requests.readline())
+    # srun passes the same header to all workers, so that their ranks are in the environment.
+    rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
+    if "parent" in header:
+        event_channel.die_with_parent(header["parent"])
     else:
-        threading.Thread(target=_die_with_launcher, args=(channel.orders.fileno(),), daemon=True).start()
+        threading.Thread(target=_die_with_launcher, args=(channel.requests.fileno(),), daemon=True).start()
     process_memory.raise_oom_score()
-    if job.get("lock") is not None:
-        os.set_inheritable(job["lock"], False)
-    # On Ctrl-C, the launcher ends this process. Slurm sends SIGUSR2 as a warning before a time limit.
+    if header.get("lock") is not None:
+        os.set_inheritable(header["lock"], False)
+    # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
     for number in (signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
-    def meet() -> str:
+    def get_coordinator() -> str:
         if rank == 0:
-            channel.say(event="meet", address=_address(job["shape"]["nodes"]))
-        return json.loads(channel.orders.readline())["coordinator"]
+            address = _coordinator_address(header["shape"]["nodes"])
+            channel.send_event(event="meet", address=address)
+        return json.loads(channel.requests.readline())["coordinator"]
 
-    channel.say(event="here")
+    channel.send_event(event="here")
     with contextlib.ExitStack() as claims:
         try:
-            bound = claims.enter_context(_cores(job, rank, channel.say))
-            os.environ["XLA_FLAGS"] = environment.variables(job["platform"])["XLA_FLAGS"]
+            bound = claims.enter_context(_bind_to_cores(header, rank, channel.send_event))
+            os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             from scaling.workers import jax_worker
 
-            group = jax_worker.start(job, rank, bound, meet)
-            context = jax_worker.agree(job, group)
-        except (Refusal, TimeoutError) as refusal:
-            channel.say(event="refused", text=str(refusal))
+            group = jax_worker.start(header, rank, bound, get_coordinator)
+            context = jax_worker.check_process_group(header, group)
+        except (Refusal, TimeoutError) as error:
+            channel.send_event(event="refused", text=str(error))
             return 1
-        gc.freeze()  # what JAX brought stays: no need to look through it again at every collection
-        loop = jax_worker.CaseLoop(job, channel, group, context)
-        loop.say(event="started", protocol=PROTOCOL)
+        gc.freeze()  # exclude the permanent objects of JAX from later garbage collections
+        loop = jax_worker.CaseLoop(header, channel, group, context)
+        loop.send_event(event="started", protocol=PROTOCOL)
         return loop.run()
 
 
-def _die_with_launcher(orders: int) -> None:
-    """End this process soon after its launcher, on another node, closes the pipe of orders."""
+def _die_with_launcher(pipe: int) -> None:
+    """End this process soon after its launcher on another node closes the request pipe."""
     closed = select.poll()
-    closed.register(orders, 0)  # a closed pipe is reported in any case
+    closed.register(pipe, 0)  # POLLHUP is always reported
     closed.poll()
-    time.sleep(_LEAVE_SECONDS)  # it may go by itself
+    time.sleep(_EXIT_SECONDS)
     os._exit(0)
 
 
 @contextlib.contextmanager
-def _cores(job: dict[str, Any], rank: int, say: Callable[..., None]) -> Iterator[list[int] | None]:
-    """Bind this process to its cores before JAX starts its threads, and yield them; None where it is not
-    bound.
+def _bind_to_cores(
+    header: dict[str, Any], rank: int, send_event: Callable[..., None]
+) -> Iterator[list[int] | None]:
+    """Bind this process to its cores before JAX starts threads. Yield the cores, or None if it is not bound.
 
-    The launcher claims the cores of its own host; in a step, a process claims its own.
-
+    On its own host, the launcher has claimed the cores. In a job step, each process claims its cores itself.
     """
-    if job["platform"] != "cpu" or not job["bind"]:
+    if header["platform"] != "cpu" or not header["bind"]:
         yield None
         return
-    shape, given, node = job["shape"], job["cores"], environment.node_name()
+    shape, claimed, node = header["shape"], header["cores"], environment.node_name()
     per_process, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
 
-    def report_wait(by: list[int]) -> None:
-        print(cores.describe_wait(by, node), file=sys.stderr, flush=True)
-        say(event="waiting", by=by)
+    def report_wait(holders: list[int]) -> None:
+        print(cores.describe_wait(holders, node), file=sys.stderr, flush=True)
+        send_event(event="waiting", by=holders)
 
     with contextlib.ExitStack() as claims:
-        if given is None:
-            # Nodes that wait for each other would wait for ever.
-            patience = math.inf if shape["nodes"] == 1 else _PATIENCE_SECONDS
-            claim = cores.claimed(per_process * per_node, job["owner"], report_wait, node, patience)
-            given = claims.enter_context(claim)
+        if claimed is None:
+            # A timeout prevents a deadlock of two cases that wait for each other's nodes.
+            timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
+            claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
+            claimed = claims.enter_context(claim)
         first = rank % per_node * per_process
-        mine = given[first : first + per_process] or given
-        os.sched_setaffinity(0, mine)
-        yield mine
+        own_cores = claimed[first : first + per_process] or claimed
+        os.sched_setaffinity(0, own_cores)
+        yield own_cores
 
 
-def _address(nodes: int) -> str:
-    """Return the address at which the processes of a case connect.
-
-    It is a free port on the host of the first process.
-    """
+def _coordinator_address(nodes: int) -> str:
+    """Return the coordinator address: a free port on the host of rank 0."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename

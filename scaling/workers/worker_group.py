@@ -1,6 +1,7 @@
-"""Worker groups: the worker processes that share the devices of a case are started, given orders, and ended.
+"""Worker groups: start the workers that share the devices of a case, send requests, and explain deaths.
 
-Knows processes and pipes; not which cases there are, nor what follows from a death. Does not import JAX.
+This module handles processes and pipes. supervise.py decides what to run and how to recover. Does not import
+JAX.
 """
 
 import contextlib
@@ -23,31 +24,34 @@ from scaling.workers.machine import AllocationLost, ProcessShape
 if TYPE_CHECKING:
     from scaling.workers.transport import Transport
 
-_START_SECONDS = 300.0  # for a worker to import JAX and open its devices
-_WAIT_SECONDS = 86400.0  # for cores that others hold
-_LEAVE_SECONDS = 3.0  # for the workers of a step to leave by themselves
+_START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
+_WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
+_EXIT_SECONDS = 3.0  # for the workers of a step to exit by themselves
 _STEP_SECONDS = 30.0  # for Slurm to end a step
-# What srun writes about any failure.
+# Messages of srun that follow every failure and do not explain it.
 _GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
-_INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that answer no order
+_INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not replies
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The program that runs the workers.
+    """A program that runs workers: this one, or another revision, interpreter, or set of flags to compare.
 
-    It is this program, or a revision, interpreter or set of flags to compare it with.
+    Attributes:
+        module: Module that the interpreter runs with -m.
+        folder: Working directory, or None for the current one.
+        variables: Additional environment variables.
     """
 
     name: str = "this"
     python: str = sys.executable
     module: str = "scaling.worker"
-    folder: Path | None = None  # working directory; None: the current one
+    folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class WorkerDied(Exception):
-    """A worker ended, or exceeded its time: the reason of a record, and a text."""
+    """Raised when a worker ends or exceeds its time limit. `reason` is the reason of the record."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -55,31 +59,41 @@ class WorkerDied(Exception):
 
 
 class RecordNotWritten(OSError):
-    """A record could not be written; the run stops, and what was written stays."""
+    """Raised when a record cannot be written. The run stops, and records already written remain."""
 
 
 @dataclass
 class WorkerGroup:
-    """Workers that are ready: each order is sent to all of them, and the first answers for all."""
+    """The running workers of a session. Each request is sent to all of them, and rank 0 replies.
+
+    Attributes:
+        processes: One process per worker, or the srun process that started all of them.
+        events: Events of all processes, each with the field "rank".
+        responded: Whether any worker has sent an event.
+    """
 
     shape: ProcessShape
-    processes: list[ChildProcess]  # one for each worker, or the srun that started all of them
+    processes: list[ChildProcess]
     events: "queue.Queue[Event]"
     transport: "Transport | None" = None
-    responded: bool = False  # whether any worker sent an event
+    responded: bool = False
 
-    def ask(self, order: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send an order; yield every event up to the one that answers it. Raises `WorkerDied`."""
-        self.send(order)
+    def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
+        """Send a request and yield every event up to its reply. Raise `WorkerDied` if a worker ends."""
+        self.send(request)
         yield from self.receive(seconds)
 
-    def send(self, order: Mapping[str, Any]) -> None:
-        """Send an order to all workers."""
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request to all workers."""
         for process in self.processes:
-            process.send(order)
+            process.send(request)
 
     def receive(self, seconds: float) -> Iterator[Event]:
-        """Yield events up to one that is an answer. Raises `WorkerDied`."""
+        """Yield every event up to the next reply. Raise `WorkerDied` if a worker ends.
+
+        Args:
+            seconds: Timeout. It is extended while the worker waits for cores.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -100,34 +114,41 @@ class WorkerGroup:
                 deadline = time.monotonic() + _WAIT_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
-        """Return why a process ended by itself."""
+        """Return the exception that describes why a process ended."""
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(user_frames.MARK)]
-        # srun reports a signal like this.
+        # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        ended = process.explain_exit(status, _relevant_lines(lines))
-        if ended.reason != "out_of_memory":
+        process_exit = process.explain_exit(status, _relevant_lines(lines))
+        if process_exit.reason != "out_of_memory":
             if self.transport and (cause := self.transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
             if line := next((line for line in lines if "out of memory" in line.lower()), None):
                 return WorkerDied("out_of_memory", environment.scrub(line))
-        several = f"process {rank}" if len(self.processes) > 1 else "a process"
-        which = "the process" if self.shape.processes == 1 else several
-        return WorkerDied(ended.reason, f"{which} {ended.text}: {ended.last_line}".rstrip(": "))
+        subject = f"process {rank}" if len(self.processes) > 1 else "a process"
+        if self.shape.processes == 1:
+            subject = "the process"
+        text = f"{subject} {process_exit.text}: {process_exit.last_line}"
+        return WorkerDied(process_exit.reason, text.rstrip(": "))
 
 
 @contextlib.contextmanager
 def open_worker_group(
     header: Mapping[str, Any], variant: Variant, shape: ProcessShape, platform: str, lock: int | None,
     transport: "Transport | None" = None, log: Path | None = None,
-    waiting: Callable[[list[int]], None] = lambda _: None,
+    report_wait: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
-    """Start the workers of a job, and end them when the context is left. Raises `WorkerDied` when they do not
-    start.
+    """Start the workers of a session and yield them when they are ready. They end when the context exits.
 
-    transport: how they are started on other nodes; None: on this host. log: a file for their standard error.
-    waiting: called with the processes that hold the cores which a worker waits for.
-
+    Args:
+        header: First line that each worker receives.
+        lock: File descriptor of the lock of the results folder, which local workers inherit.
+        transport: How to start workers on other nodes, or None for this host.
+        log: File for the standard error of the workers.
+        report_wait: Called with the process IDs of the holders if a worker waits for cores.
+    Raises:
+        WorkerDied: If a worker ends before it is ready.
+        AllocationLost: If no worker on the other nodes responds.
     """
     worker = [variant.python, "-m", variant.module]
     variables = _worker_variables(variant, platform, transport)
@@ -141,27 +162,27 @@ def open_worker_group(
                 deliver=lambda event, rank=rank: events.put(event | {"rank": rank}),  # type: ignore[misc]
                 pass_fds=() if transport or lock is None else (lock,),
             )  # fmt: skip
-            stack.callback(process.close, *((_LEAVE_SECONDS, _STEP_SECONDS) if transport else ()))
+            stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if transport else ()))
             processes.append(process)
-            first = {**header, "shape": dataclasses.asdict(shape)}
-            if len(commands) == shape.processes:  # srun gives the workers of a step their ranks
-                first["rank"] = rank
+            first_line = {**header, "shape": dataclasses.asdict(shape)}
+            if len(commands) == shape.processes:  # otherwise srun sets the ranks
+                first_line["rank"] = rank
             if transport is None:
-                first |= {"parent": process.pid, "lock": lock}
-            process.send(first)
+                first_line |= {"parent": process.pid, "lock": lock}
+            process.send(first_line)
         group = WorkerGroup(shape, processes, events, transport)
-        _await_start(group, waiting)
+        _wait_for_start(group, report_wait)
         yield group
 
 
-def _await_start(group: WorkerGroup, waiting: Callable[[list[int]], None]) -> None:
-    """Wait until the workers are ready. Raises `AllocationLost` where none on other nodes sent anything."""
+def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
+    """Wait until the workers are ready, and pass on the coordinator address."""
     try:
         for event in group.receive(_START_SECONDS):
             if event["event"] == "meet":
                 group.send({"coordinator": event["address"]})
             if event["event"] == "waiting":
-                waiting(event["by"])
+                report_wait(event["by"])
     except WorkerDied as death:
         if group.transport and death.reason != "timeout" and not group.responded:
             raise AllocationLost(str(death)) from None
@@ -171,18 +192,17 @@ def _await_start(group: WorkerGroup, waiting: Callable[[list[int]], None]) -> No
 def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
     """Return the environment variables of a worker, without XLA_FLAGS.
 
-    The worker sets the flags that its jaxlib needs.
+    The worker itself sets the flags that its version of jaxlib needs.
     """
-    kept = transport.environment(os.environ) if transport else dict(os.environ)
-    return (
-        kept | {"GLIBC_TUNABLES": environment.variables(platform)["GLIBC_TUNABLES"]} | dict(variant.variables)
-    )
+    inherited = transport.environment(os.environ) if transport else dict(os.environ)
+    tunables = environment.variables(platform)["GLIBC_TUNABLES"]
+    return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a worker without those that Slurm or a remote shell adds at its end.
+    """Return the lines of a worker, without the lines that Slurm or a remote shell adds when it ends.
 
-    If the worker wrote none, return the added lines.
+    If only added lines exist, return the most specific of them.
     """
     written = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(written):

@@ -1,7 +1,7 @@
-"""Does binding matter? The same case on one and on two devices, in processes bound to as many cores and in unbound ones.
+"""Benchmark of core binding: the speed-up from one to two devices, with bound and with unbound processes.
 
-Runs the study `large` at 8,192 points, bound and unbound in turn, three times over, each in fresh processes; prints the speed-up
-from one device to two with its interval, both ways.
+Runs the study `large` at 8,192 points, bound and unbound in turn, three times, each in new processes. Prints
+the speed-up with its confidence interval for both.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ ROUNDS = 3
 
 
 def main() -> None:
-    """Run the rounds and print two lines."""
+    """Run the rounds and print one line per setting."""
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for bind in ("true", "false"):

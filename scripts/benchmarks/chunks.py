@@ -1,14 +1,15 @@
-"""Chunks: with a quarter of the memory that everything at once takes, how fast is chunk=auto beside it?
+"""Benchmark of chunk=auto: its speed with a quarter of the memory that the unchunked program needs.
 
-For each workload and several modes: the peak of the program that takes all at once (arguments, temporaries and result, as XLA
-counts them), then chunk=auto with a quarter of it, both in turns in one process on one core. Prints a Markdown table; exit status
-1 if a case is slower than 0.8 times, its interval being all below, though neither its inputs nor its result alone are more than
-that quarter: those travel to the host and back.
+For each workload and several modes, the peak memory of the unchunked program is its arguments, temporaries,
+and result, as counted by XLA. chunk=auto then runs with a quarter of it. Both are measured in turns in one
+process on one core. Prints a Markdown table. The exit status is 1 if the interval of the relative speed of a
+case is entirely below 0.8, unless its inputs or its result alone exceed the quarter, because those are
+transferred between host and device.
 """
 
 import sys
 
-from side_by_side import completed, in_turns
+from side_by_side import complete_case, measure_in_turns
 
 from scaling.core.intervals import ratio_interval
 
@@ -43,14 +44,16 @@ PROBLEMS = {
 
 
 def row(name: str, fields: dict) -> tuple[str, bool]:
-    """A line of the table, and whether it is as it should be."""
-    (plain,) = in_turns([completed(**fields)], seconds=0.1)
+    """Return a row of the table, and whether its result is acceptable."""
+    (plain,) = measure_in_turns([complete_case(**fields)], seconds=0.1)
     start = f"| {name} | {fields['mode']} |"
     if plain.status != "ok":
         return f"{start} {plain.reason}: {plain.text} |", False
     peak = plain.argument_bytes + plain.temp_bytes + plain.output_bytes
     start += f" {peak / 1e6:,.1f} MB | {peak / 4e6:,.1f} MB |"
-    plain, auto = in_turns([completed(**fields), completed(**fields, chunk="auto", memory_limit=peak // 4)])
+    plain, auto = measure_in_turns(
+        [complete_case(**fields), complete_case(**fields, chunk="auto", memory_limit=peak // 4)]
+    )
     if plain.status != "ok" or auto.status != "ok":
         return f"{start} {auto.reason or plain.reason}: {auto.text or plain.text} |", False
     chosen = [
@@ -69,8 +72,8 @@ def row(name: str, fields: dict) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Measure every problem that words on the command line are part of, or all of them."""
-    print("| problem | mode | all at once | a quarter of it | blocks | speed beside all at once |")
+    """Measure all problems, or those whose name contains a word of the command line."""
+    print("| problem | mode | all at once | a quarter of it | blocks | speed relative to all at once |")
     print("| --- " * 6 + "|")
     fine = True
     for name, fields in PROBLEMS.items():

@@ -1,8 +1,9 @@
-"""Does the harness tell the truth? Twelve compiled functions timed by it and by a loop written by hand, in turns.
+"""Benchmark of the timing harness: twelve compiled functions timed by the harness and by a handwritten loop.
 
-For each, the median ratio (harness over hand) of many short blocks, with its rank interval: a block is a turn of the harness and
-as many samples by hand, in shuffled order. The twelve intervals hold at once 95 % of the time. Exit status 0 when every interval
-contains 1 and reaches at most 5 % either side; 1 when one excludes 1; 3 (inconclusive) when one is wider.
+For each function, the median ratio (harness over handwritten) of many short blocks is printed with its rank
+interval. A block is a turn of the harness and the same number of handwritten samples, in random order. The
+twelve intervals hold simultaneously with 95 % confidence. Exit status: 0 if every interval contains 1 and
+extends at most 5 % to either side, 1 if an interval excludes 1, 3 (inconclusive) if an interval is wider.
 """
 
 import os
@@ -55,8 +56,8 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def by_hand(compiled, x, calls: int, samples: int) -> list[float]:
-    """Seconds a call, so many times: the clock, so many calls that are waited for, the clock. One call before does not count."""
+def time_by_hand(compiled, x, calls: int, samples: int) -> list[float]:
+    """Return samples of the seconds per call, each measured over `calls` blocking calls after one warm-up call."""
     compiled(x).block_until_ready()
     seconds = []
     gc.disable()
@@ -70,23 +71,23 @@ def by_hand(compiled, x, calls: int, samples: int) -> list[float]:
 
 
 def ratio(function, struct) -> tuple[float, float, float]:
-    """Harness over hand: (ratio, low, high)."""
+    """Return the median ratio of harness to handwritten times, as (ratio, low, high)."""
     x = jax.random.normal(jax.random.key(0), struct.shape, struct.dtype)
     compiled = jax.jit(function).lower(x).compile()
     steps = timing.sample_turns(functools.partial(compiled, x), SAMPLING, run_case.make_waiter(compiled(x)))
     samples, ratios, shuffled = next(steps), [], random.Random(0)
     for _ in range(BLOCKS):
         count, first = samples.turns[-1], shuffled.random() < 0.5
-        hand = by_hand(compiled, x, samples.calls_per_sample, count) if first else []
+        hand = time_by_hand(compiled, x, samples.calls_per_sample, count) if first else []
         samples = next(steps)
-        hand = hand or by_hand(compiled, x, samples.calls_per_sample, count)
+        hand = hand or time_by_hand(compiled, x, samples.calls_per_sample, count)
         ratios.append(statistics.median(samples.seconds[-samples.turns[-1] :]) / statistics.median(hand))
     low, high = median_interval(ratios, 1 - 0.05 / len(FUNCTIONS)) or (0.0, float("inf"))
     return statistics.median(ratios), low, high
 
 
 def main() -> int:
-    """Print a line a function; the exit status."""
+    """Print one line per function, and return the exit status."""
     status = 0
     for name, (function, struct) in FUNCTIONS.items():
         middle, low, high = ratio(function, struct)

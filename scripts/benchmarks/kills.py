@@ -1,7 +1,8 @@
-"""Does a record survive? A study whose worker, launcher or whole process group is killed at fifty random moments.
+"""Benchmark of crash safety: a study whose worker, launcher, or process group is killed at 50 random times.
 
-After each kill every record that was there before must still be there, and every case that was called finished must have one. In
-the end the study is run to its end: one good record a case, none twice. Exit status 1 when anything was lost or doubled.
+After each kill, all earlier records must still exist, and every case that was reported as finished must have
+a record. Finally the study is run to its end, and every case must have exactly one valid record. The exit
+status is 1 if a record was lost or duplicated.
 """
 
 import os
@@ -35,7 +36,7 @@ grids:
 
 
 def start(folder: Path) -> subprocess.Popen:
-    """The study, in a session of its own."""
+    """Start the study in its own session."""
     words = [
         "run",
         "--config-dir",
@@ -50,8 +51,8 @@ def start(folder: Path) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def workers_of(launcher: int) -> list[int]:
-    """The workers of a launcher that are alive."""
+def list_workers(launcher: int) -> list[int]:
+    """Return the process IDs of the live workers of a launcher."""
     done = subprocess.run(
         ["pgrep", "-P", str(launcher), "-f", "scaling.worker"], capture_output=True, text=True, check=False
     )
@@ -59,8 +60,8 @@ def workers_of(launcher: int) -> list[int]:
 
 
 def kill(process: subprocess.Popen, whom: str) -> None:
-    """Kill the worker (or the launcher, while there is none), the launcher, or all that is in its group."""
-    for victim in workers_of(process.pid)[:1] or [process.pid] if whom == "worker" else [process.pid]:
+    """Kill a worker (or the launcher if there is none), the launcher, or the process group."""
+    for victim in list_workers(process.pid)[:1] or [process.pid] if whom == "worker" else [process.pid]:
         try:
             (os.killpg if whom == "group" else os.kill)(victim, signal.SIGKILL)
         except ProcessLookupError:
@@ -68,7 +69,7 @@ def kill(process: subprocess.Popen, whom: str) -> None:
 
 
 def main() -> int:
-    """Kill, look, and print what was found; the exit status."""
+    """Kill the study repeatedly, print what was found, and return the exit status."""
     moments, killed, faults = random.Random(SEED), Counter[str](), []
     with tempfile.TemporaryDirectory() as name:
         folder, kept = Path(name), set()

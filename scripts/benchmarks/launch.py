@@ -1,9 +1,10 @@
-"""What does launching cost? 64 cases on a Slurm cluster, by `scaling run cluster=slurm` and by hydra-submitit-launcher.
+"""Benchmark of launch overhead: 64 cases on Slurm with `scaling run` and with hydra-submitit-launcher.
 
-The same cases with the same number of samples, one task at a time in both: two at once would time each other. Hydra's launcher
-sends a job for each case; the job runs the same code (core/run_case.py) and writes the same records. The overhead is the wall
-time from the command to its end, less what the records say of building, compiling, checking and sampling. Exit status 1 when ours
-is not ten times smaller. Wants `pip install -e '.[bench]'` and a cluster, such as slurm/cluster brings up; some ten minutes.
+Both run the same cases with the same number of samples, one task at a time, so that tasks do not disturb each
+other. Hydra's launcher submits one job per case, which runs the same code (core/run_case.py) and writes the
+same records. The overhead is the wall time of the command minus the recorded times to build, compile, check,
+and sample. The exit status is 1 if the overhead of `scaling run` is not ten times smaller. Requires `pip
+install -e '.[bench]'` and a cluster such as slurm/cluster, and takes about ten minutes.
 """
 
 import importlib.util
@@ -39,7 +40,7 @@ def main(config):
     from scaling.workers import cores
     from scaling.core import environment
 
-    os.sched_setaffinity(0, cores.allowed()[:1])
+    os.sched_setaffinity(0, cores.usable_cores()[:1])
     os.environ |= environment.variables("cpu")
     import jax
 
@@ -53,7 +54,7 @@ def main(config):
     from scaling.core.store import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])
-    around = environment.describe("cpu", None, os.environ, None, cores.allowed()[:1])
+    around = environment.describe("cpu", None, os.environ, None, cores.usable_cores()[:1])
     record = run_case.run_case(Record(case, "failed", around), jax.devices()[:1], "cpu", Sampling(**config.sampling))
     Writer(Path(config.results)).append(record)
 
@@ -76,7 +77,7 @@ hydra:
 
 
 def main() -> int:
-    """Run both and print a line for each; the exit status."""
+    """Run both launchers, print one line for each, and return the exit status."""
     if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
         print(
             "hydra-submitit-launcher is not installed: .venv/bin/pip install -e '.[bench]'", file=sys.stderr
@@ -87,18 +88,22 @@ def main() -> int:
         dir="results", prefix=".bench-launch-"
     ) as name:  # the nodes must see it too
         folder = Path(name).resolve()
-        ours, cases = _ours(folder)
-        theirs = _theirs(folder, cases)
+        ours, cases = _run_scaling(folder)
+        theirs = _run_hydra(folder, cases)
     for what, overhead, wall in (("scaling run", *ours), ("hydra-submitit-launcher", *theirs)):
         print(
-            f"{what:24} {overhead:6.2f} s a case beside its work, {60 * cases / wall:6.1f} cases a minute ({wall:.0f} s)"
+            f"{what:24} {overhead:6.2f} s overhead per case, {60 * cases / wall:6.1f} cases per minute ({wall:.0f} s)"
         )
     print(f"{theirs[0] / ours[0]:.1f} times smaller")
     return 0 if theirs[0] >= TIMES * ours[0] else 1
 
 
-def _ours(folder: Path) -> tuple[tuple[float, float], int]:
-    """(seconds of overhead a case, wall seconds) of ours, and how many cases; the cases are left beside the results."""
+def _run_scaling(folder: Path) -> tuple[tuple[float, float], int]:
+    """Run the cases with `scaling run`, and write them to cases.json.
+
+    Returns:
+        ((overhead seconds per case, wall seconds), number of cases).
+    """
     (folder / "conf" / "study").mkdir(parents=True)
     (folder / "conf" / "study" / "many.yaml").write_text(STUDY)
     words = [
@@ -114,10 +119,11 @@ def _ours(folder: Path) -> tuple[tuple[float, float], int]:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     wall = time.monotonic() - began
     records = load(folder / "ours").records
-    return (_overhead(records, wall), wall), _written(folder, records)
+    return (_overhead(records, wall), wall), _write_cases(folder, records)
 
 
-def _written(folder: Path, records: list[Record]) -> int:
+def _write_cases(folder: Path, records: list[Record]) -> int:
+    """Write the cases of the records to cases.json. Return their number."""
     import json
 
     from scaling.core.case import to_dict
@@ -126,8 +132,8 @@ def _written(folder: Path, records: list[Record]) -> int:
     return len(records)
 
 
-def _theirs(folder: Path, cases: int) -> tuple[float, float]:
-    """(seconds of overhead a case, wall seconds) of hydra-submitit-launcher."""
+def _run_hydra(folder: Path, cases: int) -> tuple[float, float]:
+    """Run the cases with hydra-submitit-launcher. Return (overhead seconds per case, wall seconds)."""
     (folder / "theirs").mkdir()
     (folder / "app.py").write_text(APP)
     (folder / "app.yaml").write_text(CONFIG.format(folder=folder, sampling=SAMPLING | {"turns": 1}))
@@ -142,7 +148,7 @@ def _theirs(folder: Path, cases: int) -> tuple[float, float]:
 
 
 def _overhead(records: list[Record], wall: float) -> float:
-    """Seconds a case that were neither building, compiling, checking nor sampling."""
+    """Return the wall seconds per case that are not spent on building, compiling, checking, or sampling."""
     return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in STAGES)) / len(
         records
     )

@@ -1,4 +1,4 @@
-"""Are the laws found again? Curves made from an exact law with 5 % noise on every device count, and what laws.py says of them.
+"""Benchmark of scaling fits: refit synthetic curves with 5 % noise that follow a known scaling law.
 
 For each law, its parts and its device counts: how often the interval of each part holds the truth (of 500 curves; 95 % is meant,
 90 % asked for), half the length of the intervals in the median, and how often AICc prefers the law that the curve was made from.
@@ -32,8 +32,8 @@ PARTS = {
 CASE = Case("linear")
 
 
-def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
-    """A curve that follows a law but for the noise."""
+def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
+    """Return a synthetic curve that follows a law, multiplied by noise."""
     counts = np.array(devices, float)
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
@@ -44,8 +44,8 @@ def curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndar
     return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
 
 
-def found_again() -> bool:
-    """Print a line for each setting; whether every interval holds the truth often enough."""
+def check_law_coverage() -> bool:
+    """Print one line per law and setting. Return whether every interval has the required coverage."""
     good = True
     for where, devices in COUNTS.items():
         for law, several in PARTS.items():
@@ -53,7 +53,7 @@ def found_again() -> bool:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
                     fitted = scaling_fits.fit_laws(
-                        curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
+                        make_curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
                     )
                     one = next(each for each in fitted if each.name == law)
                     held += [
@@ -72,10 +72,10 @@ def found_again() -> bool:
     return good
 
 
-def processes(
+def make_processes(
     generator: np.random.Generator, count: int, between: float, samples: int, jobs: int
 ) -> list[Record]:
-    """Processes whose level and samples scatter, by jobs that scatter as much as they do."""
+    """Return synthetic records of processes, whose medians vary between processes and between jobs."""
     levels = between * (
         generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0)
     )
@@ -89,7 +89,7 @@ def processes(
     ]
 
 
-def ratios_held() -> None:
+def print_ratio_coverage() -> None:
     """Print a line for each number of processes, jobs and samples: how often the interval holds the ratio."""
     for count, jobs, samples in (
         (1, 0, 7),
@@ -105,7 +105,7 @@ def ratios_held() -> None:
         generator, rows = np.random.default_rng(0), []
         for _ in range(RATIOS):
             found = ratios.estimate_ratio(
-                *(processes(generator, count, between, samples, jobs) for _ in range(2))
+                *(make_processes(generator, count, between, samples, jobs) for _ in range(2))
             )
             rows.append((found.low <= 1 <= found.high, math.log(found.high / found.low) / 2))
         often, half = np.mean([held for held, _ in rows]), np.median([half for _, half in rows])
@@ -114,6 +114,6 @@ def ratios_held() -> None:
 
 
 if __name__ == "__main__":
-    good = found_again()
-    ratios_held()
+    good = check_law_coverage()
+    print_ratio_coverage()
     sys.exit(not good)

@@ -1,7 +1,7 @@
-"""The modes at their best: each workload's modes beside the derivative written by hand, at its largest size, on one core.
+"""Benchmark of AD modes: each workload's modes and its handwritten derivative, at its largest size on one core.
 
-Calls are interleaved in one process; prints, as a Markdown table, the fastest mode of each problem and the ratio of its median to
-that of the faster of `analytic` and `analytic_vmap`, with its interval.
+Calls are interleaved in one process. Prints a Markdown table with the fastest mode of each problem, and the
+ratio of its median to the faster of `analytic` and `analytic_vmap`, with a confidence interval.
 """
 
 import itertools
@@ -11,8 +11,8 @@ import sys
 from scaling.core import environment
 from scaling.workers import cores
 
-os.sched_setaffinity(0, cores.allowed()[:1])
-if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
+os.sched_setaffinity(0, cores.usable_cores()[:1])
+if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
     os.execve(
         sys.executable,
         [sys.executable, *sys.argv],
@@ -58,8 +58,8 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-def ready(fields: dict) -> tuple:
-    """A case compiled, with its inputs in place: (case, call)."""
+def prepare(fields: dict) -> tuple:
+    """Return a compiled case and a function that calls it on its inputs."""
     case = completion.complete(Case(api="jit", **fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
     arguments = layout.place_inputs(case, workload.build(case), program)
@@ -68,11 +68,11 @@ def ready(fields: dict) -> tuple:
 
 
 def main() -> None:
-    """Print a row for each problem."""
+    """Print one row per problem."""
     print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
     for name, (problem, ways) in PROBLEMS.items():
         by_hand = [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
-        cases = [ready({**problem, **way}) for way in itertools.chain(ways, by_hand)]
+        cases = [prepare({**problem, **way}) for way in itertools.chain(ways, by_hand)]
         seconds: list[list[float]] = [[] for _ in cases]
         for turn in range(ROUNDS + 1):
             for (_, call), taken in zip(cases, seconds, strict=True):

@@ -1,7 +1,7 @@
-"""Where does the time of a study go? 200 cases in one process, sampled as little as may be: the parts of the wall time.
+"""Benchmark of harness overhead: wall time of a 200-case study with minimal sampling, by stage.
 
-Compiling (tracing, lowering, compiling, the first call), checking and sampling are what a study is for; the rest is overhead.
-Exit status 1 when compiling, checking and sampling are less than 90 % of the time that the study takes.
+The useful stages are compiling (tracing, lowering, compiling, and the first call), checking, and sampling.
+The exit status is 1 if they take less than 90 % of the time of the study.
 """
 
 import subprocess
@@ -47,7 +47,7 @@ COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds
 
 
 def main() -> int:
-    """Run the study and print a line for each part; the exit status."""
+    """Run the study, print one line per stage, and return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "conf" / "study").mkdir(parents=True)

@@ -1,6 +1,7 @@
-"""JAX beside each installed peer: for each workload and size, how many times as long the peer's fastest way takes as JAX's.
+"""Benchmark of peers: run time of the fastest method of each installed peer relative to that of JAX.
 
-Runs the study `peers` three times over, each case in its system's own process, and prints the ratio of medians with its interval.
+Runs the study `peers` three times, each case in its own process, and prints the ratio of medians with its
+confidence interval for each workload and size.
 """
 
 import dataclasses
@@ -18,8 +19,8 @@ from scaling.core.store import load
 ROUNDS = 3
 
 
-def timings() -> list[Timing]:
-    """Every case of the study, the samples of all rounds together."""
+def measure_timings() -> list[Timing]:
+    """Return the timing of every case, with the samples of all rounds."""
     records = []
     for turn in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
@@ -38,9 +39,9 @@ def timings() -> list[Timing]:
 
 
 def main() -> None:
-    """Print a line for each problem and system."""
+    """Print one line per problem and peer."""
     best: dict[tuple[str, str, str], Baseline] = {}
-    for standing in find_baselines(timings()):
+    for standing in find_baselines(measure_timings()):
         case = standing.timing.case
         if standing.over_jax and standing.jax:
             of = (family_name(case), size_name(case), case.engine)

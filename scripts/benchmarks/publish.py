@@ -1,7 +1,8 @@
-"""How long do two thousand curves take to publish, online and offline? Made-up records, against the tests' own server.
+"""Benchmark of W&B publishing: two thousand synthetic curves, online and offline, to the test server.
 
-Each curve has four numbers of devices. Online stands for sent, read back, compared, and the dashboard saved; then the same once
-more, which sends nothing. Exit status 1 when a publish takes 180 s or more, or brings anything but what the records say.
+Each curve has four device counts. An online publication sends the curves, reads them back, compares them, and
+saves the dashboard. Its repetition sends nothing. The exit status is 1 if a publication takes 180 s or more,
+or if the server has other data than the records.
 """
 
 import sys
@@ -22,15 +23,15 @@ CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180
 
 
 def main() -> int:
-    """Publish one folder three times, a line each; the exit status."""
+    """Publish one folder three times, print one line each, and return the exit status."""
     with (
         tempfile.TemporaryDirectory() as name,
         MonkeyPatch.context() as patch,
         serving(patch, Path(name)) as server,
     ):
-        folder = made_up.write(Path(name) / "made", list(records()))
+        folder = made_up.write(Path(name) / "made", list(make_records()))
         online = TrackingSettings(mode="online", timeout=60.0)
-        told = [timed(words, folder, how) for words, how in (
+        told = [time_publish(words, folder, how) for words, how in (
             ("online", online), ("online again", online), ("offline", TrackingSettings(mode="offline")),
         )]  # fmt: skip
         drawn = sum(
@@ -40,8 +41,8 @@ def main() -> int:
     return 0 if brought and max(seconds for seconds, _ in told) < MOST_SECONDS else 1
 
 
-def records():
-    """The records of so many curves: sizes of the four workloads in four modes, on each number of devices."""
+def make_records():
+    """Yield the records of all curves: sizes of the four workloads in four modes, on each device count."""
     import numpy as np
 
     draw, ways = np.random.default_rng(0), [(w, m) for w in made_up.FAMILIES for m in made_up.MODES]
@@ -53,8 +54,8 @@ def records():
             yield made_up.record(draw, made_up.case_of(workload, mode, devices=devices, sizes=sizes))
 
 
-def timed(words: str, folder: Path, settings: TrackingSettings):
-    """Publish, print a line, and give the seconds with what came of it."""
+def time_publish(words: str, folder: Path, settings: TrackingSettings):
+    """Publish the folder and print a line. Return the seconds and the result."""
     began = time.perf_counter()
     published = publish(folder, settings)
     seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What the benchmarks of this folder share: cases measured in turns in this process, which is bound to one core."""
+"""Shared by the benchmarks: measure cases in interleaved turns in this process, on one core."""
 
 import os
 import sys
@@ -6,8 +6,8 @@ import sys
 from scaling.core import environment
 from scaling.workers import cores
 
-os.sched_setaffinity(0, cores.allowed()[:1])
-if not os.environ.get("SCALING_BENCH"):  # XLA and glibc read theirs before Python starts
+os.sched_setaffinity(0, cores.usable_cores()[:1])
+if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
     os.execve(
         sys.executable,
         [sys.executable, *sys.argv],
@@ -25,14 +25,14 @@ from scaling.study import completion
 HERE = {"digest": "benchmark", "platform": "cpu"}
 
 
-def completed(**fields: object) -> Case:
-    """A case of one device with these fields."""
+def complete_case(**fields: object) -> Case:
+    """Return a case on one device with these fields, and with all defaults filled in."""
     case = completion.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
     return completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
 
 
-def in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
-    """The record of each, every one checked; samples are taken in turns until all have enough."""
+def measure_in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
+    """Return the record of each case. All are checked, and then sampled in turns until all have enough samples."""
     sampling = Sampling(least=9, seconds=seconds)
     place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     attempts = [run_case.prepare_case(Record(case, "failed", HERE), place, sampling) for case in cases]

@@ -1,12 +1,14 @@
-"""Sparse: a coloured Jacobian of 5e6 entries beside the same written by hand; the arrowhead, coloured, beside its dense Jacobian.
+"""Benchmark of sparse Jacobians: coloring compared with a handwritten Jacobian and with a dense Jacobian.
 
-Prints what detection and colouring took, and ratios of medians with intervals, measured in turns in one process on one core.
-`scripts/bench sparse SIDE` takes another side of the grid than 1,000.
+Measures a colored stencil Jacobian with 5e6 nonzeros and its handwritten equivalent, and a colored arrowhead
+Jacobian and its dense equivalent, in turns in one process on one core. Prints the times of pattern detection
+and coloring, and ratios of medians with confidence intervals. `scripts/bench sparse SIDE` sets the side of
+the stencil grid, which is 1,000 by default.
 """
 
 import sys
 
-from side_by_side import completed, in_turns
+from side_by_side import complete_case, measure_in_turns
 
 from scaling.core.intervals import ratio_interval
 
@@ -14,10 +16,12 @@ ARROWHEAD = (256, 1024)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the cases and print the ratios."""
     side = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     stencil = {"workload": "stencil", "sizes": {"side": side}, "seeds": "colored"}
-    by_hand, *modes = in_turns([completed(**stencil, mode=mode) for mode in ("analytic", "jacfwd", "jacrev")])
+    by_hand, *modes = measure_in_turns(
+        [complete_case(**stencil, mode=mode) for mode in ("analytic", "jacfwd", "jacrev")]
+    )
     print(f"stencil, n = {side * side:,}, {modes[0].nonzeros:,} entries, error {modes[0].error:.1e}")
     print(f"  detection {modes[0].detect_seconds:.1f} s, colouring {modes[0].color_seconds:.1f} s")
     for record in modes:
@@ -27,7 +31,9 @@ def main() -> None:
     for n in ARROWHEAD:
         arrowhead = {"workload": "arrowhead", "sizes": {"n": n}}
         cases = [("jacrev", "identity"), ("jacfwd", "colored"), ("jacrev", "colored"), ("mixed", "colored")]
-        dense, *colored = in_turns([completed(**arrowhead, mode=mode, seeds=seeds) for mode, seeds in cases])
+        dense, *colored = measure_in_turns(
+            [complete_case(**arrowhead, mode=mode, seeds=seeds) for mode, seeds in cases]
+        )
         print(f"arrowhead, n = {n:,}, dense in reverse mode: {n} seeds")
         for record in colored:
             found = ratio_interval(dense.seconds, record.seconds)

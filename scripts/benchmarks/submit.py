@@ -1,7 +1,7 @@
-"""How long does a large study take to submit, and its status to tell? 5,040 cases over six shapes; none stays in the queue.
+"""Benchmark of submission: time to submit 5,040 cases over six process shapes, and to query their status.
 
-Wants a Slurm with sixteen cores on nodes of four, such as `slurm/cluster up --nodes 4 --cpus 4` brings up. Exit status 1 when
-submitting takes 30 s or more, or the status 2 s or more.
+Requires a Slurm with sixteen cores on nodes of four, such as `slurm/cluster up --nodes 4 --cpus 4`. All jobs
+are canceled at the end. The exit status is 1 if the submission takes 30 s or more, or the status 2 s or more.
 """
 
 import statistics
@@ -22,7 +22,7 @@ mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, analytic]
 
 
 def main() -> int:
-    """Submit, ask several times, cancel; print a line for each; the exit status."""
+    """Submit, query the status repeatedly, cancel, print the times, and return the exit status."""
     Path("results").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir="results", prefix=".bench-submit-", ignore_cleanup_errors=True
@@ -37,20 +37,20 @@ def main() -> int:
             "cluster=slurm",
             f"results={name}/out",
         ]
-        submitting, said = timed(words)
+        submitting, said = time_command(words)
         print(said.strip())
         try:
-            asking = [timed(["status", f"{name}/out"])[0] for _ in range(TIMES)]
+            asking = [time_command(["status", f"{name}/out"])[0] for _ in range(TIMES)]
         finally:
-            timed(["cancel", f"{name}/out"])
+            time_command(["cancel", f"{name}/out"])
     print(
         f"submitted in {submitting:.1f} s; the status answers in {statistics.median(asking):.2f} s (median of {TIMES})"
     )
     return 0 if submitting < SUBMIT_SECONDS and statistics.median(asking) < STATUS_SECONDS else 1
 
 
-def timed(words: list[str]) -> tuple[float, str]:
-    """Wall seconds of a command, and what it printed."""
+def time_command(words: list[str]) -> tuple[float, str]:
+    """Run a command. Return its wall seconds and its standard output."""
     began = time.monotonic()
     done = subprocess.run(
         [str(Path(sys.executable).parent / "scaling"), *words], check=True, stdout=subprocess.PIPE, text=True

@@ -1,13 +1,13 @@
-"""Can a verdict be trusted? A program against itself, and against a revision of itself that is 10 % slower.
+"""Benchmark of comparisons: false alarms of a program against itself, and detection of a 10 % slowdown.
 
-Three parts, each of hundreds of cases, printed as shares:
+Three parts, each with hundreds of cases:
 
-    A/A      `versus=self`: nothing differs, so every difference that is reported is a false alarm; at most 5 %
-    planted  `versus=commit:HEAD~1` of a repository whose workload does 10 % more work than before; at least 95 % are found
-    naive    two plain runs, before and after the others: how many cases would have been called different by intervals that take
-             the samples of one process for independent repeats
+    A/A      `versus=self`: the variants are equal, so that every reported difference is a false alarm; at most 5 %
+    planted  `versus=commit:HEAD~1` of a repository whose workload has 10 % more work since; at least 95 % detected
+    naive    two plain runs, before and after the others: cases that would be reported as different if the samples
+             of one process were independent repetitions
 
-Exit status 1 when one of the first two is missed. Takes a quarter of an hour.
+The exit status is 1 if one of the first two limits is exceeded. Takes about 15 minutes.
 """
 
 import os
@@ -74,7 +74,7 @@ grids:
 
 
 def run(folder: Path, name: str, *words: str) -> Path:
-    """Run a study in a folder, in which its configuration and any module of its own stand; its results."""
+    """Run a study in a folder with its configuration and workload modules. Return its results folder."""
     results = folder / "results" / "-".join([name, *(w for w in words if "=" not in w)])
     command = [
         str(Path(sys.executable).parent / "scaling"),
@@ -91,14 +91,14 @@ def run(folder: Path, name: str, *words: str) -> Path:
     return results
 
 
-def told(results: Path) -> tuple[Counter, int]:
-    """How many cases got which verdict, and how many there are."""
+def count_verdicts(results: Path) -> tuple[Counter, int]:
+    """Return the number of cases with each verdict, and the total number of cases."""
     found = compare.compare(*compare.find_folders(str(results), None))
     return Counter(row.verdict for row in found.rows), len(found.rows)
 
 
-def naive(first: Path, second: Path) -> tuple[int, int]:
-    """Of how many cases the samples of two runs would be called different, and how many there are."""
+def count_naive_differences(first: Path, second: Path) -> tuple[int, int]:
+    """Return the number of cases whose samples differ between two runs, and the number of all cases."""
     a, b = ({record.key: record.seconds for record in latest(load(folder).records) if record.status == "ok"}
             for folder in (first, second))  # fmt: skip
     intervals = [ratio_interval(b[key], a[key]) for key in a.keys() & b.keys()]
@@ -106,7 +106,7 @@ def naive(first: Path, second: Path) -> tuple[int, int]:
 
 
 def prepare(folder: Path) -> None:
-    """The studies, and a repository of two revisions, the later of which works 10 % more."""
+    """Write the studies, and a repository with two revisions, the later of which has 10 % more work."""
     (folder / "conf" / "study").mkdir(parents=True)
     (folder / "conf" / "study" / "same.yaml").write_text(SAME)
     (folder / "conf" / "study" / "planted.yaml").write_text(PLANTED)
@@ -119,23 +119,23 @@ def prepare(folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the parts and print a line each; the exit status."""
+    """Run the parts, print one line each, and return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
         began = time.monotonic()
         first = run(folder, "same", "first")
-        verdicts, count = told(run(folder, "same", "versus=self"))
+        verdicts, count = count_verdicts(run(folder, "same", "versus=self"))
         alarms = sum(verdicts[verdict] for verdict in (compare.SLOWER, compare.FASTER))
         print(f"A/A: {alarms} of {count} cases are reported as different ({alarms / count:.1%})", flush=True)
-        verdicts, planted = told(run(folder, "planted", "versus=commit:HEAD~1"))
+        verdicts, planted = count_verdicts(run(folder, "planted", "versus=commit:HEAD~1"))
         found = verdicts[compare.SLOWER]
         print(
             f"planted: {found} of {planted} cases are reported as slower ({found / planted:.1%}); {dict(verdicts)}",
             flush=True,
         )
         apart = (time.monotonic() - began) / 60
-        wrong, of = naive(first, run(folder, "same", "second"))
+        wrong, of = count_naive_differences(first, run(folder, "same", "second"))
         print(
             f"naive: two plain runs, {apart:.0f} minutes apart, differ in {wrong} of {of} cases ({wrong / of:.1%})"
         )

@@ -1,7 +1,7 @@
-"""Plant defects one at a time in copies of the checkout, and report which test of the default run finds each.
+"""Mutation testing: plant known defects in copies of the checkout, and report which test detects each.
 
-A defect is a replacement of one text of the package by another (defects.toml). The checkout itself is never
-changed. A test counts only if it also passes in a copy without the defect.
+A defect replaces a text in the package (defects.toml). The checkout itself is never changed. A test counts as
+a detection only if it passes in a copy without the defect.
 """
 
 import argparse
@@ -31,9 +31,11 @@ FAILED, BAD_INPUT = 1, 2
 
 @dataclass(frozen=True)
 class Defect:
-    """One replacement of a text that stands exactly once in the package.
+    """A replacement of a text that occurs exactly once in the package.
 
-    found_by: the name of a test that runs first; the whole default run follows only if that test passes.
+    Attributes:
+        breaks: The property that the defect violates.
+        found_by: Name of a test that runs first. If it passes, the whole default run follows.
     """
 
     name: str
@@ -45,7 +47,12 @@ class Defect:
 
 @dataclass(frozen=True)
 class Planted:
-    """What came of one defect. test: the first test that failed; None if none did, and `why` says more."""
+    """The result of planting a defect.
+
+    Attributes:
+        test: The first test that failed, or None if no test failed.
+        why: Explanation if `test` is None.
+    """
 
     defect: Defect
     path: str
@@ -56,14 +63,19 @@ class Planted:
 
 @dataclass
 class Copies:
-    """Copies of the checkout below one temporary folder."""
+    """Copies of the checkout in a temporary folder.
+
+    Attributes:
+        seconds: Timeout of a run of pytest.
+        passes_without: Whether a test passes in a copy without a defect, by test.
+    """
 
     folder: Path
     seconds: float  # that one run of pytest may take
     passes_without: dict[str, bool] = field(default_factory=dict)  # by test, in a copy without a defect
 
     def make(self, name: str) -> Path:
-        """Return a new copy of the tracked files, committed to a repository of its own."""
+        """Copy the tracked files to a new folder, as a git repository of its own."""
         copy = self.folder / name
         for path in tracked_files():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +87,7 @@ class Copies:
         return copy
 
     def passes_clean(self, test: str) -> bool:
-        """Return whether a test passes in a copy without any defect."""
+        """Return whether a test passes in a copy without a defect."""
         if test not in self.passes_without:
             clean = self.folder / "clean"
             if not clean.exists():
@@ -86,9 +98,12 @@ class Copies:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of pytest said.
+    """Result of a run of pytest.
 
-    passed: whether at least one test ran and none failed. late: whether it took too long and was ended.
+    Attributes:
+        passed: Whether at least one test ran and none failed.
+        failed: IDs of the failed tests.
+        late: Whether the run exceeded its timeout.
     """
 
     passed: bool
@@ -98,13 +113,13 @@ class Run:
 
 
 def tracked_files() -> list[str]:
-    """Return the paths of the files that the repository tracks and that are there."""
+    """Return the paths of the existing files that git tracks."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=TOP, check=True, capture_output=True, text=True)
     return [path for path in listed.stdout.split("\0") if path and (TOP / path).is_file()]
 
 
 def read_table(path: Path = TABLE) -> list[Defect]:
-    """Return the defects of the table; ValueError names a wrong field, or a name that stands twice."""
+    """Return the defects of the table. Raise ValueError for an invalid field or a duplicate name."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["defect"]
     try:
         defects = [Defect(**{name: text.strip("\n") for name, text in row.items()}) for row in rows]
@@ -117,23 +132,25 @@ def read_table(path: Path = TABLE) -> list[Defect]:
 
 
 def find_place(defect: Defect, top: Path = TOP) -> Path:
-    """Return the only file of the package that holds the text of a defect.
+    """Return the file of the package that contains the text of a defect.
 
-    Raises ValueError if the text stands nowhere or several times, and SyntaxError if the defect is no Python.
+    Raises:
+        ValueError: If the text does not occur exactly once.
+        SyntaxError: If the file with the defect is not valid Python.
     """
     texts = {path: path.read_text(encoding="utf-8") for path in sorted((top / PACKAGE).rglob("*.py"))}
     counts = {path: count for path, text in texts.items() if (count := text.count(defect.old))}
     if list(counts.values()) != [1]:
         where = ", ".join(f"{count} times in {path.relative_to(top)}" for path, count in counts.items())
-        words = f"{defect.name}: its text must stand once in {PACKAGE}/, and stands {where or 'nowhere'}"
-        raise ValueError(f"{words}: {defect.old!r}; correct it in {TABLE.relative_to(TOP)}")
+        text = f"{defect.name}: its text must occur once in {PACKAGE}/, but occurs {where or 'nowhere'}"
+        raise ValueError(f"{text}: {defect.old!r}; correct it in {TABLE.relative_to(TOP)}")
     [path] = counts
     compile(texts[path].replace(defect.old, defect.new), str(path), "exec")
     return path.relative_to(top)
 
 
 def run_tests(copy: Path, words: Sequence[str], seconds: float) -> Run:
-    """Run pytest in a copy, so that every process of it imports the package of the copy."""
+    """Run pytest in a copy, so that all child processes import the package of the copy."""
     environment = os.environ | {"PYTHONPATH": str(copy)}
     python = str(copy / ".venv" / "bin" / "python")
     command = [python, "-m", "pytest", "-x", "--tb=no", "-rfE", *DEFAULT_RUN, *words]
@@ -160,7 +177,7 @@ def files_with(test: str) -> list[str]:
 
 
 def plant(defect: Defect, copies: Copies, whole: bool) -> Planted:
-    """Plant one defect in a fresh copy and run the tests there: first the test named with it, then all."""
+    """Plant a defect in a new copy, and run the tests there: first its known test, and then all."""
     began, place, copy = time.monotonic(), find_place(defect), copies.make(defect.name)
     path = copy / place
     path.write_text(path.read_text(encoding="utf-8").replace(defect.old, defect.new), encoding="utf-8")
@@ -174,7 +191,7 @@ def plant(defect: Defect, copies: Copies, whole: bool) -> Planted:
 
 
 def first_finding(done: Run, copies: Copies) -> tuple[str | None, str]:
-    """Return the first failed test that passes without the defect, or None and why there is none."""
+    """Return the first failed test that passes without the defect, or None and the reason."""
     tests = [test for test in done.failed if "::" in test]
     found = next((test for test in tests if copies.passes_clean(test)), None)
     if found:
@@ -189,27 +206,31 @@ def first_finding(done: Run, copies: Copies) -> tuple[str | None, str]:
 
 
 def report(planted: Planted) -> str:
-    """Return one line of the table that is printed."""
+    """Return a row of the printed table."""
     found = f"found by {planted.test}" if planted.test else " ".join(["NOT FOUND", planted.why]).strip()
     return f"{planted.defect.name:32} {planted.path:36} {planted.seconds:4.0f} s  {found}"
 
 
 def parse(words: Sequence[str] | None, defects: Sequence[Defect]) -> argparse.Namespace:
-    """Return the arguments; an unknown name ends the program with status 2."""
+    """Parse the command line. An unknown name ends the program with exit status 2."""
     parser = argparse.ArgumentParser(prog="scripts/plant_defects", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="defects of the table (default: all)")
-    parser.add_argument("--check", action="store_true", help="only look whether each has its place")
-    parser.add_argument("--whole", action="store_true", help="run all tests at once, not a known one first")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="of one run of tests at most (1200)")
+    parser.add_argument("--check", action="store_true", help="only check that each text occurs once")
+    parser.add_argument("--whole", action="store_true", help="run all tests, without the known test first")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="timeout of a run of tests (1200)")
     given = parser.parse_args(words)
     known = [defect.name for defect in defects]
     if unknown := [name for name in given.names if name not in known]:
-        parser.error(f"no defect is named {unknown[0]!r}: choose from {', '.join(known)}")
+        parser.error(f"unknown defect {unknown[0]!r}: choose from {', '.join(known)}")
     return given
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Plant the defects that are asked for: status 1 if more than one was missed, 2 if one has no place."""
+    """Plant the requested defects.
+
+    Returns:
+        Exit status: 0, 1 if more than one defect was missed, or 2 if the text of a defect was not found.
+    """
     try:
         defects = read_table()
         given = parse(words, defects)

@@ -18,21 +18,21 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import follow, job_state, lost_cases, status_table, submission, submit, task
+from scaling.cluster import job_state, lost_cases, sbatch, status_table, submission_files, task, wait
+from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
-from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import to_line
 from scaling.study.completion import complete
 from scaling.workers import schedule
-from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import ScheduledCase, study_manifest
-from scaling.workers.settings import RunSettings
 
 SLOW = [
     "run", "study=function", "workload=poisson", "points=[16,32,48]", "devices=1", "mode=jacrev", "results=here",
@@ -54,17 +54,22 @@ def study(tmp_path):
                 complete(Case("poisson", points=16 * (n + 1), mode="jacrev", devices=1 + n % 2))
                 for n in range(cases)
             ]
-            items = [ScheduledCase(Examined(case, None, None, ()), n, 1) for n, case in enumerate(self.cases)]
+            items = [
+                ScheduledCase(PreflightResult(case, None, None, ()), n, 1)
+                for n, case in enumerate(self.cases)
+            ]
             tasks = [
                 PackedTask(ProcessShape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0)
                 for n in range(0, cases, 2)
             ]
             settings = RunSettings(attempts=3)
             plan = schedule.make_schedule(
-                [item.answer for item in items], settings, Machine("cpu", None, 2, 2, remote=True), []
+                [item.preflight for item in items], settings, Machine("cpu", None, 2, 2, remote=True), []
             )
-            made = submission.create(self.folder, stamp, Cluster(name=kind), tasks, settings, plan, False)
-            self.made = submission.save_jobs(
+            made = submission_files.create_submission(
+                self.folder, stamp, ClusterSettings(name=kind), tasks, settings, plan, False
+            )
+            self.made = submission_files.save_job_ids(
                 made, {entry.name: f"7_{n}" for n, entry in enumerate(made.entries)}
             )
             store.write_json(
@@ -244,7 +249,7 @@ def test_a_table_has_every_task_in_one_line_and_few_lines_of_hundreds(states, ev
     )
     assert left_out == 0 and (len(rows) == 200 if every else len(rows) <= 50)
     assert sum(int(row.cells[6].partition("/")[2]) for row in rows) == 400
-    assert all(row.alone or len(row.tasks) > 1 for row in rows)
+    assert all(row.is_single or len(row.tasks) > 1 for row in rows)
 
 
 def test_of_many_submissions_the_old_lines_are_left_out_but_nothing_that_lives(study):
@@ -317,17 +322,19 @@ def test_a_rejected_submission_is_said_with_its_reason_while_cases_are_missing(
     tmp_path, make_record, monkeypatch
 ):
     case = make_record().case
-    items = [ScheduledCase(Examined(case, None, None, ()), 0, 1)]
-    made = schedule.make_schedule([items[0].answer], RunSettings(), Machine("cpu", None, 1, remote=True), [])
+    items = [ScheduledCase(PreflightResult(case, None, None, ()), 0, 1)]
+    made = schedule.make_schedule(
+        [items[0].preflight], RunSettings(), Machine("cpu", None, 1, remote=True), []
+    )
     task_of_one = [PackedTask(ProcessShape(1), (tuple(items),), 9.0)]
     store.write_json(tmp_path / "study.json", study_manifest("mine", None, [], [case], RunSettings()))
 
     def reject(*_):
         raise Refusal("Slurm: invalid partition specified: gpuu")
 
-    monkeypatch.setattr(submit, "_copy_package", reject)
+    monkeypatch.setattr(sbatch, "_copy_package", reject)
     with pytest.raises(Refusal):
-        submit.submit(tmp_path, Cluster(name="local"), task_of_one, RunSettings(), made, False)
+        sbatch.submit(tmp_path, ClusterSettings(name="local"), task_of_one, RunSettings(), made, False)
     (note,) = status.look(tmp_path).notes
     assert "rejected" in note and "gpuu" in note
     store.Writer(tmp_path).append(make_record())
@@ -355,11 +362,15 @@ def test_without_a_scheduler_to_ask_the_folder_still_tells_what_it_knows(
     one = study(4).start(0).end(0, 0, make_record).say(0, "begin", 1)
     monkeypatch.setenv("PATH", "")
     code, out, err = call(["status", one.folder], capsys)
-    assert (code, err) == (0, "") and "there is no s" in out and "what jobs do now is not known" in out
+    assert (
+        (code, err) == (0, "")
+        and "is not installed on this host" in out
+        and "what jobs do now is not known" in out
+    )
     assert re.search(r"poisson *\D* 1 *\D* 0 *\D* 0 *\D* 1 *\D* 2 *\D* 0", out)
     assert call(["logs", one.folder, one.key(1)], capsys)[0] == 0
     code, _, err = call(["cancel", one.folder], capsys)
-    assert code == 2 and "there is no s" in err
+    assert code == 2 and "is not installed on this host" in err
 
 
 def test_status_loads_nothing_heavy(study, make_record):
@@ -388,8 +399,8 @@ def test_watching_in_a_pipe_prints_anew_only_upon_a_change_and_ends_when_nothing
         lambda: one.end(0, 0, make_record).seen("RUNNING"), lambda: one.end(0, 1, make_record).seen("COMPLETED"),
     ]  # fmt: skip
     moments = iter(ended)
-    monkeypatch.setattr(job_state, "look_up", lambda results: next(moments)())
-    monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(job_state, "find_tasks", lambda results: next(moments)())
+    monkeypatch.setattr(wait.time, "sleep", lambda seconds: None)
     code, out, _ = call(["status", one.folder, "--watch"], capsys)
     assert code == 0 and next(moments, None) is None
     assert re.findall(r"(pending|running|completed) .* (\d/2)", out) == [
@@ -409,18 +420,18 @@ def test_who_follows_bears_with_a_scheduler_that_does_not_answer_for_a_while(stu
             raise answer
         return answer
 
-    monkeypatch.setattr(job_state, "look_up", look)
-    monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
-    assert [seen[0].state.name for seen in follow.poll(one.folder)] == ["RUNNING", "COMPLETED"]
+    monkeypatch.setattr(job_state, "find_tasks", look)
+    monkeypatch.setattr(wait.time, "sleep", lambda seconds: None)
+    assert [seen[0].state.name for seen in wait.poll(one.folder)] == ["RUNNING", "COMPLETED"]
 
 
 def test_who_follows_is_told_at_once_of_a_scheduler_that_never_answered(study, monkeypatch):
     def look(_):
         raise status.Refusal("there is no squeue here")
 
-    monkeypatch.setattr(job_state, "look_up", look)
+    monkeypatch.setattr(job_state, "find_tasks", look)
     with pytest.raises(status.Refusal, match="no squeue"):
-        next(follow.poll(study(2).folder))
+        next(wait.poll(study(2).folder))
 
 
 def test_the_logs_of_a_case_are_its_story_then_its_worker_then_the_scheduler(study, make_record, capsys):
@@ -529,7 +540,7 @@ def test_who_watches_leaves_with_ctrl_c_and_nothing_is_cancelled(
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=30)
     assert (watching.returncode, err) == (130, "")
-    [seen] = job_state.look_up(tmp_path / "here")
+    [seen] = job_state.find_tasks(tmp_path / "here")
     assert seen.state.name == "RUNNING"
     key = next(attempt.key for attempt in seen.running)
     told = scaling_command(["logs", "here", key[:8]])
@@ -555,11 +566,11 @@ def test_who_cancels_ends_what_runs(running, scaling_command, tmp_path):
 def test_a_task_of_this_machine_has_the_time_limit_of_its_cluster_and_says_when_it_reaches_it(
     running, scaling_command, tmp_path
 ):
-    [seen] = job_state.look_up(tmp_path / "here")
+    [seen] = job_state.find_tasks(tmp_path / "here")
     command = Path(f"/proc/{seen.entry.job}/cmdline").read_bytes().split(b"\0")
     assert command[0] == b"timeout" and b"--signal=USR1" in command and b"86400" in command
     os.kill(seen.journal.pid, task.TIME_LIMIT)
-    until(lambda: not job_state.look_up(tmp_path / "here")[0].state.live)
+    until(lambda: not job_state.find_tasks(tmp_path / "here")[0].state.live)
     after = scaling_command(["status", "here"])
     assert after.returncode == 1 and "timeout: its job reached its time limit" in after.stdout, after.stdout
 
@@ -637,7 +648,7 @@ def test_the_logs_of_a_case_that_no_worker_began_are_those_of_the_workers_that_d
         "slurmstepd-n1: error: execve(): python: No such file or directory\n"
     )
     one.keep(JobState("FAILED", reason="exit code 1:0"))
-    monkeypatch.setattr("scaling.cluster.slurm.ask", lambda *words: "")
+    monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *words: "")
     parts = list(logs.parts(logs.look(one.folder), one.key(0)))
     assert "the process ended with status 2" in parts[0].text
     assert any("execve(): python: No such file" in part.text for part in parts)
@@ -706,7 +717,7 @@ def test_a_task_that_waits_for_cores_says_so_in_status_and_logs_until_it_has_the
     found = status.read(one.folder, one.seen("RUNNING"))
     [row], _ = status_table.task_rows(found.tasks)
     assert row.cells[-1] == text
-    monkeypatch.setattr(job_state, "look_up", lambda results, asking=True: one.seen("RUNNING"))
+    monkeypatch.setattr(job_state, "find_tasks", lambda results, query_scheduler=True: one.seen("RUNNING"))
     assert text in next(logs.parts(logs.look(one.folder), one.key(0))).text
     one.say(0, "begin", 0)
     [row], _ = status_table.task_rows(status.read(one.folder, one.seen("RUNNING")).tasks)
@@ -748,9 +759,9 @@ def test_the_cases_of_a_job_that_began_none_are_one_line_with_their_number(study
 
 def test_the_progress_of_a_submission_counts_all_of_its_cases_from_first_to_last(study, make_record):
     one = study(4)
-    said = [follow.progress_line(one.seen("RUNNING", "PENDING"))]
+    said = [wait.progress_line(one.seen("RUNNING", "PENDING"))]
     one.start(0).end(0, 0, make_record).end(0, 1, make_record)
-    said.append(follow.progress_line(one.seen("COMPLETED", "RUNNING")))
+    said.append(wait.progress_line(one.seen("COMPLETED", "RUNNING")))
     assert [words.partition("; ")[2] for words in said] == [
         "0 of 4 cases have ended",
         "2 of 4 cases have ended",

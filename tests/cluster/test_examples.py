@@ -87,4 +87,4 @@ def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_c
 def test_without_a_slurm_nothing_but_a_dry_run_is_possible(scaling_command, tmp_path):
     done = scaling_command([*STUDY, "cluster=examples/lab"], env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "there is no sinfo here" in done.stderr and not (tmp_path / "here").exists()
+    assert "sinfo is not installed on this host" in done.stderr and not (tmp_path / "here").exists()

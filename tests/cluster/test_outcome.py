@@ -6,18 +6,18 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, lost_cases, pack, slurm, submission, task
+from scaling.cluster import job_state, lost_cases, pack, slurm, submission_files, task
+from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.journal import Journal
-from scaling.cluster.settings import Cluster
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
 from scaling.core.case import Case
 from scaling.core.store import Writer, load
 from scaling.study.completion import complete
 from scaling.workers import schedule, supervise
-from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.settings import RunSettings
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
 SETTINGS = RunSettings(attempts=3)
@@ -27,10 +27,10 @@ SETTINGS = RunSettings(attempts=3)
 def made(tmp_path):
     """A submission of one task of four cases, not handed over yet."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
-    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
+    plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.pack(plan, SETTINGS, [], 1e9)
-    return submission.create(
-        tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
+    return submission_files.create_submission(
+        tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
     )
 
 
@@ -38,14 +38,16 @@ def aged(made, seconds):
     """The same, submitted so long ago."""
     then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
     old = dataclasses.replace(made, made_at=then.isoformat(timespec="seconds"))
-    submission.save(old)
+    submission_files.write_submission(old)
     return old
 
 
 def asked(monkeypatch, states, named=()):
     """A Slurm that knows these jobs, and these by the name of the submission."""
-    monkeypatch.setattr(slurm, "states", lambda jobs: {job: states[job] for job in jobs if job in states})
-    monkeypatch.setattr(slurm, "named", lambda name: list(named))
+    monkeypatch.setattr(
+        slurm, "query_states", lambda jobs: {job: states[job] for job in jobs if job in states}
+    )
+    monkeypatch.setattr(slurm, "list_live_jobs", lambda name: list(named))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def asked(monkeypatch, states, named=()):
 def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatch, age, named, state):
     aged(made, age)
     asked(monkeypatch, {}, named)
-    (seen,) = job_state.look_up(tmp_path)
+    (seen,) = job_state.find_tasks(tmp_path)
     assert seen.state.name == state
     assert (
         lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
@@ -65,8 +67,8 @@ def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatc
 def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
     made, tmp_path, monkeypatch, make_record
 ):
-    made = submission.save_jobs(made, {"0001": "7"})
-    first, second, *_ = submission.read(made.entries[0].path).items
+    made = submission_files.save_job_ids(made, {"0001": "7"})
+    first, second, *_ = submission_files.read_task(made.entries[0].path).items
     older = make_record(
         **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
         status="failed",
@@ -81,8 +83,8 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
     journal.write("end", key=second.case.key, replicate=0, status="ok")
     asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
     monkeypatch.setattr(environment, "node_name", lambda: "the-login-node")
-    assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 1
-    assert lost_cases.record_lost_cases(tmp_path, job_state.look_up(tmp_path)) == 0
+    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 1
+    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
     (lost,) = [
         record
         for record in load(tmp_path).records
@@ -95,17 +97,21 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
         [],
     )
     assert (
-        lost.environment["digest"] == submission.read(made.entries[0].path).environments[None, ()]["digest"]
+        lost.environment["digest"]
+        == submission_files.read_task(made.entries[0].path).environments[None, ()]["digest"]
     )
 
 
 def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
-    submission.save(dataclasses.replace(made, kind="local", host="elsewhere"))
-    (seen,) = job_state.look_up(tmp_path)
+    submission_files.write_submission(dataclasses.replace(made, kind="local", host="elsewhere"))
+    (seen,) = job_state.find_tasks(tmp_path)
     assert seen.state.name == job_state.UNKNOWN and not (made.folder / "states.json").exists()
     journal = Journal(made.entries[0].path)
     journal.write(
-        "begin", key=submission.read(made.entries[0].path).items[0].case.key, replicate=0, attempt=1
+        "begin",
+        key=submission_files.read_task(made.entries[0].path).items[0].case.key,
+        replicate=0,
+        attempt=1,
     )
     assert (
         lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
@@ -129,19 +135,19 @@ def test_an_array_that_never_began_is_all_of_its_tasks(job, jobs):
 def test_what_accounting_believes_to_run_and_the_controller_has_forgotten_does_not(monkeypatch):
     said = {"sacct": "12_0|RUNNING|n1|00:10|0:0\n12_1|COMPLETED|n1|00:10|0:0\n12_[2-3]|CANCELLED by 0|None assigned|00:00|0:0\n",
             "squeue": "12_4|PENDING||0:00|Priority\n"}  # fmt: skip
-    monkeypatch.setattr(slurm, "ask", lambda *words: said[words[0]])
-    found = slurm.states([f"12_{n}" for n in range(5)])
+    monkeypatch.setattr(slurm, "run_command", lambda *words: said[words[0]])
+    found = slurm.query_states([f"12_{n}" for n in range(5)])
     assert {job: state.name for job, state in found.items()} == {
         "12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED", "12_4": "PENDING",
     }  # fmt: skip
 
 
 def test_arrays_are_no_longer_than_the_cluster_allows():
-    from scaling.cluster import submit
+    from scaling.cluster import sbatch
 
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
-    arrays = submit._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
+    arrays = sbatch._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
@@ -152,7 +158,9 @@ def began(made, task=0, last=None):
     entry = made.entries[task]
     journal = Journal(entry.path)
     journal.write("started", job="7", node="n1", nodes=["n1"], pid=1)
-    journal.write("begin", key=submission.read(entry.path).items[0].case.key, replicate=0, attempt=1)
+    journal.write(
+        "begin", key=submission_files.read_task(entry.path).items[0].case.key, replicate=0, attempt=1
+    )
     if last:
         journal.write(*last[:1], **(last[1] if len(last) > 1 else {}))
 
@@ -181,23 +189,23 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
 def test_without_accounting_the_log_of_a_job_says_how_it_ended(
     made, tmp_path, monkeypatch, text, state, reason
 ):
-    made = submission.save_jobs(made, {"0001": "7"})
+    made = submission_files.save_job_ids(made, {"0001": "7"})
     began(made, last=("stopped",))
     log(made, text)
     asked(monkeypatch, {})
-    seen = job_state.look_up(tmp_path)
+    seen = job_state.find_tasks(tmp_path)
     assert [one.state.name for one in seen] == [state]
     lost_cases.record_lost_cases(tmp_path, seen)
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
 def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(made, tmp_path, monkeypatch):
-    made = submission.save_jobs(made, {"0001": "7"})
+    made = submission_files.save_job_ids(made, {"0001": "7"})
     began(made, last=("stopped",))
     asked(monkeypatch, {})
-    assert [one.state.name for one in job_state.look_up(tmp_path)] == ["LOST"]
+    assert [one.state.name for one in job_state.find_tasks(tmp_path)] == ["LOST"]
     asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
-    assert [one.state.name for one in job_state.look_up(tmp_path)] == ["TIMEOUT"]
+    assert [one.state.name for one in job_state.find_tasks(tmp_path)] == ["TIMEOUT"]
 
 
 def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
@@ -209,7 +217,7 @@ def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
-    made = submission.save_jobs(made, {"0001": "7"})
+    made = submission_files.save_job_ids(made, {"0001": "7"})
     if begun:
         began(made)
 
@@ -244,13 +252,13 @@ def array(tmp_path):
         complete(Case("poisson", points=16 * n, mode="jacrev", devices=d))
         for n, d in ((1, 1), (2, 1), (3, 2))
     ]
-    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], SETTINGS, NODES, [])
+    plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.pack(plan, SETTINGS, [], 0.0)
-    made = submission.create(
-        tmp_path, "20261121T201500-3f2a", Cluster(name="slurm"), tasks, SETTINGS, plan, False
+    made = submission_files.create_submission(
+        tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
     )
     dead = dataclasses.replace(made, pid=2**22 + 1)
-    submission.save(dead)
+    submission_files.write_submission(dead)
     return dead
 
 
@@ -260,7 +268,7 @@ def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_pat
     first = array.entries[0].shape
     found = {
         one.entry.job: one.state.name
-        for one in job_state.look_up(tmp_path)
+        for one in job_state.find_tasks(tmp_path)
         if one.entry.shape == first or one.entry.job
     }
     count = sum(entry.shape == first for entry in array.entries)
@@ -269,7 +277,7 @@ def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_pat
 
 def test_what_a_launcher_that_died_did_not_hand_over_is_not_in_the_queue(array, tmp_path, monkeypatch):
     asked(monkeypatch, {}, [])
-    seen = job_state.look_up(tmp_path)
+    seen = job_state.find_tasks(tmp_path)
     assert {one.state.name for one in seen} == {"LOST"} and not job_state.queued_cases(seen)
 
 
@@ -277,15 +285,15 @@ def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
     asked(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
     ended = []
     monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
-    assert job_state.cancel(job_state.look_up(tmp_path)) == 1
+    assert job_state.cancel(job_state.find_tasks(tmp_path)) == 1
     assert ended == ["12_0"]
 
 
 def test_what_failed_for_good_runs_once_more_with_retry(made, tmp_path, make_record):
     """The task that was submitted to retry it runs it once, also when it is requeued after that."""
-    cases = [item.case for item in submission.read(made.entries[0].path).items]
-    answers = [Examined(case, None, None) for case in cases]
-    work = submission.read(made.entries[0].path)
+    cases = [item.case for item in submission_files.read_task(made.entries[0].path).items]
+    answers = [PreflightResult(case, None, None) for case in cases]
+    work = submission_files.read_task(made.entries[0].path)
     (around,) = work.environments.values()
 
     def failed(attempt):
@@ -296,10 +304,10 @@ def test_what_failed_for_good_runs_once_more_with_retry(made, tmp_path, make_rec
         return {item.case.key: item.attempt for job in jobs for item in job}
 
     key = work.items[0].case.key
-    assert key not in attempts(schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)]).jobs)
+    assert key not in attempts(schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)]).sessions)
     again = schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)], retry=True)
-    assert attempts(again.jobs)[key] == 2
-    retried = dataclasses.replace(work, jobs=again.jobs)
-    assert attempts(task.remaining(retried, [failed(1)]))[key] == 2
-    assert key not in attempts(task.remaining(retried, [failed(1), failed(2)]))
-    assert key not in attempts(task.remaining(work, [failed(1)]))
+    assert attempts(again.sessions)[key] == 2
+    retried = dataclasses.replace(work, sessions=again.sessions)
+    assert attempts(task.remaining_sessions(retried, [failed(1)]))[key] == 2
+    assert key not in attempts(task.remaining_sessions(retried, [failed(1), failed(2)]))
+    assert key not in attempts(task.remaining_sessions(work, [failed(1)]))

@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from scaling.cluster import pack, submission
-from scaling.cluster.settings import Cluster
+from scaling.cluster import pack, submission_files
+from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.core.case import Case, Refusal, problem
 from scaling.core.record import STAGES, Record
 from scaling.core.timing import Sampling
 from scaling.workers import schedule
-from scaling.workers.examined import Examined
-from scaling.workers.machine import EACH, Machine, ProcessShape
-from scaling.workers.settings import RunSettings
+from scaling.workers.machine import ONE_PER_DEVICE, Machine, ProcessShape
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 
@@ -43,14 +43,14 @@ def made():
         ]
         settings = RunSettings(replicates=replicates, attempts=3)
         return schedule.make_schedule(
-            [Examined(case, None, None) for case in cases], settings, machine, []
+            [PreflightResult(case, None, None) for case in cases], settings, machine, []
         ), settings
 
     return call
 
 
 def ran(tasks):
-    return Counter(item.place for task in tasks for item in task.items)
+    return Counter(item.replicate_key for task in tasks for item in task.items)
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
@@ -58,7 +58,7 @@ def ran(tasks):
 def test_every_case_is_in_one_task_whatever_the_budget(made, nested, budget):
     plan, settings = made(replicates=3)
     tasks = pack.pack(plan, settings, [], budget, nested=nested)
-    assert ran(tasks) == {item.place: 1 for job in plan.jobs for item in job}
+    assert ran(tasks) == {item.replicate_key: 1 for job in plan.sessions for item in job}
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
@@ -85,7 +85,7 @@ def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, bu
 def test_a_job_of_a_task_holds_what_one_process_can_run(made):
     plan, settings = made(replicates=2)
     for task in pack.pack(plan, settings, [], 100.0):
-        for job in task.jobs:
+        for job in task.sessions:
             assert (
                 len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
                 == 1
@@ -99,10 +99,13 @@ def test_nested_tasks_hold_whole_curves_in_every_block(made):
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
         everywhere = {
-            i.place for j in plan.jobs for i in j if dataclasses.replace(i.case, devices=1).key in keys
+            i.replicate_key
+            for j in plan.sessions
+            for i in j
+            if dataclasses.replace(i.case, devices=1).key in keys
         }
-        assert everywhere == {item.place for item in task.items}
-        blocks = [job[0].replicate for job in task.jobs]
+        assert everywhere == {item.replicate_key for item in task.items}
+        blocks = [job[0].replicate for job in task.sessions]
         assert blocks == sorted(blocks)
 
 
@@ -119,7 +122,7 @@ def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
 @pytest.mark.parametrize(
     ("devices", "processes", "shape"),
     [(1, None, (1, 1, 1)), (4, None, (4, 1, 1)), (8, None, (8, 2, 2)), (6, None, (6, 2, 2)), (9, None, (9, 3, 3)),
-     (8, EACH, (8, 2, 8)), (8, 4, (8, 2, 4)), (1, 4, (1, 1, 1)), (5, None, (5, 5, 5))],
+     (8, ONE_PER_DEVICE, (8, 2, 8)), (8, 4, (8, 2, 4)), (1, 4, (1, 1, 1)), (5, None, (5, 5, 5))],
 )  # fmt: skip
 def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
     assert NODES.shape(devices, processes) == ProcessShape(*shape)
@@ -131,16 +134,16 @@ def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
         (
             32,
             None,
-            "devices=32 are more than the 16 cores (4 nodes of 4) of partition main: take devices=[1]",
+            "devices=32 exceed the 16 cores (4 nodes of 4) of partition main: use devices=[1]",
         ),
-        (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: take devices=[1]"),
+        (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: use devices=[1]"),
         (8, 1, "devices=8 do not divide evenly over processes=1 on 2 nodes"),
         (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),
     ],
 )
 def test_what_a_cluster_has_not_is_refused(devices, processes, words):
     with pytest.raises(Refusal) as refusal:
-        NODES.enough([1, devices], processes, oversubscribe=True)
+        NODES.check_device_counts([1, devices], processes, oversubscribe=True)
     assert words in str(refusal.value)
 
 
@@ -152,7 +155,7 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
         for _ in range(4000)
     }  # fmt: skip
     settings = RunSettings(attempts=3)
-    plan = schedule.make_schedule([Examined(case, None, None) for case in cases], settings, NODES, [])
+    plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], settings, NODES, [])
     tasks = pack.pack(plan, settings, [], 900.0)
     assert ran(tasks) == {(case.key, 0): 1 for case in cases}
     assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
@@ -165,7 +168,7 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
 def test_every_step_of_a_nested_task_finds_room(counts, shape):
     """Four devices on one node and six on two want two nodes of four: the largest count alone is not enough."""
     machine = dataclasses.replace(NODES, nodes=8)
-    answers = [Examined(Case("rbf", points=120, devices=count), None, None) for count in counts]
+    answers = [PreflightResult(Case("rbf", points=120, devices=count), None, None) for count in counts]
     settings = RunSettings(replicates=3, attempts=3)
     plan = schedule.make_schedule(answers, settings, machine, [])
     (task,) = pack.pack(plan, settings, [], 1e9, nested=True)
@@ -186,39 +189,42 @@ def planned(case, seconds, kind=None, platform="cpu"):
 
 def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_the_cluster_says(made):
     plan, settings = made()
-    cases = [item.case for job in plan.jobs for item in job]
+    cases = [item.case for job in plan.sessions for item in job]
     known = [planned(case, 0.001) for case in cases if case.workload == "rbf"]
     tasks = pack.pack(plan, settings, [], 1e9, known)
     rbf_alone = pack.pack(plan, settings, [], 0.0, known)
-    assert not any(task.foreseen for task in tasks if {item.case.workload for item in task.items} != {"rbf"})
+    assert not any(
+        task.is_planned for task in tasks if {item.case.workload for item in task.items} != {"rbf"}
+    )
     ours = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
-    assert ours and all(task.foreseen for task in ours)
-    cluster = Cluster(name="slurm", time=60.0)
+    assert ours and all(task.is_planned for task in ours)
+    cluster = ClusterSettings(name="slurm", time=60.0)
     for task in ours:
         assert (
-            10 < submission.time_limit(task, cluster) < 60
-            and 60 * submission.time_limit(task, cluster) > task.seconds
+            10 < submission_files.time_limit(task, cluster) < 60
+            and 60 * submission_files.time_limit(task, cluster) > task.seconds
         )
-        assert submission.time_limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
+        assert submission_files.time_limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
     again = dataclasses.replace(
-        ours[0], jobs=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].jobs)
+        ours[0],
+        sessions=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].sessions),
     )
-    assert submission.time_limit(dataclasses.replace(again, foreseen=False), cluster) == 60.0
+    assert submission_files.time_limit(dataclasses.replace(again, is_planned=False), cluster) == 60.0
 
 
 def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_was_not_measured(made):
     plan, settings = made()
-    case = plan.jobs[0][0].case
+    case = plan.sessions[0][0].case
     slow, fast = planned(case, 100.0), planned(case, 0.001)
-    assert pack.foreseen_seconds([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
+    assert pack.planned_seconds([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
     kind = dataclasses.replace(NODES, device_kind="this CPU")
     assert (
-        pack.foreseen_seconds([slow], kind, settings)
+        pack.planned_seconds([slow], kind, settings)
         == {}
-        == pack.foreseen_seconds([planned(case, 1.0, platform="tpu")], NODES, settings)
+        == pack.planned_seconds([planned(case, 1.0, platform="tpu")], NODES, settings)
     )
-    assert case.key in pack.foreseen_seconds([planned(case, 1.0, "this CPU")], kind, settings)
-    predict = pack.make_predictor([], settings, pack.foreseen_seconds([slow], NODES, settings))
+    assert case.key in pack.planned_seconds([planned(case, 1.0, "this CPU")], kind, settings)
+    predict = pack.make_predictor([], settings, pack.planned_seconds([slow], NODES, settings))
     assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
 
 

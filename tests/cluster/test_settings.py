@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from scaling.cluster import slurm, submit
-from scaling.cluster.settings import from_config
+from scaling.cluster import sbatch, slurm
+from scaling.cluster.cluster_settings import from_config
 from scaling.core.case import Refusal
 from scaling.workers import transport
 from scaling.workers.machine import Machine, ProcessShape
@@ -18,7 +18,7 @@ def asked(shape=None, machine=NODES, **config):
     """What sbatch is asked for, by the names that submitit has for it."""
     cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
     entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4), minutes=cluster.time)
-    words = submit._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
+    words = sbatch._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
     return words | words.pop("additional_parameters")
 
 
@@ -111,9 +111,7 @@ def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
 
 
 def test_an_option_for_gpus_needs_a_gpu():
-    with pytest.raises(
-        Refusal, match=r"cluster.gpu_option=gpus_per_node requests a gpu, not cluster.gres=shard"
-    ):
+    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"):
         from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
 
 
@@ -140,8 +138,8 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
 
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0, foreseen=False)
-        (text,) = submit.format_scripts(tmp_path, cluster, [task], NODES)
+        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0, is_planned=False)
+        (text,) = sbatch.format_scripts(tmp_path, cluster, [task], NODES)
         return text
 
     assert "--wckey" not in script()
@@ -179,8 +177,8 @@ def site(monkeypatch):
     """The machine that these settings lead to, at a site whose default partition has no GPU."""
 
     def machine(text=SITE, **config):
-        monkeypatch.setattr(slurm, "ask", lambda *words: text)
-        found = slurm.machine(from_config({"name": "slurm", "platform": "gpu"} | config))
+        monkeypatch.setattr(slurm, "run_command", lambda *words: text)
+        found = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"} | config))
         return found.per_node, found.nodes, found.cpus_each
 
     return machine
@@ -214,7 +212,7 @@ def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_ha
 def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
     """Some sites do not list their GPUs as generic resources."""
     hidden = SITE.replace("gpu:a100:4(S:0-1)", "(null)").replace("gpu:h100:8(S:0-1)", "(null)")
-    with pytest.raises(Refusal, match=r"or cluster.per_node to how many a node has"):
+    with pytest.raises(Refusal, match=r"or cluster.per_node to the number per node"):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
@@ -236,7 +234,7 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
 def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(
     lines, status, said, shell
 ):
-    script = "\n".join([*submit.checked_setup(lines), 'echo "ran $A"'])
+    script = "\n".join([*sbatch.checked_setup(lines), 'echo "ran $A"'])
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
     assert (
         done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
@@ -263,7 +261,7 @@ def test_setup_is_a_list_of_shell_lines_or_a_text_of_lines():
 
 
 def test_a_file_of_a_cluster_without_a_name_is_told_the_missing_line():
-    with pytest.raises(Refusal, match=r"has no `name`: add the line `defaults: \[slurm\]`"):
+    with pytest.raises(Refusal, match=r"has no key `name`: add `defaults: \[slurm\]`"):
         from_config({"partition": "gpu"})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import job_state, submission
+from scaling.cluster import job_state, submission_files
 from scaling.core.store import load
 from scaling.workers import cores
 from tests.support.commands import QUICK
@@ -107,8 +107,8 @@ def failures(results):
 
 def ended(results):
     """Wait until no task waits or runs; the states of all."""
-    until(lambda: not any(one.state.live for one in job_state.look_up(results)), "the tasks to end")
-    return [one.state.name for one in job_state.look_up(results)]
+    until(lambda: not any(one.state.live for one in job_state.find_tasks(results)), "the tasks to end")
+    return [one.state.name for one in job_state.find_tasks(results)]
 
 
 def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_own_is_not_drawn(
@@ -161,7 +161,7 @@ def test_more_devices_than_cores_in_truth_fail_and_say_so(scaling_command, write
     done = scaling_command([*words, "cluster=slurm", "results=out", "wait=true"], timeout=PATIENCE)
     assert done.returncode == 1
     assert [
-        reason for reason, text in failures(results) if "4 cores were asked for and n1, n2 have" in text
+        reason for reason, text in failures(results) if "4 cores were requested, but n1, n2 have" in text
     ] == ["not_as_asked"]
     again = scaling_command(
         [*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE
@@ -174,7 +174,9 @@ def test_all_device_counts_share_an_allocation_block_by_block(scaling_command, w
     done = scaling_command([*words, *SLURM, "results=out", "wait=true", "nested=true"], timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
-    assert {r.environment["job"] for r in records} == {submission.all_of(results)[0].entries[0].job}
+    assert {r.environment["job"] for r in records} == {
+        submission_files.read_submissions(results)[0].entries[0].job
+    }
     assert Counter((r.case.devices, r.replicate) for r in records) == {
         (d, b): 2 for d in (1, 2, 4) for b in range(3)
     }
@@ -207,7 +209,7 @@ def test_one_sbatch_does_the_same_without_submitit(tmp_path, scaling_command, wr
 def test_a_cancelled_task_loses_nothing_that_was_finished(submit, tmp_path, results):
     submit()
     before = stuck(tmp_path)
-    call("scancel", submission.all_of(results)[0].entries[0].job)
+    call("scancel", submission_files.read_submissions(results)[0].entries[0].job)
     assert ended(results) == ["CANCELLED"]
     complete(submit, tmp_path, before)
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
@@ -234,7 +236,7 @@ def test_a_worker_that_is_killed_costs_one_record(submit, tmp_path, results):
     submit()
     before = stuck(tmp_path)
     (tmp_path / "go").touch()
-    job = submission.all_of(results)[0].entries[0].job.partition("_")[0]
+    job = submission_files.read_submissions(results)[0].entries[0].job.partition("_")[0]
     for pid in workers_of(job):
         os.kill(pid, signal.SIGKILL)
     assert ended(results) == ["COMPLETED"]
@@ -247,7 +249,7 @@ def test_a_requeued_task_goes_on_from_where_it_was(submit, tmp_path, results):
     submit()
     before = stuck(tmp_path)
     (tmp_path / "go").touch()
-    call("scontrol", "requeue", submission.all_of(results)[0].entries[0].job)
+    call("scontrol", "requeue", submission_files.read_submissions(results)[0].entries[0].job)
     assert ended(results) == ["COMPLETED"]
     after = finished(results)
     assert set(before) <= set(after) and len(after) == CASES and set(after.values()) == {1}
@@ -258,7 +260,7 @@ def test_a_requeued_task_goes_on_from_where_it_was(submit, tmp_path, results):
 def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_path, results):
     submit("cluster.sbatch={requeue: false, no-requeue: true}")
     before = stuck(tmp_path)
-    node = job_state.look_up(results)[0].state.node
+    node = job_state.find_tasks(results)[0].state.node
     call(CLUSTER, "stop-node", node)
     try:
         assert ended(results) in (["NODE_FAIL"], ["CANCELLED"])
@@ -278,7 +280,7 @@ def test_a_task_that_comes_to_its_time_limit_is_resubmitted_by_the_next_run(subm
     before = stuck(tmp_path)
     assert "TIMEOUT" in ended(results)
     with pytest.MonkeyPatch.context() as without:  # accounting, and a controller that remembers
-        without.setattr("scaling.cluster.slurm.states", lambda jobs: {})
+        without.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
         for path in results.glob("jobs/*/states.json"):
             path.unlink()
         assert "TIMEOUT" in ended(results)
@@ -322,7 +324,7 @@ def test_attempts_are_counted_and_bounded(submit, tmp_path, results):
         (tmp_path / "stuck").unlink(missing_ok=True)
         submit("cluster.attempts=2")
         stuck(tmp_path)
-        call("scancel", submission.all_of(results)[-1].entries[0].job)
+        call("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
         ended(results)
     told = submit("cluster.attempts=2")
     assert "failed for good or 2 times (cluster.attempts)" in told
@@ -345,11 +347,11 @@ def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, r
 
 def test_a_job_that_waits_for_cores_of_another_study_says_so(scaling_command, write_study, results):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
-    with cores.claimed(len(cores.allowed()), "another study"):
+    with cores.claim_cores(len(cores.usable_cores()), "another study"):
         done = scaling_command([*study, *SLURM, "results=out"], timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         until(
-            lambda: any(task.blocked for task in job_state.look_up(results)),
+            lambda: any(task.blocked for task in job_state.find_tasks(results)),
             "the worker to wait",
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
@@ -380,7 +382,7 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(
     ("words", "said"),
     [
         (["cluster.partition=gpus"], "unknown cluster.partition 'gpus': choose from high, low, main, scavenge"),
-        (["cluster.platform=gpu", "devices=16"], "devices=16 are more than the 8 gpu devices (2 nodes of 4) of partition main"),
+        (["cluster.platform=gpu", "devices=16"], "devices=16 exceed the 8 gpu devices (2 nodes of 4) of partition main"),
         (["cluster.platform=gpu", "cluster.gres=gpu:h100"], "no node of partition main has a gpu:h100"),
         (["cluster.account=nobodys"], "Batch job submission failed: Invalid account or account/partition combination specified"),
         (["cluster.constraint=a100"], "Slurm: Batch job submission failed: Invalid feature specification"),
@@ -422,7 +424,7 @@ def test_a_queued_task_runs_what_was_submitted_and_not_what_was_changed_since(
 def test_tasks_are_split_as_the_cluster_wants_and_shapes_follow_one_another(submit, results):
     """fill=0.001: a task for every problem, of which there are four on one device and four on two."""
     submit("cluster.fill=0.001", "cluster.at_once=1", devices="[1, 2]")
-    (made,) = submission.all_of(results)
+    (made,) = submission_files.read_submissions(results)
     assert len(made.entries) == 8 and {entry.shape.devices for entry in made.entries} == {1, 2}
     told = json.loads((made.folder / "submission.json").read_text())
     assert len({task["job"] for task in told["tasks"]}) == 8
@@ -437,7 +439,7 @@ def test_what_is_in_the_queue_is_not_submitted_twice(submit, tmp_path, results):
     stuck(tmp_path)
     told = submit()
     assert "0 cases to run" in told and "in the queue already" in told
-    assert len(submission.all_of(results)) == 1
+    assert len(submission_files.read_submissions(results)) == 1
 
 
 def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_of_it(
@@ -445,11 +447,11 @@ def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_
 ):
     (tmp_path / "go").touch()
     submit("wait=true")
-    shutil.rmtree(results / "jobs" / submission.all_of(results)[0].folder.name / "code")
+    shutil.rmtree(results / "jobs" / submission_files.read_submissions(results)[0].folder.name / "code")
     (states,) = results.glob("jobs/*/states.json")
     states.unlink()
-    monkeypatch.setattr("scaling.cluster.slurm.states", lambda jobs: {})
-    assert [one.state.name for one in job_state.look_up(results)] == ["COMPLETED"]
+    monkeypatch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
+    assert [one.state.name for one in job_state.find_tasks(results)] == ["COMPLETED"]
 
 
 def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(
@@ -483,7 +485,7 @@ def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(
     words = [*write_study(ONE), *SLURM, "results=out"]
     holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
     assert scaling_command([*words, "cluster.memory=4"], timeout=PATIENCE).returncode == 0
-    (entry,) = submission.all_of(results)[0].entries
+    (entry,) = submission_files.read_submissions(results)[0].entries
     assert call("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
     call("scancel", holder)
     assert ended(results) == ["COMPLETED"] and sum(finished(results).values()) == 1
@@ -597,10 +599,10 @@ def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_canc
         task["job"] = None
     path.write_text(json.dumps(written | {"pid": gone.pid}))
     stuck(tmp_path)
-    assert [one.state.name for one in job_state.look_up(results)] == ["RUNNING"]
+    assert [one.state.name for one in job_state.find_tasks(results)] == ["RUNNING"]
     assert scaling_command(["cancel", "out"], timeout=PATIENCE).returncode == 0
     assert ended(results) == ["CANCELLED"]
-    assert not job_state.queued_cases(job_state.look_up(results))
+    assert not job_state.queued_cases(job_state.find_tasks(results))
 
 
 def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, results):

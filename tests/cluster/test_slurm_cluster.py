@@ -20,10 +20,10 @@ REFUSED = "Invalid account or account/partition combination specified"
     [
         ([], "up, status, down, stop-node, start-node"),
         (["upp"], "'upp'"),
-        (["up", "--nodes", "5"], "--nodes '5': say 2, 3 or 4"),
-        (["up", "--cpus", "none"], "--cpus 'none': say a number"),
+        (["up", "--nodes", "5"], "--nodes '5': must be 2, 3, or 4"),
+        (["up", "--cpus", "none"], "--cpus 'none': must be a number"),
         (["up", "--user", "nobody of this host"], "--user 'nobody of this host'"),
-        (["up", "--hard"], "--install, --nodes, --cpus or --user"),
+        (["up", "--hard"], "--install, --nodes, --cpus, --user"),
         (["down", "--nodes"], "down '--nodes'"),
         (["stop-node", "n7"], "stop-node 'n7'"),
     ],
@@ -39,7 +39,7 @@ def test_bad_words_are_refused_in_one_line_that_says_what_to_say(words, said):
 @needs_cluster
 def test_up_leaves_a_cluster_that_is_up_as_it_is():
     before = slurm("scontrol", "show", "config")
-    assert slurm(CLUSTER, "up").startswith("up already")
+    assert slurm(CLUSTER, "up").startswith("already up")
     assert boot(slurm("scontrol", "show", "config")) == boot(before)
 
 

@@ -10,7 +10,7 @@ from scaling.core import environment
 from scaling.core.store import load
 from scaling.workers import cores
 
-CORES = cores.allowed()
+CORES = cores.usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
 

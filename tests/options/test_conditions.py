@@ -17,7 +17,7 @@ from scaling.options import host_monitor
 from scaling.options.host_monitor import HostReading
 from scaling.workers import cores
 
-CORE = cores.allowed()[0]
+CORE = cores.usable_cores()[0]
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
 TURN = 0.1  # seconds
 

@@ -20,7 +20,7 @@ DEFAULT = from_config(yaml.safe_load(FILE.read_text()))
 
 
 def calibrated(*records):
-    return calibration.calibrated(DEFAULT, curves.pool_processes(records))
+    return calibration.calibrate(DEFAULT, curves.pool_processes(records))
 
 
 def test_rates_are_what_the_ceilings_did_in_a_second_less_what_asking_took():
@@ -107,7 +107,7 @@ def test_without_ceilings_it_is_refused_with_the_fix(records):
 @pytest.mark.parametrize("missing", ["copy", "call"])
 def test_without_a_copy_or_an_empty_call_it_is_refused(missing):
     records = [record for record in all_of() if record.case.target != missing]
-    with pytest.raises(Refusal, match="hardware=cpu: no copy beside an empty call was measured"):
+    with pytest.raises(Refusal, match="hardware=cpu: no copy and empty call were measured"):
         calibrated(*records)
     both = [record for record in all_of(2) if record.case.devices == 2]
     assert [rates.devices for rates in calibrated(*records, *both).rates] == [2], (

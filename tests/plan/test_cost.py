@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.core.timing import Sampling
-from scaling.plan import cost
-from scaling.workers.settings import RunSettings
+from scaling.plan import measurement_cost
+from scaling.workers.run_settings import RunSettings
 from tests.support.planned import plan, predicted
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
@@ -26,28 +26,28 @@ def case(high, devices=1, **fields):
 
 
 def test_a_short_case_takes_its_stages_and_sampling_to_its_end():
-    assert cost.seconds(case(0.001), settings()) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
+    assert measurement_cost.seconds(case(0.001), settings()) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
 
 
 def test_a_long_case_is_called_as_often_as_it_must_be():
     # Once and checked, once to warm up, and seven samples.
-    assert cost.seconds(case(10.0), settings()) == pytest.approx(2 + 0.8 + 9 * 10.0)
+    assert measurement_cost.seconds(case(10.0), settings()) == pytest.approx(2 + 0.8 + 9 * 10.0)
 
 
 def test_each_compilation_is_sampled_by_itself():
-    assert cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(
+    assert measurement_cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(
         2 + 0.001 + 3 * (0.8 + 0.05 + 1.0)
     )
 
 
 def test_device_hours_are_those_of_every_device_in_every_replicate():
     records = [case(0.001), case(10.0, 64), plan(None, 4)]
-    *hours, unknown = cost.device_hours(records, settings(replicates=5))
+    *hours, unknown = measurement_cost.device_hours(records, settings(replicates=5))
     for end, took in zip(("low", "high"), hours, strict=True):
-        one, many = (cost.seconds(record, settings(), end) for record in records[:2])
+        one, many = (measurement_cost.seconds(record, settings(), end) for record in records[:2])
         assert took == pytest.approx(5 * (one + 64 * many) / 3600)
     assert (
         unknown == 1
-        and cost.seconds(records[2], settings()) is None
-        and cost.device_hours([], settings()) == (0, 0, 0)
+        and measurement_cost.seconds(records[2], settings()) is None
+        and measurement_cost.device_hours([], settings()) == (0, 0, 0)
     )

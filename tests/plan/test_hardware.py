@@ -106,25 +106,25 @@ def test_hosts_are_full_and_slices_are_those_that_there_are():
 @pytest.mark.parametrize(
     ("fields", "count", "near"),
     [
-        ({"per_host": 8, "most": 64}, 20, "take 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
+        ({"per_host": 8, "most": 64}, 20, "use 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
         (
             {"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16},
             8,
-            "take 1, 4, 16",
+            "use 1, 4, 16",
         ),
     ],
 )
 def test_a_number_of_devices_that_cannot_be_had_is_refused_with_its_neighbours(fields, count, near):
     with pytest.raises(Refusal) as refusal:
         machine(**fields).check_devices(count)
-    assert str(refusal.value) == f"devices={count} cannot be had of mine: {near}"
+    assert str(refusal.value) == f"devices={count} are not available on mine: {near}"
 
 
 def test_beyond_the_largest_machine_any_number_will_do_up_to_a_million():
     found = machine(most=64)
     for count in (65, 999_999, 1_000_000):
         found.check_devices(count)
-    with pytest.raises(Refusal, match="devices=1000001: a plan goes up to 1000000"):
+    with pytest.raises(Refusal, match="devices=1000001 exceed the maximum of a plan: 1000000"):
         found.check_devices(1_000_001)
 
 
@@ -224,7 +224,7 @@ def test_what_is_malformed_inside_a_field_is_refused_too(field, value):
 
 
 def test_the_largest_machine_is_that_of_the_last_slice():
-    with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last of slices, not 8"):
+    with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last slice, not 8"):
         machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
 
 

@@ -19,7 +19,7 @@ from scaling.core import memory
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.core.store import load
-from scaling.plan import compile_worker, plan
+from scaling.plan import compile_worker, plan_study
 from tests.support import machines
 from tests.support.commands import COMMAND, command_environment
 from tests.support.small_plan import STUDY, plans, write
@@ -180,7 +180,9 @@ def test_device_hours_are_those_of_as_many_replicates_as_are_asked_for(planned, 
     again = loaded_command.run(
         [str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100
     ).stdout
-    hours = [re.search(r"Measuring all of it (once|3 times) takes ([\d.]+)", text) for text in (said, again)]
+    hours = [
+        re.search(r"Measuring the whole study (once|3 times) takes ([\d.]+)", text) for text in (said, again)
+    ]
     assert [found[1] for found in hours] == ["once", "3 times"]
     assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "as far as the digits go"
 
@@ -195,10 +197,10 @@ def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_co
 @pytest.mark.parametrize(
     ("here", "refused"),
     [
-        ((), "wants a compiler that is not installed: `scripts/plan`.*plan-gpu"),
+        ((), "the compiler for hardware=.* is not installed: run `scripts/plan`.*plan-gpu"),
         (
             ("jax-cuda13-plugin",),
-            "wants CUDA's assembler, ptxas, which is not installed: `scripts/plan`.*plan-gpu",
+            "the CUDA assembler ptxas for hardware=.* is not installed: run `scripts/plan`.*plan-gpu",
         ),
         (("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), None),
     ],
@@ -212,13 +214,13 @@ def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    monkeypatch.setattr(plan, "_CUDA", tmp_path / "cuda")
+    monkeypatch.setattr(plan_study, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if refused is None:
-        assert plan._find_compiler(machines.machine()) == (here[0], "1.0")
+        assert plan_study._find_compiler(machines.machine()) == (here[0], "1.0")
         return
     with pytest.raises(Refusal, match=refused):
-        plan._find_compiler(machines.machine())
+        plan_study._find_compiler(machines.machine())
 
 
 def children(process):
@@ -284,7 +286,7 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
         "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=one),
     }
     program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=given)
-    refused = compile_worker._refused_program(
+    refused = compile_worker._rejected_program(
         program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
     )
     inside, out = 4000 + 40, 40 + 4000
@@ -295,7 +297,7 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
         "temp_bytes": rest,
     }
     assert (
-        memory.program_bytes(compile_worker._refused_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
+        memory.program_bytes(compile_worker._rejected_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
         is None
     ), "nothing is made up"
 

@@ -144,7 +144,7 @@ def test_the_parts_make_up_the_whole_where_nothing_is_drawn():
 @pytest.mark.parametrize("devices", [16, 64])
 def test_waiting_for_the_slowest_agrees_with_a_simulation_of_every_device(devices):
     hardware = machine(**LOUD)
-    drawn = time_model.draw_rates(case(devices), hardware, WORK, [])
+    drawn = time_model.draw_time_parts(case(devices), hardware, WORK, [])
     slowest = 1 + drawn.waiting / drawn.compute
     rng = np.random.default_rng(1)
     each = rng.lognormal(0, LOUD["jitter"], (10_000, devices))
@@ -188,21 +188,23 @@ def test_figures_that_nothing_has_give_words_and_no_number():
 )
 @pytest.mark.filterwarnings("error")
 def test_a_loop_of_unknown_trips_is_said_and_not_guessed(kernel):
-    assert "how often a loop runs" in estimate([{"bytes": 8}, kernel])
+    assert "the number of iterations of a loop" in estimate([{"bytes": 8}, kernel])
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_message_in_a_loop_of_unknown_trips_is_said_and_not_guessed():
     for size in (0, 8):
         message = {"kind": "all-reduce", "bytes": size, "group": 4, "times": math.inf}
-        assert "how often a loop runs" in estimate([], [message], devices=4)
+        assert "the number of iterations of a loop" in estimate([], [message], devices=4)
 
 
 def test_a_network_that_was_not_measured_is_said_and_not_taken_for_free():
     plain = machine()
     alone = dataclasses.replace(plain, rates=(dataclasses.replace(plain.rates[0], network=()),))
     sent = [{"kind": "all-reduce", "bytes": 8, "group": 4}]
-    assert estimate([], sent, devices=4, hardware=alone) == "no rate of what devices send each other is known"
+    assert (
+        estimate([], sent, devices=4, hardware=alone) == "the network bandwidth between devices is not known"
+    )
     for fine in ([], [sent[0] | {"group": 1}]):
         assert estimate([], fine, devices=4, hardware=alone).communication == 0
 
@@ -210,12 +212,14 @@ def test_a_network_that_was_not_measured_is_said_and_not_taken_for_free():
 def test_the_same_work_gives_the_same_numbers_and_every_program_the_same_machines():
     hardware = machine(attained=[0.4, 0.9], asking=[0.5, 2.0], **LOUD)
     assert estimate(WORK, hardware=hardware, devices=8) == estimate(WORK, hardware=hardware, devices=8)
-    one, twice = (time_model.draw_rates(case(8), hardware, [{"bytes": n}], []) for n in (10**6, 2 * 10**6))
+    one, twice = (
+        time_model.draw_time_parts(case(8), hardware, [{"bytes": n}], []) for n in (10**6, 2 * 10**6)
+    )
     assert twice.compute == pytest.approx(2 * one.compute), "draw by draw, so that ratios can be formed"
 
 
 def test_what_a_library_does_is_not_guessed():
     assert (
         estimate([{"bytes": 8}, {"bytes": 4, "library": "lapack_getrf"}])
-        == "what lapack_getrf does is not known"
+        == "the work of lapack_getrf is not known"
     )

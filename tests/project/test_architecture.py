@@ -19,7 +19,7 @@ MAY_IMPORT = {  # folder -> the other folders that its modules may import; each 
     "cli": {"analysis", "cluster", "options", "plan", "report", "study", "wandb", "workers"},
 }  # fmt: skip
 EXCEPTIONS: set[str] = set()  # imports against the rules, which are to disappear; nothing may be added
-IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.process_state")  # run where JAX is
+IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.module_side_effects")  # run where JAX is
 WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "workers")
 MOST_IN_WORKER = 50  # modules of the package; the target is 25
 ORDERS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,

@@ -94,7 +94,7 @@ BAD = {
     ),
     "more devices than cores": (
         [*RBF, "devices=64", "points=6400", "api=pmap"],
-        r"devices=64 are more than the \d+ cores? here",
+        r"devices=64 exceed the \d+ cores? here",
     ),
     "an empty sweep": ([*RBF, "points=[]"], "the study has no cases"),
     "where that calls": ([*RBF, "where='open(1)'"], "where='open.1.': Call is not allowed"),
@@ -182,7 +182,7 @@ BAD = {
     ),
     "devices that do not come": (
         ["plan", "study=plan", "hardware=v5p", "devices=7"],
-        "devices=7 cannot be had of v5p: take 1, 4, 8",
+        "devices=7 are not available on v5p: use 1, 4, 8",
     ),
     "more than a million devices": (
         ["plan", "study=plan", "hardware=v5p", "devices=1000001"],
@@ -290,7 +290,7 @@ def test_a_second_study_of_several_that_does_not_exist_is_refused_too(here):
 
 def test_as_many_devices_as_there_are_cores_is_what_the_refusal_offers(here):
     done = here([*RBF, "devices=[1,64]", "points=6400", "api=pmap"])
-    assert re.search(r"take devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
+    assert re.search(r"use devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
 
 
 MODULES = {

@@ -19,7 +19,7 @@ import pytest
 from scaling.cli import main, submit
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
-from scaling.plan import plan
+from scaling.plan import plan_study
 from scaling.workers import supervise
 
 pytestmark = pytest.mark.thin(40, "process")
@@ -550,7 +550,7 @@ TABLES["settings"] = {
     "sampling=5": Bad((*RBF, "sampling=5"), "sampling"),
     "sampling=null": Bad((*RBF, "sampling=null"), "sampling"),
     "sampling={seconds: 1}": Bad((*RBF, "sampling={second: 1}"), "second"),
-    "too few replicates for nested": Bad((*RBF, "nested=true", "replicates=2"), "replicates=2 are too few"),
+    "too few replicates for nested": Bad((*RBF, "nested=true", "replicates=2"), "but replicates=2"),
     "a deadline of a run": Bad((*RBF, "deadline=1"), "deadline"),
     "versus nothing": Bad((*RBF, "versus="), "versus"),
     "versus a word": Bad((*RBF, "versus=main"), "unknown versus='main'"),
@@ -565,7 +565,7 @@ TABLES["settings"] = {
     "versus flags that XLA does not know": Bad((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
     "versus a version that is no version": Bad((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
     "versus in a study on a cluster": Bad((*RBF, "versus=self", "cluster=local"), "versus=self is measured here alone"),
-    "more devices than cores": Bad((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 are more than the \d+ cores?"),
+    "more devices than cores": Bad((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 exceed the \d+ cores?"),
     "points that do not divide": Bad(
         ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
     ),
@@ -753,7 +753,7 @@ TABLES["plans"] = {
         (("study=plan",), "name the hardware to plan for"),
         (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*v5p"),
         (("study=plan", "hardware=[v5p,h100]"), "one hardware"),
-        (("study=plan", "hardware=v5p", "devices=7"), "devices=7 cannot be had of v5p"),
+        (("study=plan", "hardware=v5p", "devices=7"), "devices=7 are not available on v5p"),
         (("study=plan", "hardware=v5p", "devices=0"), "devices must be a positive integer"),
         (("study=plan", "hardware=v5p", "devices=1000001"), "up to 1000000 devices"),
         (("study=plan", "hardware=v5p", "devices=some"), "devices must be"),
@@ -915,7 +915,7 @@ def call(tmp_path, monkeypatch, capsys, make_record):
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):
             monkeypatch.setenv(name, "1")
-        for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan, "run")):
+        for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan_study, "run_plan")):
             monkeypatch.setattr(module, function, start)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
         status = main.main(list(words))

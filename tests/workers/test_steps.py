@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from scaling.cluster.settings import from_config
+from scaling.cluster.cluster_settings import from_config
 from scaling.workers import transport, worker_group
 from scaling.workers.child_process import ChildProcess
 from scaling.workers.machine import ProcessShape
@@ -46,7 +46,7 @@ def test_a_container_and_more_words_come_before_the_worker():
     cluster = from_config(
         {"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]}
     )
-    (words,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_words).commands(
+    (words,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_options).commands(
         ProcessShape(1), WORKER, os.environ
     )
     assert words[-5:] == ["--container-image=image.sqsh", "--container-mounts=/scratch", *WORKER]
@@ -100,7 +100,7 @@ def test_a_node_that_went_silent_is_the_reason_where_jax_missed_its_heartbeats()
         "srun: error: n1",
     ]
     reason, text = transport.explain_failure(said)
-    assert reason == "node_failed" and "its node failed" in text
+    assert reason == "node_failed" and "its node or its network failed" in text
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from scaling.core.case import Case
 from scaling.core.store import Writer, latest, load
 from scaling.workers import supervise, worker_group
-from scaling.workers.examined import Examined
 from scaling.workers.machine import Machine
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase
-from scaling.workers.settings import RunSettings
 from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(
@@ -23,7 +23,7 @@ ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "core
 
 def items(*modes, points=(6,)):
     cases = [Case("linear", points=n, mode=mode, api="jit") for n in points for mode in modes]
-    return [ScheduledCase(Examined(case, None, None), order, 1) for order, case in enumerate(cases)]
+    return [ScheduledCase(PreflightResult(case, None, None), order, 1) for order, case in enumerate(cases)]
 
 
 class Stage:
@@ -34,7 +34,7 @@ class Stage:
         monkeypatch.setattr(worker_group, "open_worker_group", self.seat)
 
     @contextlib.contextmanager
-    def seat(self, job, variant, shape, platform, lock, transport, log, waiting=None):
+    def seat(self, job, variant, shape, platform, lock, transport, log, report_wait=None):
         self.started += 1
         yield self.Seat(self, variant.name)
 
@@ -43,7 +43,7 @@ class Stage:
         stage: "Stage"
         name: str
 
-        def ask(self, order, seconds):
+        def request(self, order, seconds):
             what, key = order["do"], order["key"]
             self.stage.log.append((self.name, what, key))
             count = self.stage.seen[self.name, what, key] = self.stage.seen.get((self.name, what, key), 0) + 1
@@ -317,7 +317,7 @@ def test_a_worker_has_64_bits_where_its_cases_have(dtype, monkeypatch, tmp_path)
         return stage.seat(header, *more)
 
     monkeypatch.setattr(worker_group, "open_worker_group", seat)
-    answer = Examined(Case("linear", points=6, api="jit", dtype=dtype), None, None)
+    answer = PreflightResult(Case("linear", points=6, api="jit", dtype=dtype), None, None)
     run(tmp_path, [ScheduledCase(answer, 0, 1)])
     assert [header["x64"] for header in headers] == [dtype == "float64"]
 
@@ -327,13 +327,13 @@ def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
     left = []
     stage = Stage(monkeypatch, needs=lambda key, seat: 4)
-    whole = stage.Seat.ask
+    whole = stage.Seat.request
 
-    def ask(self, order, seconds):
+    def request(self, order, seconds):
         left.append(seconds)
         clock[0] += 2.0
         yield from whole(self, order, seconds)
 
-    monkeypatch.setattr(stage.Seat, "ask", ask)
+    monkeypatch.setattr(stage.Seat, "request", request)
     run(tmp_path, items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
     assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"

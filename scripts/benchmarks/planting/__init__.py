@@ -1,1 +1,1 @@
-"""Planted errors: functions, errors to plant in their derivatives, and the trial that asks the check about both."""
+"""Planted errors for the correctness check: functions, errors in their derivatives, and trials of both."""

@@ -1,4 +1,4 @@
-"""Errors that are no function of one result: wrong rules, programs that are wrong on a device, later, or for other inputs."""
+"""Errors in whole attempts: wrong derivative rules, and programs that are wrong on one device or in later calls."""
 
 import functools
 from collections.abc import Callable
@@ -9,24 +9,29 @@ from planting.cases import LAYOUTS, WAYS
 from scaling.core.case import Case
 
 
-class Whole(NamedTuple):
-    """An error that is planted in a whole attempt at a case."""
+class PlantedAttempt(NamedTuple):
+    """An error that is planted in a whole attempt at a case.
+
+    Attributes:
+        error: Context manager that makes the program wrong, or None if the function itself is wrong.
+    """
 
     kind: str
     case: Case
     error: Callable[[Case], Any] | None = None  # of the program; None where the function itself is wrong
 
     def run(self) -> trial.Outcome:
-        """Run the attempt."""
+        """Run the attempt and return its outcome."""
         case = trial.complete(self.case)
         if case is None:
             raise ValueError(f"{self.case} cannot run")
-        return trial.run(case)[0] if self.error is None else trial.run_with(case, self.error)
+        return trial.run(case)[0] if self.error is None else trial.run_with_error(case, self.error)
 
 
 def _case(
     variant: str, n: int, dtype: str, mode: str, layout: str = "plain", way: str = "all at once", **more: Any
 ) -> Case:
+    """Return a case of a planted function in a layout and an evaluation variant."""
     fields = {
         "sizes": {"n": n},
         "points": 4,
@@ -39,7 +44,8 @@ def _case(
     return Case(families.__name__, variant=variant, **fields)
 
 
-def _rules() -> list[Whole]:
+def _wrong_rules() -> list[PlantedAttempt]:
+    """Return the attempts at functions with wrong derivative rules."""
     found = []
     for name in families.WRONG_RULES:
         modes = ("jacrev",) if name.startswith("reverse") else ("jacfwd", "jacrev")
@@ -52,13 +58,16 @@ def _rules() -> list[Whole]:
                 mode, n = "fwd_over_rev", min(n, 64)
             if name == "rule of a shared input 1 % off":
                 found.append(
-                    Whole(name, _case(name, n, dtypes[k % 2], "jacrev", "data over 2", reduce="points"))
+                    PlantedAttempt(
+                        name, _case(name, n, dtypes[k % 2], "jacrev", "data over 2", reduce="points")
+                    )
                 )
-            found.append(Whole(name, _case(name, n, dtypes[k % len(dtypes)], mode, way=way)))
+            found.append(PlantedAttempt(name, _case(name, n, dtypes[k % len(dtypes)], mode, way=way)))
     return list({each.case: each for each in found}.values())
 
 
-def _of_the_program() -> list[Whole]:
+def _wrong_programs() -> list[PlantedAttempt]:
+    """Return the attempts with wrong programs: on the second device, in later calls, or with other inputs."""
     second = [
         (layout, n, dtype, mode, family)
         for layout, n, dtype, mode, family in (
@@ -69,16 +78,22 @@ def _of_the_program() -> list[Whole]:
         )
     ]  # fmt: skip
     found = [
-        Whole("wrong on the second device only", _case(family, n, dtype, mode, layout), _second(1.01))
+        PlantedAttempt(
+            "wrong on the second device only",
+            _case(family, n, dtype, mode, layout),
+            _second_device_error(1.01),
+        )
         for layout, n, dtype, mode, family in second
     ]
     sums = [
         _case("by shared inputs", 64, dtype, "jacrev", "data over 2", reduce="points")
         for dtype in ("float32", "float64")
     ]
-    found += [Whole("wrong on the second device only", case, _second(1.01)) for case in sums]
+    found += [
+        PlantedAttempt("wrong on the second device only", case, _second_device_error(1.01)) for case in sums
+    ]
     reduced = _case("wide", 64, "float32", "jacfwd", "2 over seeds", reduce="inputs")
-    found.append(Whole("wrong on the second device only", reduced, _second(0.0)))
+    found.append(PlantedAttempt("wrong on the second device only", reduced, _second_device_error(0.0)))
     later = [
         (_case("wide", 64, "float32", "jacrev"), 1.01), (_case("energy", 3, "float64", "jacfwd"), 0.0),
         (_case("dense", 64, "float32", "jacfwd", "2 over points"), -1.0),
@@ -87,23 +102,28 @@ def _of_the_program() -> list[Whole]:
         (_case("wide", 64, "float32", "jacfwd", "2 over seeds"), 1.05), (_case("energy", 16384, "float32", "jacrev"), 1.01),
         (_case("tall", 64, "float32", "jacfwd", way="host"), 1.01),
     ]  # fmt: skip
-    found += [Whole("wrong after the first call only", case, _later(factor)) for case, factor in later]
+    found += [
+        PlantedAttempt("wrong after the first call only", case, _later_calls_error(factor))
+        for case, factor in later
+    ]
     other = [
         _case("wide", 64, "float32", "jacrev"), _case("energy", 3, "float64", "jacfwd"),
         _case("product", 16384, "float32", "jacrev", "2 over points"), _case("dense", 8, "float64", "linearize", "2 over seeds"),
         _case("by shared inputs", 8, "float32", "jacrev"), _case("energy", 2, "bfloat16", "jacrev"),
     ]  # fmt: skip
-    return found + [Whole("inputs of another seed", case, trial.inputs_of_another_seed) for case in other]
+    return found + [PlantedAttempt("inputs of another seed", case, trial.use_other_inputs) for case in other]
 
 
-def _second(factor: float) -> Callable[[Case], Any]:
-    return functools.partial(trial.second_device_off, factor=factor)
+def _second_device_error(factor: float) -> Callable[[Case], Any]:
+    """Return an error that multiplies the result of the second device by a factor."""
+    return functools.partial(trial.scale_second_device, factor=factor)
 
 
-def _later(factor: float) -> Callable[[Case], Any]:
-    return functools.partial(trial.later_calls_off, factor=factor)
+def _later_calls_error(factor: float) -> Callable[[Case], Any]:
+    """Return an error that multiplies the results of later calls by a factor."""
+    return functools.partial(trial.scale_later_calls, factor=factor)
 
 
-def whole_attempts() -> list[Whole]:
-    """Return the errors that are planted in whole attempts."""
-    return [*_rules(), *_of_the_program()]
+def whole_attempts() -> list[PlantedAttempt]:
+    """Return all errors that are planted in whole attempts."""
+    return [*_wrong_rules(), *_wrong_programs()]

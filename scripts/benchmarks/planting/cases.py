@@ -1,4 +1,4 @@
-"""The cases in which errors are planted: families, sizes, dtypes, layouts, modes and reductions, covered pairwise."""
+"""Cases with planted errors: pairwise coverage of functions, sizes, dtypes, layouts, and modes."""
 
 import itertools
 import random
@@ -10,8 +10,8 @@ from planting.families import FAMILIES
 from scaling.core.case import Case
 from scaling.core.modes import COTANGENT, MODES
 
-NUMBERS = 2**22  # of a result, at most
-PASSES = 1024  # seeds at most
+NUMBERS = 2**22  # maximum number of entries of a result
+PASSES = 1024  # maximum number of seeds
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"api": "jit"},
     "eager": {"api": "jit", "jit": False},
@@ -55,13 +55,13 @@ AXES: dict[str, list[Any]] = {
     "reduce": [None, "outputs", "inputs", "vector", "norm", "gram", "points"],
     "points": [1, 4, 8, 64],
 }
-NEW_PAIRS = 5  # of values, that each row brings
-DIGITS = 8  # inputs in bfloat16, at most: a sum of more has none
+NEW_PAIRS = 5  # minimum number of new pairs of values per combination
+DIGITS = 8  # maximum number of inputs in bfloat16, because a longer sum has no significant digits
 Row = tuple
 
 
-def _sensible(row: Row) -> bool:
-    """Return whether a row is small enough to compute and has digits, without building anything."""
+def _is_feasible(row: Row) -> bool:
+    """Return whether a combination is small enough to compute and has significant digits, without building it."""
     of = dict(zip(AXES, row, strict=True))
     outputs, inputs = (
         FAMILIES[of["family"]](2).shape(of["n"]) if of["family"] != "layer" else (of["n"], of["n"])
@@ -92,15 +92,15 @@ def _sensible(row: Row) -> bool:
 
 
 def case_of(row: Row) -> Case:
-    """Return the case of a row."""
+    """Return the case of a combination of values."""
     of = dict(zip(AXES, row, strict=True))
     fields = LAYOUTS[of["layout"]] | WAYS[of["way"]]
     plain = {name: of[name] for name in ("dtype", "mode", "reduce", "points")}
     return Case(families.__name__, variant=of["family"], sizes={"n": of["n"]}, **{**plain, **fields})
 
 
-def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[Row, Case]:
-    """Return random rows that are accepted, each of which brings pairs of values that none before it has."""
+def cover_pairs(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[Row, Case]:
+    """Return random accepted combinations, each of which contains pairs of values that no earlier one contains."""
     generator = random.Random(7)
     seen: set[tuple] = set()
     found: dict[Row, Case] = {}
@@ -108,7 +108,7 @@ def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[
     for _ in range(draws):
         row = tuple(generator.choice(AXES[name]) for name in names)
         pairs = {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
-        if len(pairs - seen) < NEW_PAIRS or not _sensible(row):
+        if len(pairs - seen) < NEW_PAIRS or not _is_feasible(row):
             continue
         if (case := accept(row)) is not None:
             seen |= pairs
@@ -116,7 +116,7 @@ def covering(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[
     return found
 
 
-def _first(
+def _hard_case(
     family: str,
     n: int,
     points: int,
@@ -125,6 +125,7 @@ def _first(
     layout: str = "2 over points",
     **more: Any,
 ) -> Case:
+    """Return a case of a function, by default in reverse mode on two devices."""
     return Case(
         families.__name__,
         variant=family,
@@ -136,27 +137,27 @@ def _first(
     )
 
 
-# Cases in which errors are hard to see: sums of many numbers, small outputs, large values, few digits.
+# Cases in which errors are hard to detect: sums of many terms, small outputs, large values, few digits.
 HARD = [
-    *(_first("energy", 16384, points, dtype) for points in (2, 64) for dtype in ("float32", "float64")),
-    *(_first("product", 1024, 2, "float32", mode) for mode in ("jacrev", "grad_of_sum")),
-    _first("product", 4096, 64, "float32"),
-    _first("product", 16384, 4, "float32", layout="pmap over points"),
-    *(_first("wide", n, 4, "float32") for n in (256, 1024, 4096, 16384)),
-    *(_first("tall", n, 4, "float32", "jacfwd") for n in (256, 4096, 16384)),
-    *(_first("dense", n, 2, "float32", mode, "2 over seeds") for n in (64, 256) for mode in ("jacfwd", "jacrev")),
-    _first("dense", 1024, 8, "float32", "linearize", "4 over points"),
-    _first("dense", 2048, 1, "float32", "jacfwd", "one device"),
-    *(_first(f"a row {size} as large", n, 4, "float32") for size in ("1e-5", "1e-8") for n in (8, 1024)),
-    *(_first("energy", n, 4, "bfloat16", mode) for n in (1, 2, 3) for mode in ("jacrev", "jacfwd")),
-    *(_first(f"offset {size}", n, 4, dtype) for size in ("1e8", "1e11") for n in (3, 1024) for dtype in ("float32", "float64")),
-    *(_first(family, 1024, 4, "float32", reduce="outputs") for family in ("wide", "dense")),
-    _first("by shared inputs", 4096, 64, "float32", layout="data over 4"),
+    *(_hard_case("energy", 16384, points, dtype) for points in (2, 64) for dtype in ("float32", "float64")),
+    *(_hard_case("product", 1024, 2, "float32", mode) for mode in ("jacrev", "grad_of_sum")),
+    _hard_case("product", 4096, 64, "float32"),
+    _hard_case("product", 16384, 4, "float32", layout="pmap over points"),
+    *(_hard_case("wide", n, 4, "float32") for n in (256, 1024, 4096, 16384)),
+    *(_hard_case("tall", n, 4, "float32", "jacfwd") for n in (256, 4096, 16384)),
+    *(_hard_case("dense", n, 2, "float32", mode, "2 over seeds") for n in (64, 256) for mode in ("jacfwd", "jacrev")),
+    _hard_case("dense", 1024, 8, "float32", "linearize", "4 over points"),
+    _hard_case("dense", 2048, 1, "float32", "jacfwd", "one device"),
+    *(_hard_case(f"a row {size} as large", n, 4, "float32") for size in ("1e-5", "1e-8") for n in (8, 1024)),
+    *(_hard_case("energy", n, 4, "bfloat16", mode) for n in (1, 2, 3) for mode in ("jacrev", "jacfwd")),
+    *(_hard_case(f"offset {size}", n, 4, dtype) for size in ("1e8", "1e11") for n in (3, 1024) for dtype in ("float32", "float64")),
+    *(_hard_case(family, 1024, 4, "float32", reduce="outputs") for family in ("wide", "dense")),
+    _hard_case("by shared inputs", 4096, 64, "float32", layout="data over 4"),
 ]  # fmt: skip
 
 
 def built_in_cases() -> list[Case]:
-    """Return cases of the workloads that have a closed form."""
+    """Return cases of the built-in workloads with a closed form."""
     problems: list[dict[str, Any]] = [
         {"workload": "rbf", "points": 64},
         {"workload": "rbf", "points": 8, "variant": "squared", "sizes": {"d": 3, "m": 20}},
@@ -188,7 +189,7 @@ def built_in_cases() -> list[Case]:
 
 
 def planted_cases() -> list[Case]:
-    """Return the cases in which errors are planted: the hard ones, and those that cover the product."""
+    """Return the cases in which errors are planted: the hard cases, and the combinations that cover all values."""
 
     def accept(row: Row) -> Case | None:
         try:
@@ -197,4 +198,4 @@ def planted_cases() -> list[Case]:
             return None
 
     hard = [case for case in map(trial.complete, HARD) if case is not None]
-    return list(dict.fromkeys([*hard, *covering(accept).values()]))
+    return list(dict.fromkeys([*hard, *cover_pairs(accept).values()]))

@@ -1,7 +1,7 @@
-"""Plants: errors to put into a right result, (points, outputs, inputs), as functions of it.
+"""Planted errors: functions that change a correct result (points, outputs, inputs) into a wrong one.
 
-A plant returns a changed copy, or None where it has no meaning. `change` says how far it moves the result; what the dtype cannot
-resolve is not planted.
+A plant returns a changed copy, or None if it does not apply. `change` returns the size of the change. Changes
+below the resolution of the dtype are not planted.
 """
 
 import dataclasses
@@ -14,25 +14,23 @@ import numpy as np
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
 
-# The smallest change that is planted, relative to the largest entry of its row.
+# Smallest change that is planted, relative to the largest entry of its row.
 LEAST = {"float64": 1e-8, "float32": 5e-4, "bfloat16": 0.15}
-SMALL_ROW = 1e-9  # of the largest entry of a point: what is wrong in rows that are smaller still is measured against this
-_CLEAR = (
-    0.1  # an entry that is changed is at least so large, relative to the largest of its row; 0.7 in bfloat16
-)
+SMALL_ROW = 1e-9  # lower bound of the scale of a row, relative to the largest entry of the point
+_CLEAR = 0.1  # minimum size of a changed entry, relative to the largest of its row; 0.7 in bfloat16
 
 
 @dataclass(frozen=True)
 class Result:
-    """A right result, the case that gave it, and where to draw places from."""
+    """A correct result, its case, and the random generator that selects entries."""
 
     case: Case
     right: np.ndarray
     generator: np.random.Generator
 
     @property
-    def coarse(self) -> bool:
-        """Return whether the result has few digits, so that small errors prove nothing."""
+    def is_coarse(self) -> bool:
+        """Return whether the result has few significant digits, so that only large errors are planted."""
         return self.case.dtype == "bfloat16" or (
             self.case.ad_mode.finite_step and self.case.dtype == "float32"
         )
@@ -43,24 +41,24 @@ class Result:
         return self.right.astype(np.float64)
 
     def with_values(self, changed: np.ndarray) -> np.ndarray:
-        """Return changed values in the dtype of the result."""
+        """Return values converted to the dtype of the result."""
         return changed.astype(self.right.dtype)
 
     def scaled(self, where: tuple, factor: float) -> np.ndarray:
-        """Return the result with a part multiplied by a factor."""
+        """Return a copy of the result with some entries multiplied by a factor."""
         changed = self.exact
         changed[where] *= factor
         return self.with_values(changed)
 
     def entry(self) -> tuple[int, int, int]:
-        """Return the place of a random entry that is not small in its row."""
+        """Return the index of a random entry that is not small compared with its row."""
         size = np.abs(self.exact)
         largest = size.max(axis=2, keepdims=True)
-        places = np.argwhere((size >= (0.7 if self.coarse else _CLEAR) * largest) & (size > 0))
+        places = np.argwhere((size >= (0.7 if self.is_coarse else _CLEAR) * largest) & (size > 0))
         return tuple(places[self.generator.integers(len(places))]) if len(places) else (0, 0, 0)
 
     def point(self) -> int:
-        """Return a random point."""
+        """Return a random index of a point."""
         return int(self.generator.integers(len(self.right)))
 
 
@@ -68,9 +66,9 @@ Plant = Callable[[Result], np.ndarray | None]
 ALL = slice(None)
 
 
-def _everything(fine: float, coarse: float | None) -> Plant:
+def _everything(fine: float, is_coarse: float | None) -> Plant:
     def plant(of: Result) -> np.ndarray | None:
-        by = coarse if of.coarse else fine
+        by = is_coarse if of.is_coarse else fine
         return None if by is None else of.scaled((), 1 + by)
 
     return plant
@@ -85,7 +83,7 @@ def _entry_zero_once(of: Result) -> np.ndarray:
 
 
 def _entry_off(of: Result) -> np.ndarray:
-    return of.scaled(of.entry(), 1.6 if of.coarse else 1.03)
+    return of.scaled(of.entry(), 1.6 if of.is_coarse else 1.03)
 
 
 def _row_zero(of: Result) -> np.ndarray | None:
@@ -96,7 +94,7 @@ def _row_zero(of: Result) -> np.ndarray | None:
 
 def _smallest_row(factor: float) -> Plant:
     def plant(of: Result) -> np.ndarray | None:
-        if of.right.shape[1] < 2 or (factor and of.coarse):
+        if of.right.shape[1] < 2 or (factor and of.is_coarse):
             return None
         row = int(np.argmin(np.abs(of.exact).max(axis=(0, 2))))
         return of.scaled((ALL, row), factor)
@@ -107,7 +105,7 @@ def _smallest_row(factor: float) -> Plant:
 def _row_off(of: Result) -> np.ndarray | None:
     if of.right.shape[1] < 2:
         return None
-    return of.scaled((ALL, int(of.generator.integers(of.right.shape[1]))), 1.5 if of.coarse else 1.02)
+    return of.scaled((ALL, int(of.generator.integers(of.right.shape[1]))), 1.5 if of.is_coarse else 1.02)
 
 
 def _column_zero(of: Result) -> np.ndarray | None:
@@ -140,7 +138,7 @@ def _transposed(of: Result) -> np.ndarray | None:
 
 
 def _shards(of: Result) -> list[tuple] | None:
-    """Return the part of the result that each device computes, as an index, where the result is cut into such parts."""
+    """Return the slice of the result that each device computes, or None if devices compute no separate slices."""
     case, (points, outputs, inputs) = of.case, of.right.shape
     if case.devices < 2:
         return None
@@ -168,10 +166,10 @@ def _shards(of: Result) -> list[tuple] | None:
     return [(line, ALL, cut) if forward else (line, cut) for line in lines for cut in cuts]
 
 
-def _shard_scaled(factor: float, coarse: float) -> Plant:
+def _shard_scaled(factor: float, is_coarse: float) -> Plant:
     def plant(of: Result) -> np.ndarray | None:
         shards = _shards(of)
-        return of.scaled(shards[1], coarse if of.coarse else factor) if shards else None
+        return of.scaled(shards[1], is_coarse if of.is_coarse else factor) if shards else None
 
     return plant
 
@@ -186,7 +184,7 @@ def _shard_repeated(of: Result) -> np.ndarray | None:
 
 
 def _point_off(of: Result) -> np.ndarray | None:
-    return of.scaled((of.point(),), 1.5 if of.coarse else 1.01) if len(of.right) > 1 else None
+    return of.scaled((of.point(),), 1.5 if of.is_coarse else 1.01) if len(of.right) > 1 else None
 
 
 def _points_swapped(of: Result) -> np.ndarray | None:
@@ -222,7 +220,7 @@ def _one_number(value: float) -> Plant:
 
 
 def _rounded(of: Result) -> np.ndarray | None:
-    """Return the result as the next shorter dtype would give it."""
+    """Return the result rounded to the next shorter dtype."""
     shorter = {"float64": jnp.float32, "float32": jnp.bfloat16}.get(of.case.dtype)
     return (
         None
@@ -263,7 +261,7 @@ PLANTS: Mapping[str, Plant] = {
 
 
 def change(of: Result, wrong: np.ndarray) -> float:
-    """Return the largest change of an entry, relative to the largest right entry of its row."""
+    """Return the largest change of an entry, relative to the largest correct entry of its row."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         row = np.abs(of.exact).max(axis=2, keepdims=True)
         row = np.maximum(row, SMALL_ROW * row.max(axis=1, keepdims=True))
@@ -271,23 +269,23 @@ def change(of: Result, wrong: np.ndarray) -> float:
         return float(np.nan_to_num(np.where(off == 0, 0.0, off / row), nan=np.inf).max())
 
 
-def planted(of: Result, name: str) -> np.ndarray | None:
-    """Return the result with an error planted, or None where it has none that the dtype resolves."""
+def plant_error(of: Result, name: str) -> np.ndarray | None:
+    """Return the result with an error planted, or None if the error does not apply or is below the resolution."""
     wrong = PLANTS[name](of)
     return wrong if wrong is not None and change(of, wrong) >= LEAST[of.case.dtype] else None
 
 
-def chosen(
+def choose_plants(
     case: Case, right: np.ndarray, count: int, seen: dict[str, int], seed: int
 ) -> list[tuple[str, np.ndarray]]:
-    """Return planted errors of different kinds, those first that `seen` has fewest of, and count them there."""
+    """Return results with different planted errors, preferring those that `seen` counts least, and count them."""
     generator = np.random.default_rng(seed)
     names = list(PLANTS)
     generator.shuffle(names)
     found: list[tuple[str, np.ndarray]] = []
     for name in sorted(names, key=lambda name: seen.get(name, 0)):
         of = Result(dataclasses.replace(case), right, generator)
-        if len(found) < count and (wrong := planted(of, name)) is not None:
+        if len(found) < count and (wrong := plant_error(of, name)) is not None:
             seen[name] = seen.get(name, 0) + 1
             found.append((name, wrong))
     return found

@@ -1,4 +1,4 @@
-"""Functions whose derivatives JAX computes rightly, as a workload: each variant is a function with the cases to run it in."""
+"""Functions whose derivatives JAX computes correctly, as a workload: each variant is a function with its cases."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +19,12 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Right:
-    """A function of x, and of the other inputs by name.
+class CorrectFunction:
+    """A function of x, and of other inputs by name.
 
-    cases: the fields of each case that differ from the default; digits: whether every dtype of the cases has correct digits.
+    Attributes:
+        cases: Fields of each case that differ from the defaults.
+        digits: Whether the result has correct digits in every dtype of the cases.
     """
 
     function: Callable
@@ -35,19 +37,22 @@ class Right:
 
 
 def positive(n: int) -> InputSpec:
+    """Return the specification of inputs in (0.5, 1.5)."""
     return uniform(n, low=0.5, high=1.5)
 
 
-def _between(low: float, high: float) -> Callable[[int], InputSpec]:
+def _uniform_inputs(low: float, high: float) -> Callable[[int], InputSpec]:
+    """Return a specification of uniform inputs between two bounds."""
     return lambda n: uniform(n, low=low, high=high)
 
 
-def _of_size(size: float, mean: float = 0.0) -> Callable[[int], InputSpec]:
+def _normal_inputs(size: float, mean: float = 0.0) -> Callable[[int], InputSpec]:
+    """Return a specification of normal inputs with this standard deviation and mean."""
     return lambda n: normal(n, mean=mean, deviation=size)
 
 
-def _beside(place: float, distance: float) -> Callable[[int], InputSpec]:
-    """Numbers on both sides of a place, at a distance that is between a half and the whole of this."""
+def _near(place: float, distance: float) -> Callable[[int], InputSpec]:
+    """Return a specification of inputs on both sides of `place`, at 0.5 to 1 times `distance` from it."""
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         shape = (len(rows), n)
@@ -56,8 +61,8 @@ def _beside(place: float, distance: float) -> Callable[[int], InputSpec]:
     return lambda n: InputSpec((n,), lambda rng, rows: make(rng, rows, n))
 
 
-def _spread(gap: float) -> Callable[[int], InputSpec]:
-    """Numbers in a random order that lie at least half of `gap` apart."""
+def _well_separated(gap: float) -> Callable[[int], InputSpec]:
+    """Return a specification of numbers in random order, with a distance of at least `gap` / 2."""
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         order = np.argsort(rng.random((len(rows), n)), axis=1)
@@ -67,33 +72,35 @@ def _spread(gap: float) -> Callable[[int], InputSpec]:
 
 
 def _fixed(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
+    """Return a constant random array."""
     return np.random.default_rng(3).uniform(low, high, shape)
 
 
 def _like(x, *shape: int, low: float = -1.0, high: float = 1.0):
-    """Fixed numbers in the dtype of x."""
+    """Return a constant random array in the dtype of x."""
     return jnp.asarray(_fixed(*shape, low=low, high=high), x.dtype)
 
 
 def _matrix(x):
-    """x as a square matrix."""
+    """Return x reshaped to a square matrix."""
     side = int(np.sqrt(x.size))
     return x.reshape(side, side)
 
 
 def _dominant(x):
-    """A matrix of x that is far from singular."""
+    """Return a matrix of x that is far from singular."""
     X = _matrix(x)
     return X + 3 * len(X) * jnp.eye(len(X), dtype=x.dtype)
 
 
 def _definite(x):
+    """Return a positive definite matrix of x."""
     X = _matrix(x)
     return X @ X.T + len(X) * jnp.eye(len(X), dtype=x.dtype)
 
 
 def _separated(x):
-    """A symmetric matrix whose eigenvalues lie about one apart."""
+    """Return a symmetric matrix whose eigenvalues are about 1 apart."""
     X = _matrix(x)
     return jnp.diag(jnp.arange(1, len(X) + 1).astype(x.dtype)) + 0.05 * (X + X.T)
 
@@ -114,12 +121,12 @@ def _network(x, w):
 
 
 def _filled(x):
-    """The upper triangle of a matrix, by the indices that NumPy gives."""
+    """Return column sums of an upper triangular matrix, filled by the indices of NumPy."""
     return jnp.zeros((3, 3), x.dtype).at[UPPER].set(x[:6] ** 2).sum(axis=0) * 2
 
 
 def _newton(x):
-    """A cube root by Newton's method whose rule is that of an implicit function."""
+    """Return a cube root by Newton's method, with the JVP rule of the implicit function theorem."""
 
     @jax.custom_jvp
     def root(a):
@@ -174,7 +181,7 @@ def _while(x):
 
 
 def _noisy(x):
-    """Dropout whose key is fixed: other bits, and so other numbers, in another dtype."""
+    """Return the result of dropout with a fixed key, whose random bits depend on the dtype."""
     return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x**2, 0.1 * x)
 
 
@@ -183,7 +190,7 @@ def _within(dtype: Any) -> Callable:
 
 
 def _bent(x):
-    """Piecewise linear through fixed places."""
+    """Return a piecewise linear function with fixed breakpoints."""
     return jnp.interp(x, jnp.linspace(-2, 2, 5).astype(x.dtype), _like(x, 5))
 
 
@@ -211,7 +218,7 @@ def _gaussian(x):
     )
 
 
-# Arrays of NumPy that one function after another is traced with, as those of a user's module are.
+# NumPy arrays that several functions close over, like those of a user's module.
 ORDER, SCATTERED, TABLE, MASK = (
     np.array([2, 0, 1]),
     np.array([0, 2, 2]),
@@ -238,189 +245,201 @@ TWICE: tuple[Fields, ...] = (
 )  # fmt: skip
 
 SMOOTH = {
-    "sin": Right(jnp.sin, cases=BRIEF),
-    "exp": Right(jnp.exp),
-    "log": Right(jnp.log, positive),
-    "tanh": Right(jnp.tanh, cases=BRIEF),
-    "sqrt": Right(jnp.sqrt, positive),
-    "cube": Right(lambda x: x**3),
-    "reciprocal": Right(lambda x: 1 / x, positive),
-    "arctan": Right(jnp.arctan),
-    "arctan2": Right(lambda x: jnp.arctan2(x, jnp.roll(x, 1))),
-    "erf": Right(special.erf),
-    "erfinv": Right(special.erfinv, _between(-0.9, 0.9)),
-    "gammaln": Right(special.gammaln, _between(0.5, 4.0)),
-    "digamma": Right(special.digamma, _between(0.5, 4.0)),
-    "sigmoid": Right(jax.nn.sigmoid),
-    "softplus": Right(jax.nn.softplus),
-    "gelu": Right(jax.nn.gelu),
-    "silu": Right(jax.nn.silu),
-    "log1p": Right(jnp.log1p, positive),
-    "expm1": Right(jnp.expm1),
-    "sinh": Right(jnp.sinh),
-    "arcsinh": Right(jnp.arcsinh),
-    "hypot": Right(lambda x: jnp.hypot(x, jnp.roll(x, 1))),
-    "power": Right(lambda x: x ** jnp.roll(x, 1), positive),
-    "cbrt": Right(jnp.cbrt, positive),
-    "rsqrt": Right(lax.rsqrt, positive),
-    "logit": Right(special.logit, _between(0.1, 0.9)),
-    "bessel": Right(special.i0e),
-    "sinc": Right(jnp.sinc),
-    "normal distribution": Right(special.ndtr),
-    "xlogy": Right(lambda x: special.xlogy(x, jnp.roll(x, 1)), positive),
-    "polynomial": Right(lambda x: jnp.polyval(_like(x, 5), x)),
-    "logaddexp": Right(lambda x: jnp.logaddexp(x, jnp.roll(x, 1))),
-    "complex inside": Right(lambda x: jnp.real(jnp.exp(1j * x) * (1 + 2j)), cases=EVERY),
-    "modulus": Right(lambda x: jnp.abs(x + 1j * jnp.roll(x, 1)), positive),
+    "sin": CorrectFunction(jnp.sin, cases=BRIEF),
+    "exp": CorrectFunction(jnp.exp),
+    "log": CorrectFunction(jnp.log, positive),
+    "tanh": CorrectFunction(jnp.tanh, cases=BRIEF),
+    "sqrt": CorrectFunction(jnp.sqrt, positive),
+    "cube": CorrectFunction(lambda x: x**3),
+    "reciprocal": CorrectFunction(lambda x: 1 / x, positive),
+    "arctan": CorrectFunction(jnp.arctan),
+    "arctan2": CorrectFunction(lambda x: jnp.arctan2(x, jnp.roll(x, 1))),
+    "erf": CorrectFunction(special.erf),
+    "erfinv": CorrectFunction(special.erfinv, _uniform_inputs(-0.9, 0.9)),
+    "gammaln": CorrectFunction(special.gammaln, _uniform_inputs(0.5, 4.0)),
+    "digamma": CorrectFunction(special.digamma, _uniform_inputs(0.5, 4.0)),
+    "sigmoid": CorrectFunction(jax.nn.sigmoid),
+    "softplus": CorrectFunction(jax.nn.softplus),
+    "gelu": CorrectFunction(jax.nn.gelu),
+    "silu": CorrectFunction(jax.nn.silu),
+    "log1p": CorrectFunction(jnp.log1p, positive),
+    "expm1": CorrectFunction(jnp.expm1),
+    "sinh": CorrectFunction(jnp.sinh),
+    "arcsinh": CorrectFunction(jnp.arcsinh),
+    "hypot": CorrectFunction(lambda x: jnp.hypot(x, jnp.roll(x, 1))),
+    "power": CorrectFunction(lambda x: x ** jnp.roll(x, 1), positive),
+    "cbrt": CorrectFunction(jnp.cbrt, positive),
+    "rsqrt": CorrectFunction(lax.rsqrt, positive),
+    "logit": CorrectFunction(special.logit, _uniform_inputs(0.1, 0.9)),
+    "bessel": CorrectFunction(special.i0e),
+    "sinc": CorrectFunction(jnp.sinc),
+    "normal distribution": CorrectFunction(special.ndtr),
+    "xlogy": CorrectFunction(lambda x: special.xlogy(x, jnp.roll(x, 1)), positive),
+    "polynomial": CorrectFunction(lambda x: jnp.polyval(_like(x, 5), x)),
+    "logaddexp": CorrectFunction(lambda x: jnp.logaddexp(x, jnp.roll(x, 1))),
+    "complex inside": CorrectFunction(lambda x: jnp.real(jnp.exp(1j * x) * (1 + 2j)), cases=EVERY),
+    "modulus": CorrectFunction(lambda x: jnp.abs(x + 1j * jnp.roll(x, 1)), positive),
 }
 
 KINKED = {
-    "relu": Right(jax.nn.relu, cases=BRIEF),
-    "abs": Right(jnp.abs, cases=EVERY),
-    "relu beside 1": Right(lambda x: jax.nn.relu(x - 1), _beside(1.0, 1e-3), cases=EVERY),
-    "relu close to 1": Right(lambda x: jax.nn.relu(x - 1), _beside(1.0, 1e-5), cases=EVERY),
-    "abs beside 1, summed": Right(lambda x: jnp.sum(jnp.abs(x - 1)), _beside(1.0, 1e-4), 64, cases=EVERY),
-    "relu beside 0": Right(jax.nn.relu, _beside(0.0, 1e-6)),
-    "max": Right(jnp.max),
-    "min of two": Right(lambda x: jnp.minimum(x, jnp.roll(x, 1)), cases=EVERY),
-    "max of 64 pairs": Right(lambda x: jnp.sum(jnp.maximum(x, jnp.roll(x, 1))), n=64, cases=EVERY),
-    "clip": Right(lambda x: jnp.clip(x, -0.5, 0.5)),
-    "leaky relu": Right(jax.nn.leaky_relu),
-    "elu": Right(jax.nn.elu),
-    "huber": Right(lambda x: jnp.where(jnp.abs(x) < 1, x**2 / 2, jnp.abs(x) - 0.5)),
-    "signed square": Right(lambda x: jnp.sign(x) * x**2),
-    "floor": Right(lambda x: jnp.floor(3 * x) + x**2),
-    "sawtooth": Right(lambda x: x % 0.7),
-    "median": Right(jnp.median, n=7),
-    "quantile": Right(lambda x: jnp.quantile(x, 0.3), n=7),
-    "sort": Right(_ranked, cases=EVERY),
-    "sort of 64": Right(_ranked, _spread(0.1), 64),
-    "argsort": Right(lambda x: x[jnp.argsort(x)] ** 2),
-    "top_k": Right(lambda x: lax.top_k(x, 3)[0] ** 2),
-    "where": Right(lambda x: jnp.where(x > 0, x**2, jnp.sin(x)), cases=BRIEF),
-    "guarded where": Right(lambda x: jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1.0)), 0.0), cases=EVERY),
-    "cummax": Right(lax.cummax),
-    "interp": Right(_bent),
-    "select": Right(lambda x: jnp.select([x < -0.5, x < 0.5], [x**2, x**3], jnp.sin(x))),
-    "argmax": Right(lambda x: x[jnp.argmax(x)] * x),
+    "relu": CorrectFunction(jax.nn.relu, cases=BRIEF),
+    "abs": CorrectFunction(jnp.abs, cases=EVERY),
+    "relu beside 1": CorrectFunction(lambda x: jax.nn.relu(x - 1), _near(1.0, 1e-3), cases=EVERY),
+    "relu close to 1": CorrectFunction(lambda x: jax.nn.relu(x - 1), _near(1.0, 1e-5), cases=EVERY),
+    "abs beside 1, summed": CorrectFunction(
+        lambda x: jnp.sum(jnp.abs(x - 1)), _near(1.0, 1e-4), 64, cases=EVERY
+    ),
+    "relu beside 0": CorrectFunction(jax.nn.relu, _near(0.0, 1e-6)),
+    "max": CorrectFunction(jnp.max),
+    "min of two": CorrectFunction(lambda x: jnp.minimum(x, jnp.roll(x, 1)), cases=EVERY),
+    "max of 64 pairs": CorrectFunction(lambda x: jnp.sum(jnp.maximum(x, jnp.roll(x, 1))), n=64, cases=EVERY),
+    "clip": CorrectFunction(lambda x: jnp.clip(x, -0.5, 0.5)),
+    "leaky relu": CorrectFunction(jax.nn.leaky_relu),
+    "elu": CorrectFunction(jax.nn.elu),
+    "huber": CorrectFunction(lambda x: jnp.where(jnp.abs(x) < 1, x**2 / 2, jnp.abs(x) - 0.5)),
+    "signed square": CorrectFunction(lambda x: jnp.sign(x) * x**2),
+    "floor": CorrectFunction(lambda x: jnp.floor(3 * x) + x**2),
+    "sawtooth": CorrectFunction(lambda x: x % 0.7),
+    "median": CorrectFunction(jnp.median, n=7),
+    "quantile": CorrectFunction(lambda x: jnp.quantile(x, 0.3), n=7),
+    "sort": CorrectFunction(_ranked, cases=EVERY),
+    "sort of 64": CorrectFunction(_ranked, _well_separated(0.1), 64),
+    "argsort": CorrectFunction(lambda x: x[jnp.argsort(x)] ** 2),
+    "top_k": CorrectFunction(lambda x: lax.top_k(x, 3)[0] ** 2),
+    "where": CorrectFunction(lambda x: jnp.where(x > 0, x**2, jnp.sin(x)), cases=BRIEF),
+    "guarded where": CorrectFunction(
+        lambda x: jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1.0)), 0.0), cases=EVERY
+    ),
+    "cummax": CorrectFunction(lax.cummax),
+    "interp": CorrectFunction(_bent),
+    "select": CorrectFunction(lambda x: jnp.select([x < -0.5, x < 0.5], [x**2, x**3], jnp.sin(x))),
+    "argmax": CorrectFunction(lambda x: x[jnp.argmax(x)] * x),
 }
 
 LINEAR_ALGEBRA = {
-    "product": Right(lambda x: _like(x, 4, x.size) @ x, cases=BRIEF),
-    "layer": Right(lambda x: jnp.tanh(_like(x, 9, x.size) @ x), n=64, cases=EVERY),
-    "square of a matrix": Right(lambda x: (_matrix(x) @ _matrix(x)).reshape(-1), n=9),
-    "solve": Right(lambda x: jnp.linalg.solve(_dominant(_like(x, x.size**2)), x), cases=EVERY),
-    "solve by the matrix": Right(lambda x: jnp.linalg.solve(_dominant(x), _like(x, 4)), n=16, cases=EVERY),
-    "triangular solve": Right(lambda x: linalg.solve_triangular(_dominant(x), _like(x, 4)), n=16),
-    "inverse": Right(lambda x: jnp.linalg.inv(_dominant(x)).reshape(-1), n=9),
-    "cholesky": Right(lambda x: jnp.linalg.cholesky(_definite(x)).sum(axis=1), n=9, cases=EVERY),
-    "logdet": Right(lambda x: jnp.linalg.slogdet(_dominant(x))[1], n=16),
-    "det": Right(lambda x: jnp.linalg.det(_matrix(x)), n=9),
-    "eigenvalues": Right(lambda x: jnp.linalg.eigvalsh(_separated(x)), n=16, cases=EVERY),
-    "eigenvectors": Right(lambda x: (jnp.linalg.eigh(_separated(x))[1] ** 2).reshape(-1), n=9, cases=EVERY),
-    "singular values": Right(lambda x: jnp.linalg.svd(_separated(x), compute_uv=False), n=9),
-    "qr": Right(lambda x: jnp.abs(jnp.diag(jnp.linalg.qr(_dominant(x))[1])), n=9),
-    "expm": Right(lambda x: linalg.expm(0.3 * _matrix(x)).reshape(-1), n=9),
-    "einsum": Right(lambda x: jnp.einsum("ij,jk,ki->i", *[_matrix(x)] * 3), n=9),
-    "kron": Right(lambda x: jnp.kron(x[:2], x[2:]).reshape(-1)),
-    "convolution": Right(lambda x: jnp.convolve(x, x[:3]), n=8),
-    "network": Right(
+    "product": CorrectFunction(lambda x: _like(x, 4, x.size) @ x, cases=BRIEF),
+    "layer": CorrectFunction(lambda x: jnp.tanh(_like(x, 9, x.size) @ x), n=64, cases=EVERY),
+    "square of a matrix": CorrectFunction(lambda x: (_matrix(x) @ _matrix(x)).reshape(-1), n=9),
+    "solve": CorrectFunction(lambda x: jnp.linalg.solve(_dominant(_like(x, x.size**2)), x), cases=EVERY),
+    "solve by the matrix": CorrectFunction(
+        lambda x: jnp.linalg.solve(_dominant(x), _like(x, 4)), n=16, cases=EVERY
+    ),
+    "triangular solve": CorrectFunction(lambda x: linalg.solve_triangular(_dominant(x), _like(x, 4)), n=16),
+    "inverse": CorrectFunction(lambda x: jnp.linalg.inv(_dominant(x)).reshape(-1), n=9),
+    "cholesky": CorrectFunction(lambda x: jnp.linalg.cholesky(_definite(x)).sum(axis=1), n=9, cases=EVERY),
+    "logdet": CorrectFunction(lambda x: jnp.linalg.slogdet(_dominant(x))[1], n=16),
+    "det": CorrectFunction(lambda x: jnp.linalg.det(_matrix(x)), n=9),
+    "eigenvalues": CorrectFunction(lambda x: jnp.linalg.eigvalsh(_separated(x)), n=16, cases=EVERY),
+    "eigenvectors": CorrectFunction(
+        lambda x: (jnp.linalg.eigh(_separated(x))[1] ** 2).reshape(-1), n=9, cases=EVERY
+    ),
+    "singular values": CorrectFunction(lambda x: jnp.linalg.svd(_separated(x), compute_uv=False), n=9),
+    "qr": CorrectFunction(lambda x: jnp.abs(jnp.diag(jnp.linalg.qr(_dominant(x))[1])), n=9),
+    "expm": CorrectFunction(lambda x: linalg.expm(0.3 * _matrix(x)).reshape(-1), n=9),
+    "einsum": CorrectFunction(lambda x: jnp.einsum("ij,jk,ki->i", *[_matrix(x)] * 3), n=9),
+    "kron": CorrectFunction(lambda x: jnp.kron(x[:2], x[2:]).reshape(-1)),
+    "convolution": CorrectFunction(lambda x: jnp.convolve(x, x[:3]), n=8),
+    "network": CorrectFunction(
         _network, shared={"w": normal(24)}, cases=(*EVERY, {"wrt": "x+w", "mode": "mixed"}, {"wrt": "w"})
     ),
-    "attention": Right(_attention, n=12, cases=EVERY),
-    "pairwise kernel": Right(_gaussian, n=12),
-    "rfft": Right(lambda x: jnp.abs(jnp.fft.rfft(x)) ** 2, n=16, cases=EVERY),
-    "filter": Right(lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * _like(x, 9), 16), n=16),
-    "fft": Right(lambda x: jnp.real(jnp.fft.fft(x)), n=12, cases=EVERY),
+    "attention": CorrectFunction(_attention, n=12, cases=EVERY),
+    "pairwise kernel": CorrectFunction(_gaussian, n=12),
+    "rfft": CorrectFunction(lambda x: jnp.abs(jnp.fft.rfft(x)) ** 2, n=16, cases=EVERY),
+    "filter": CorrectFunction(lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * _like(x, 9), 16), n=16),
+    "fft": CorrectFunction(lambda x: jnp.real(jnp.fft.fft(x)), n=12, cases=EVERY),
 }
 
 REDUCING = {
-    "cumsum": Right(lambda x: jnp.cumsum(x**2), cases=BRIEF),
-    "cumprod": Right(jnp.cumprod, positive),
-    "cumlogsumexp": Right(lax.cumlogsumexp),
-    "logsumexp": Right(special.logsumexp, cases=EVERY),
-    "logsumexp of large numbers": Right(special.logsumexp, _of_size(1e3)),
-    "softmax": Right(jax.nn.softmax, cases=EVERY),
-    "log_softmax": Right(jax.nn.log_softmax),
-    "norm": Right(jnp.linalg.norm, cases=EVERY),
-    "norm 1": Right(lambda x: jnp.sum(jnp.abs(x))),
-    "prod": Right(jnp.prod, positive),
-    "mean": Right(jnp.mean),
-    "var": Right(jnp.var),
-    "std": Right(jnp.std),
-    "standardized": Right(_standardized, n=16, cases=EVERY),
-    "cosine": Right(lambda x: x @ jnp.roll(x, 1) / (jnp.linalg.norm(x) * jnp.linalg.norm(jnp.roll(x, 1)))),
-    "entropy": Right(lambda x: -jnp.sum(jax.nn.softmax(x) * jax.nn.log_softmax(x))),
-    "diff": Right(lambda x: jnp.diff(x**2)),
-    "cross entropy of 1000": Right(lambda x: special.logsumexp(x) - x[7], n=1000),
-    "energy of 16384": Right(lambda x: jnp.sum(x * jnp.sin(x)), n=16384, cases=BACK),
-    "logsumexp of 16384": Right(special.logsumexp, n=16384, cases=BACK),
-    "norm of 16384": Right(jnp.linalg.norm, n=16384, cases=BACK),
-    "product of 16384": Right(lambda x: jnp.sin(_like(x, 8, x.size) @ x / 128), n=16384, cases=BACK),
-    "softmax of 4096": Right(lambda x: jax.nn.softmax(x)[:8] * x.size, n=4096, cases=BACK),
-    "variance of 4096": Right(jnp.var, n=4096, cases=BACK),
+    "cumsum": CorrectFunction(lambda x: jnp.cumsum(x**2), cases=BRIEF),
+    "cumprod": CorrectFunction(jnp.cumprod, positive),
+    "cumlogsumexp": CorrectFunction(lax.cumlogsumexp),
+    "logsumexp": CorrectFunction(special.logsumexp, cases=EVERY),
+    "logsumexp of large numbers": CorrectFunction(special.logsumexp, _normal_inputs(1e3)),
+    "softmax": CorrectFunction(jax.nn.softmax, cases=EVERY),
+    "log_softmax": CorrectFunction(jax.nn.log_softmax),
+    "norm": CorrectFunction(jnp.linalg.norm, cases=EVERY),
+    "norm 1": CorrectFunction(lambda x: jnp.sum(jnp.abs(x))),
+    "prod": CorrectFunction(jnp.prod, positive),
+    "mean": CorrectFunction(jnp.mean),
+    "var": CorrectFunction(jnp.var),
+    "std": CorrectFunction(jnp.std),
+    "standardized": CorrectFunction(_standardized, n=16, cases=EVERY),
+    "cosine": CorrectFunction(
+        lambda x: x @ jnp.roll(x, 1) / (jnp.linalg.norm(x) * jnp.linalg.norm(jnp.roll(x, 1)))
+    ),
+    "entropy": CorrectFunction(lambda x: -jnp.sum(jax.nn.softmax(x) * jax.nn.log_softmax(x))),
+    "diff": CorrectFunction(lambda x: jnp.diff(x**2)),
+    "cross entropy of 1000": CorrectFunction(lambda x: special.logsumexp(x) - x[7], n=1000),
+    "energy of 16384": CorrectFunction(lambda x: jnp.sum(x * jnp.sin(x)), n=16384, cases=BACK),
+    "logsumexp of 16384": CorrectFunction(special.logsumexp, n=16384, cases=BACK),
+    "norm of 16384": CorrectFunction(jnp.linalg.norm, n=16384, cases=BACK),
+    "product of 16384": CorrectFunction(
+        lambda x: jnp.sin(_like(x, 8, x.size) @ x / 128), n=16384, cases=BACK
+    ),
+    "softmax of 4096": CorrectFunction(lambda x: jax.nn.softmax(x)[:8] * x.size, n=4096, cases=BACK),
+    "variance of 4096": CorrectFunction(jnp.var, n=4096, cases=BACK),
 }
 
 SCALED = {
-    "offset 1e4": Right(lambda x: 1e4 + jnp.sin(x), cases=EVERY),
-    "offset 1e8": Right(lambda x: 1e8 + jnp.sin(x), cases=EVERY),
-    "offset 1e11": Right(lambda x: 1e11 + jnp.sin(x), cases=EVERY, digits=False),
-    "there and back": Right(lambda x: (x + 1e3) - 1e3),
-    "exp(x) - 1": Right(lambda x: jnp.exp(x) - 1, _of_size(1e-3)),
-    "log(exp(x))": Right(lambda x: jnp.sum(jnp.log(jnp.exp(x)))),
-    "variance by squares": Right(_variance_by_squares, _of_size(1.0, 10.0)),
-    "1 - cos": Right(lambda x: 1 - jnp.cos(x), _of_size(1e-2)),
-    "difference of sums": Right(lambda x: jnp.sum(x**2) - jnp.sum(jnp.roll(x, 1) ** 2)),
-    "small values": Right(lambda x: 1e-20 * jnp.sin(x), cases=EVERY),
-    "large values": Right(lambda x: 1e20 * jnp.sin(x), cases=EVERY),
-    "values of all sizes": Right(
+    "offset 1e4": CorrectFunction(lambda x: 1e4 + jnp.sin(x), cases=EVERY),
+    "offset 1e8": CorrectFunction(lambda x: 1e8 + jnp.sin(x), cases=EVERY),
+    "offset 1e11": CorrectFunction(lambda x: 1e11 + jnp.sin(x), cases=EVERY, digits=False),
+    "there and back": CorrectFunction(lambda x: (x + 1e3) - 1e3),
+    "exp(x) - 1": CorrectFunction(lambda x: jnp.exp(x) - 1, _normal_inputs(1e-3)),
+    "log(exp(x))": CorrectFunction(lambda x: jnp.sum(jnp.log(jnp.exp(x)))),
+    "variance by squares": CorrectFunction(_variance_by_squares, _normal_inputs(1.0, 10.0)),
+    "1 - cos": CorrectFunction(lambda x: 1 - jnp.cos(x), _normal_inputs(1e-2)),
+    "difference of sums": CorrectFunction(lambda x: jnp.sum(x**2) - jnp.sum(jnp.roll(x, 1) ** 2)),
+    "small values": CorrectFunction(lambda x: 1e-20 * jnp.sin(x), cases=EVERY),
+    "large values": CorrectFunction(lambda x: 1e20 * jnp.sin(x), cases=EVERY),
+    "values of all sizes": CorrectFunction(
         lambda x: jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype), cases=EVERY
     ),
-    "sum of all sizes": Right(
+    "sum of all sizes": CorrectFunction(
         lambda x: jnp.sum(jnp.sin(x) * jnp.logspace(-8, 8, x.size).astype(x.dtype)), cases=EVERY
     ),
-    "small inputs": Right(lambda x: 1e20 * x * jnp.roll(x, 1), _of_size(1e-10)),
-    "very small inputs": Right(lambda x: x + x**2, _of_size(1e-20)),
-    "large inputs": Right(lambda x: jnp.sin(1e-10 * x), _of_size(1e10), cases=EVERY),
-    "inputs of all sizes": Right(
+    "small inputs": CorrectFunction(lambda x: 1e20 * x * jnp.roll(x, 1), _normal_inputs(1e-10)),
+    "very small inputs": CorrectFunction(lambda x: x + x**2, _normal_inputs(1e-20)),
+    "large inputs": CorrectFunction(lambda x: jnp.sin(1e-10 * x), _normal_inputs(1e10), cases=EVERY),
+    "inputs of all sizes": CorrectFunction(
         lambda x: x**2,
         lambda n: InputSpec(
             (n,), lambda rng, rows: np.logspace(-6, 6, n) * rng.uniform(0.5, 1, (len(rows), n))
         ),
     ),
-    "inputs about 1e6": Right(lambda x: jnp.sum((x - 1e6) ** 2), _of_size(1.0, 1e6)),
-    "zeros": Right(lambda x: 0 * x, cases=EVERY),
-    "constants": Right(lambda x: jnp.ones(3, x.dtype), cases=EVERY),
-    "a constant beside the others": Right(lambda x: jnp.sin(x).at[2].set(4.0)),
-    "an input that is not used": Right(lambda x: jnp.sin(x[1:])),
-    "inputs that are zero": Right(
+    "inputs about 1e6": CorrectFunction(lambda x: jnp.sum((x - 1e6) ** 2), _normal_inputs(1.0, 1e6)),
+    "zeros": CorrectFunction(lambda x: 0 * x, cases=EVERY),
+    "constants": CorrectFunction(lambda x: jnp.ones(3, x.dtype), cases=EVERY),
+    "a constant beside the others": CorrectFunction(lambda x: jnp.sin(x).at[2].set(4.0)),
+    "an input that is not used": CorrectFunction(lambda x: jnp.sin(x[1:])),
+    "inputs that are zero": CorrectFunction(
         jnp.exp, lambda n: InputSpec((n,), lambda rng, rows: np.zeros((len(rows), n)))
     ),
-    "rounded": Right(jnp.round),
-    "saturated": Right(lambda x: jnp.tanh(30 * x), _beside(0.0, 1.0)),
-    "steep": Right(lambda x: jax.nn.sigmoid(100 * x)),
-    "quickly oscillating": Right(lambda x: jnp.sin(50 * x), cases=EVERY),
-    "nearly singular": Right(lambda x: 1 / (x - 1), _beside(1.0, 1e-2)),
-    "far tail": Right(lambda x: jnp.exp(-(x**2)), _of_size(0.5, 4.0)),
+    "rounded": CorrectFunction(jnp.round),
+    "saturated": CorrectFunction(lambda x: jnp.tanh(30 * x), _near(0.0, 1.0)),
+    "steep": CorrectFunction(lambda x: jax.nn.sigmoid(100 * x)),
+    "quickly oscillating": CorrectFunction(lambda x: jnp.sin(50 * x), cases=EVERY),
+    "nearly singular": CorrectFunction(lambda x: 1 / (x - 1), _near(1.0, 1e-2)),
+    "far tail": CorrectFunction(lambda x: jnp.exp(-(x**2)), _normal_inputs(0.5, 4.0)),
 }
 
 _SUMS = {"outputs": "jacrev", "inputs": "jacfwd", "vector": "jacfwd", "norm": "jacrev", "gram": "jacfwd"}
 SHAPED = {
-    "one input": Right(jnp.sin, n=1, cases=BRIEF),
-    "one input, cubed": Right(lambda x: x[0] ** 3, positive, n=1, cases=EVERY),
-    "one input, eight outputs": Right(
+    "one input": CorrectFunction(jnp.sin, n=1, cases=BRIEF),
+    "one input, cubed": CorrectFunction(lambda x: x[0] ** 3, positive, n=1, cases=EVERY),
+    "one input, eight outputs": CorrectFunction(
         lambda x: jnp.sin(x[0] * jnp.arange(1, 9).astype(x.dtype)), n=1, cases=EVERY
     ),
-    "two inputs": Right(lambda x: x[0] * jnp.sin(x[1]), n=2),
-    "three outputs in two axes": Right(lambda x: jnp.outer(x[:2], x[2:] ** 2)),
-    "banded": Right(
+    "two inputs": CorrectFunction(lambda x: x[0] * jnp.sin(x[1]), n=2),
+    "three outputs in two axes": CorrectFunction(lambda x: jnp.outer(x[:2], x[2:] ** 2)),
+    "banded": CorrectFunction(
         lambda x: x * jnp.roll(x, 1) ** 2,
         n=64,
         cases=({}, {"seeds": "colored"}, {"seeds": "colored", "dtype": "float64", "mode": "jacrev"}),
     ),
-    "arrow": Right(_arrow, n=64, cases=({}, {"seeds": "colored", "mode": "mixed"})),
-    "diagonal": Right(jnp.sin, n=256, cases=({}, {"seeds": "colored"})),
-    "in blocks on the host": Right(
+    "arrow": CorrectFunction(_arrow, n=64, cases=({}, {"seeds": "colored", "mode": "mixed"})),
+    "diagonal": CorrectFunction(jnp.sin, n=256, cases=({}, {"seeds": "colored"})),
+    "in blocks on the host": CorrectFunction(
         lambda x: jnp.sin(_like(x, 7, x.size) @ x),
         n=64,
         cases=(
@@ -428,12 +447,12 @@ SHAPED = {
             {"storage": "host", "block": 2, "chunk": 4},
         ),
     ),
-    "reduced": Right(
+    "reduced": CorrectFunction(
         lambda x: jnp.sin(_like(x, 7, x.size) @ x),
         n=9,
         cases=tuple({"reduce": how, "mode": mode} for how, mode in _SUMS.items()),
     ),
-    "reduced to nothing": Right(
+    "reduced to nothing": CorrectFunction(
         jax.nn.softmax,
         cases=(
             {"reduce": "outputs", "mode": "jacrev"},
@@ -441,7 +460,7 @@ SHAPED = {
             {"reduce": "vector", "dtype": "float64"},
         ),
     ),
-    "loss over data": Right(
+    "loss over data": CorrectFunction(
         lambda x, w: (jnp.tanh(x @ w) - 0.5) ** 2,
         shared={"w": normal(6)},
         cases=(
@@ -456,85 +475,91 @@ SHAPED = {
             },
         ),
     ),
-    "Hessian of a norm": Right(jnp.linalg.norm, cases=TWICE),
-    "Hessian of a line": Right(lambda x: jnp.sum(3 * x), cases=TWICE),
-    "Hessian of logsumexp": Right(special.logsumexp, cases=TWICE),
-    "Hessian of a product": Right(jnp.prod, positive, cases=TWICE),
-    "Hessian of a relu": Right(lambda x: jnp.sum(jax.nn.relu(x) ** 3), cases=TWICE),
-    "by finite differences": Right(
+    "Hessian of a norm": CorrectFunction(jnp.linalg.norm, cases=TWICE),
+    "Hessian of a line": CorrectFunction(lambda x: jnp.sum(3 * x), cases=TWICE),
+    "Hessian of logsumexp": CorrectFunction(special.logsumexp, cases=TWICE),
+    "Hessian of a product": CorrectFunction(jnp.prod, positive, cases=TWICE),
+    "Hessian of a relu": CorrectFunction(lambda x: jnp.sum(jax.nn.relu(x) ** 3), cases=TWICE),
+    "by finite differences": CorrectFunction(
         jnp.sin, cases=({"mode": "finite_difference", "dtype": "float64"}, {"mode": "finite_difference"})
     ),
-    "relu by finite differences": Right(
+    "relu by finite differences": CorrectFunction(
         lambda x: jax.nn.relu(x - 1),
-        _beside(1.0, 0.5),
+        _near(1.0, 0.5),
         cases=({"mode": "finite_difference", "dtype": "float64"},),
     ),
-    "values": Right(
+    "values": CorrectFunction(
         lambda x: jnp.sin(x) * jnp.exp(x), cases=({"mode": "value"}, {"mode": "value", "dtype": "bfloat16"})
     ),
 }
 
 RULED = {
-    "rule": Right(_clever, cases=EVERY),
-    "reverse rule": Right(_reversed_rule, cases=BACK),
-    "reverse rule, summed": Right(
+    "rule": CorrectFunction(_clever, cases=EVERY),
+    "reverse rule": CorrectFunction(_reversed_rule, cases=BACK),
+    "reverse rule, summed": CorrectFunction(
         lambda x: jnp.sum(_reversed_rule(x)), n=64, cases=({"mode": "jacrev"}, {"mode": "grad_of_sum"})
     ),
-    "implicit rule": Right(_newton, positive, cases=EVERY),
-    "custom_root": Right(_custom_root, cases=EVERY),
-    "custom_linear_solve": Right(_custom_linear_solve, cases=EVERY),
-    "stable where": Right(
+    "implicit rule": CorrectFunction(_newton, positive, cases=EVERY),
+    "custom_root": CorrectFunction(_custom_root, cases=EVERY),
+    "custom_linear_solve": CorrectFunction(_custom_linear_solve, cases=EVERY),
+    "stable where": CorrectFunction(
         lambda x: jnp.sum(x - lax.stop_gradient(jnp.max(x)) + lax.stop_gradient(jnp.max(x)))
     ),
 }
 
 CONTROLLED = {
-    "scan": Right(_scan, cases=EVERY),
-    "while": Right(_while, cases=FORWARD),
-    "fori": Right(lambda x: lax.fori_loop(0, 7, lambda _, y: jnp.sin(y) + 0.5 * x, x), cases=EVERY),
-    "cond": Right(lambda x: lax.cond(x[0] > 0, jnp.sin, lambda x: x**2, x), cases=EVERY),
-    "switch": Right(lambda x: lax.switch(jnp.int32(x[0] > 0), [jnp.sin, jnp.cos], x)),
-    "map": Right(lambda x: lax.map(lambda a: jnp.sin(a) * x[0], x)),
-    "associative scan": Right(lambda x: lax.associative_scan(jnp.multiply, x), positive),
-    "checkpoint": Right(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x))), cases=BACK),
-    "jit inside": Right(jax.jit(lambda x: jnp.sin(x) * x), cases=LAYOUTS[:2]),
-    "gradient inside": Right(jax.grad(lambda x: jnp.sum(jnp.sin(x) * x**2)), cases=EVERY),
-    "tangent inside": Right(lambda x: jax.jvp(jnp.sin, (x,), (x**2,))[1]),
-    "vmap inside": Right(lambda x: jax.vmap(lambda a: jnp.sum(jnp.sin(a * x)))(x)),
+    "scan": CorrectFunction(_scan, cases=EVERY),
+    "while": CorrectFunction(_while, cases=FORWARD),
+    "fori": CorrectFunction(lambda x: lax.fori_loop(0, 7, lambda _, y: jnp.sin(y) + 0.5 * x, x), cases=EVERY),
+    "cond": CorrectFunction(lambda x: lax.cond(x[0] > 0, jnp.sin, lambda x: x**2, x), cases=EVERY),
+    "switch": CorrectFunction(lambda x: lax.switch(jnp.int32(x[0] > 0), [jnp.sin, jnp.cos], x)),
+    "map": CorrectFunction(lambda x: lax.map(lambda a: jnp.sin(a) * x[0], x)),
+    "associative scan": CorrectFunction(lambda x: lax.associative_scan(jnp.multiply, x), positive),
+    "checkpoint": CorrectFunction(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x))), cases=BACK),
+    "jit inside": CorrectFunction(jax.jit(lambda x: jnp.sin(x) * x), cases=LAYOUTS[:2]),
+    "gradient inside": CorrectFunction(jax.grad(lambda x: jnp.sum(jnp.sin(x) * x**2)), cases=EVERY),
+    "tangent inside": CorrectFunction(lambda x: jax.jvp(jnp.sin, (x,), (x**2,))[1]),
+    "vmap inside": CorrectFunction(lambda x: jax.vmap(lambda a: jnp.sum(jnp.sin(a * x)))(x)),
 }
 
 INDEXED = {
-    "int64 indices": Right(lambda x: x[ORDER] ** 2, cases=(*LAYOUTS, {"dtype": "float64"})),
-    "triu_indices": Right(_filled, cases=(*LAYOUTS, {"dtype": "float64"})),
-    "reversed by arange": Right(lambda x: x[BACKWARDS] * x, cases=LAYOUTS[:3]),
-    "scatter": Right(lambda x: jnp.zeros_like(x).at[SCATTERED].add(x[:3] ** 2), cases=LAYOUTS[1:3]),
-    "take": Right(lambda x: jnp.take(x, TABLE) ** 2, cases=LAYOUTS[:2]),
-    "segment_sum": Right(_blockwise, cases=LAYOUTS[:3]),
-    "ix_": Right(lambda x: x.reshape(2, 3)[MESH] ** 2),
-    "mask of NumPy": Right(lambda x: x[MASK] ** 2, cases=LAYOUTS[1:2]),
-    "dynamic_slice": Right(lambda x: lax.dynamic_slice(x, (1,), (3,)) ** 2),
-    "tril_indices": Right(lambda x: x.reshape(2, 3)[LOWER] ** 3, cases=LAYOUTS[1:3]),
-    "one_hot": Right(lambda x: jax.nn.one_hot(ORDER[:2], 6, dtype=x.dtype) @ x**2),
-    "an input of integers": Right(lambda x, k: x * jnp.sin(x) * k, others={"k": poisson(3.0)}, cases=EVERY),
-    "indexed by an input": Right(
+    "int64 indices": CorrectFunction(lambda x: x[ORDER] ** 2, cases=(*LAYOUTS, {"dtype": "float64"})),
+    "triu_indices": CorrectFunction(_filled, cases=(*LAYOUTS, {"dtype": "float64"})),
+    "reversed by arange": CorrectFunction(lambda x: x[BACKWARDS] * x, cases=LAYOUTS[:3]),
+    "scatter": CorrectFunction(lambda x: jnp.zeros_like(x).at[SCATTERED].add(x[:3] ** 2), cases=LAYOUTS[1:3]),
+    "take": CorrectFunction(lambda x: jnp.take(x, TABLE) ** 2, cases=LAYOUTS[:2]),
+    "segment_sum": CorrectFunction(_blockwise, cases=LAYOUTS[:3]),
+    "ix_": CorrectFunction(lambda x: x.reshape(2, 3)[MESH] ** 2),
+    "mask of NumPy": CorrectFunction(lambda x: x[MASK] ** 2, cases=LAYOUTS[1:2]),
+    "dynamic_slice": CorrectFunction(lambda x: lax.dynamic_slice(x, (1,), (3,)) ** 2),
+    "tril_indices": CorrectFunction(lambda x: x.reshape(2, 3)[LOWER] ** 3, cases=LAYOUTS[1:3]),
+    "one_hot": CorrectFunction(lambda x: jax.nn.one_hot(ORDER[:2], 6, dtype=x.dtype) @ x**2),
+    "an input of integers": CorrectFunction(
+        lambda x, k: x * jnp.sin(x) * k, others={"k": poisson(3.0)}, cases=EVERY
+    ),
+    "indexed by an input": CorrectFunction(
         lambda x, k: x[k % x.size] * x, others={"k": poisson(3.0)}, cases=(*LAYOUTS[:2], {"dtype": "float64"})
     ),
-    "constants of NumPy": Right(lambda x: x * np.linspace(0.1, 1, 6) * np.pi, cases=EVERY),
+    "constants of NumPy": CorrectFunction(lambda x: x * np.linspace(0.1, 1, 6) * np.pi, cases=EVERY),
 }
 
 IN_OTHER_DTYPES = {
-    "bernoulli": Right(_noisy, cases=EVERY, digits=False),
-    "random normal": Right(
+    "bernoulli": CorrectFunction(_noisy, cases=EVERY, digits=False),
+    "random normal": CorrectFunction(
         lambda x: x**2 * jax.random.normal(jax.random.key(1), x.shape, x.dtype), cases=EVERY, digits=False
     ),
-    "float32 inside": Right(_within(jnp.float32), cases=EVERY, digits=False),
-    "float16 inside": Right(_within(jnp.float16), cases=({},), digits=False),
-    "bfloat16 inside": Right(_within(jnp.bfloat16), cases=({},), digits=False),
-    "reduced precision": Right(lambda x: lax.reduce_precision(jnp.sin(x), 8, 10), cases=({},), digits=False),
-    "by the dtype": Right(lambda x: x**2 if x.dtype == jnp.float64 else x**2 + x, cases=EVERY, digits=False),
+    "float32 inside": CorrectFunction(_within(jnp.float32), cases=EVERY, digits=False),
+    "float16 inside": CorrectFunction(_within(jnp.float16), cases=({},), digits=False),
+    "bfloat16 inside": CorrectFunction(_within(jnp.bfloat16), cases=({},), digits=False),
+    "reduced precision": CorrectFunction(
+        lambda x: lax.reduce_precision(jnp.sin(x), 8, 10), cases=({},), digits=False
+    ),
+    "by the dtype": CorrectFunction(
+        lambda x: x**2 if x.dtype == jnp.float64 else x**2 + x, cases=EVERY, digits=False
+    ),
 }
 
-RIGHT: dict[str, Right] = (
+RIGHT: dict[str, CorrectFunction] = (
     SMOOTH
     | KINKED
     | LINEAR_ALGEBRA
@@ -547,7 +572,7 @@ RIGHT: dict[str, Right] = (
     | IN_OTHER_DTYPES
 )
 VARIANTS = tuple(RIGHT)
-_MODES = ("jacfwd", "jacrev", "linearize")  # of functions that name no cases, in turns
+_MODES = ("jacfwd", "jacrev", "linearize")  # used in rotation for functions without `cases`
 
 
 def cases(name: str) -> list[Case]:
@@ -559,7 +584,7 @@ def cases(name: str) -> list[Case]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the function of the case, without a closed form."""
+    """Return the workload of a case, without a closed form."""
     found = RIGHT[case.variant or VARIANTS[0]]
     points = {"x": found.draw(case.sizes["n"]), **found.others}
     return Workload(lambda x, **others: found.function(x, **others), points, found.shared, wrt="x")

@@ -1,4 +1,4 @@
-"""The trial: a case computed as a worker does, and the check asked about its result, right and wrong."""
+"""Trials of the correctness check: compute a case like a worker does, and check right and wrong results."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ NO_DIGITS = "skipped: no_digits"
 
 
 class Outcome(NamedTuple):
-    """What became of a result: `ok`, or a status and a reason; with the error, the tolerance and the message."""
+    """Outcome of a check: `ok`, or status and reason, with the error, the tolerance, and the message."""
 
     status: str
     error: float | None = None
@@ -29,20 +29,21 @@ class Outcome(NamedTuple):
     text: str = ""
 
 
-class Asked(NamedTuple):
-    """A call of the check: its arguments, the result being one of them."""
+class CheckCall(NamedTuple):
+    """The arguments of a call of the check, one of which is the result."""
 
     words: tuple
     named: dict[str, Any]
 
     @property
     def result(self) -> np.ndarray:
+        """Return the checked result."""
         return self.words[3]
 
 
 @contextlib.contextmanager
-def as_worker(case: Case) -> Iterator[None]:
-    """Set JAX's configuration as a worker of this case has it."""
+def configure_as_worker(case: Case) -> Iterator[None]:
+    """Set the JAX configuration that a worker has for this case."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", case.dtype == "float64")
     try:
@@ -52,8 +53,8 @@ def as_worker(case: Case) -> Iterator[None]:
 
 
 def complete(case: Case) -> Case | None:
-    """Return the case with all its fields, or None where it cannot run by its nature."""
-    with as_worker(case):
+    """Return the case with all defaults filled in, or None if it is inapplicable."""
+    with configure_as_worker(case):
         case = completion.complete(case)
         built = workload.build(case)
         return (
@@ -61,18 +62,22 @@ def complete(case: Case) -> Case | None:
         )
 
 
-def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
-    """Compute and check a case; return its outcome and the first call of the check. samples: go on until there is a record."""
-    calls: list[Asked] = []
+def run(case: Case, samples: bool = False) -> tuple[Outcome, CheckCall | None]:
+    """Compute and check a case. Return its outcome and the arguments of the first call of the check.
+
+    Args:
+        samples: Whether to sample the case until it has a complete record.
+    """
+    calls: list[CheckCall] = []
     verdict = check.verdict
 
     def kept(*words: Any, **named: Any) -> check.Verdict:
         if not calls:
-            calls.append(Asked((*words[:3], np.array(words[3]), *words[4:]), named))
+            calls.append(CheckCall((*words[:3], np.array(words[3]), *words[4:]), named))
         return verdict(*words, **named)
 
     blank, devices = Record(case, "failed", HERE), jax.devices()[: case.devices]
-    with as_worker(case), unittest.mock.patch.object(check, "verdict", kept):
+    with configure_as_worker(case), unittest.mock.patch.object(check, "verdict", kept):
         if samples:
             record = run_case.run_case(blank, devices, "cpu", ONCE)
         else:
@@ -81,8 +86,8 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, Asked | None]:
     return Outcome(status, record.error, record.tolerance, record.text or ""), calls[0] if calls else None
 
 
-def run_right(case: Case) -> tuple[Case, Outcome]:
-    """Run a whole attempt at a case that can run; return it with all its fields, and its outcome."""
+def run_correct(case: Case) -> tuple[Case, Outcome]:
+    """Run a whole attempt at an applicable case. Return the completed case and its outcome."""
     try:
         completed = complete(case)
     except ValueError as error:  # a `Refusal`
@@ -92,9 +97,9 @@ def run_right(case: Case) -> tuple[Case, Outcome]:
     return completed, run(completed, samples=True)[0]
 
 
-def judge(asked: Asked, result: np.ndarray) -> Outcome:
-    """Ask the check about another result of the same case."""
-    with as_worker(asked.words[0]):
+def check_result(asked: CheckCall, result: np.ndarray) -> Outcome:
+    """Check another result of the same case."""
+    with configure_as_worker(asked.words[0]):
         try:
             found = check.verdict(*asked.words[:3], result, *asked.words[4:], **asked.named)
         except Exception as error:
@@ -107,26 +112,27 @@ def judge(asked: Asked, result: np.ndarray) -> Outcome:
 Change = Callable[[Any], Any]
 
 
-def _multiplied(tree: Any, factor: float, where: Any = ()) -> Any:
+def _scale_leaves(tree: Any, factor: float, where: Any = ()) -> Any:
+    """Return a pytree with the selected entries of each leaf multiplied by a factor."""
     return jax.tree.map(lambda a: a.at[where].multiply(np.asarray(factor, a.dtype)), tree)
 
 
-def second_device_off(case: Case, factor: float) -> contextlib.AbstractContextManager:
-    """What the second device computes is multiplied by a factor."""
+def scale_second_device(case: Case, factor: float) -> contextlib.AbstractContextManager:
+    """Multiply the result of the second device by a factor."""
     where: tuple = (1,) if case.api == "pmap" else (0, 1) if case.axes[0] == 1 else (1,)
     program = layout.lay_out
 
     def changed(*words: Any, **named: Any) -> Any:
         made = program(*words, **named)
         return dataclasses.replace(
-            made, function=jax.jit(lambda *given: _multiplied(made.function(*given), factor, where))
+            made, function=jax.jit(lambda *given: _scale_leaves(made.function(*given), factor, where))
         )
 
     return unittest.mock.patch.object(layout, "lay_out", changed)
 
 
-def inputs_of_another_seed(case: Case) -> contextlib.AbstractContextManager:
-    """The program always answers for the inputs that it was compiled with, which are those of another case."""
+def use_other_inputs(case: Case) -> contextlib.AbstractContextManager:
+    """Make the program ignore its inputs, and use inputs with another data seed."""
     program = layout.lay_out
 
     def changed(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
@@ -138,8 +144,8 @@ def inputs_of_another_seed(case: Case) -> contextlib.AbstractContextManager:
     return unittest.mock.patch.object(layout, "lay_out", changed)
 
 
-def later_calls_off(case: Case, factor: float, first_wrong: int = 2) -> contextlib.AbstractContextManager:
-    """The first calls are right, the others multiplied by a factor."""
+def scale_later_calls(case: Case, factor: float, first_wrong: int = 2) -> contextlib.AbstractContextManager:
+    """Multiply the results by a factor, except for those of the first calls."""
     runner = compile_case.make_runner
 
     def changed(*words: Any) -> Any:
@@ -154,14 +160,14 @@ def later_calls_off(case: Case, factor: float, first_wrong: int = 2) -> contextl
                 return result
             if isinstance(result, np.ndarray):
                 return (result * factor).astype(result.dtype)
-            return _multiplied(result, factor)
+            return _scale_leaves(result, factor)
 
         return counted, collect
 
     return unittest.mock.patch.object(compile_case, "make_runner", changed)
 
 
-def run_with(case: Case, error: Callable[[Case], contextlib.AbstractContextManager]) -> Outcome:
+def run_with_error(case: Case, error: Callable[[Case], contextlib.AbstractContextManager]) -> Outcome:
     """Run a whole attempt at a case with an error in its program."""
-    with as_worker(case), error(case):
+    with configure_as_worker(case), error(case):
         return run(case, samples=True)[0]

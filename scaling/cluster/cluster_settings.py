@@ -1,4 +1,4 @@
-"""The settings of a cluster: the values of `conf/cluster/*.yaml`, checked."""
+"""Cluster settings: parse and validate the values of `conf/cluster/*.yaml`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,18 +8,18 @@ from typing import Any
 from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
-SUBMISSIONS = "jobs"  # folder of submissions within a results folder
-REJECTED = "rejected.txt"  # in a results folder: why the last submission was rejected
+SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
+REJECTED = "rejected.txt"  # file of the results folder: why the last submission was rejected
 PLATFORMS = ("cpu", "gpu", "tpu")
-GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # ways to request GPUs
-LISTS = ("setup", "srun", "hosts", "shell")  # fields that hold words
-_MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # MB, as Slurm counts them
-_TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
+GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
+LISTS = ("setup", "srun", "hosts", "shell")  # fields that are tuples of strings
+_MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
+_TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where to run, and what to request; `conf/cluster/slurm.yaml` explains the fields."""
+class ClusterSettings:
+    """Where to run, and what to request from Slurm. `conf/cluster/slurm.yaml` explains each field."""
 
     name: str = NONE
     partition: str | None = None
@@ -39,7 +39,7 @@ class Cluster:
     gres: str = "gpu"
     gpu_option: str = "gres"
     cores: int | None = None
-    memory: int | None = None  # MB of a node, as Slurm counts them
+    memory: int | None = None  # MB per node
     exclusive: bool = False
     setup: tuple[str, ...] = ()
     python: str | None = None
@@ -52,48 +52,47 @@ class Cluster:
 
     @property
     def submits(self) -> bool:
-        """Return whether the study runs in other processes than the one that was started, maybe later."""
+        """Return whether tasks are submitted, and thus run outside the process of the launcher."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the fields of the environment that only a process there can know."""
+        """Return the fields of the environment that only a process on the nodes can determine."""
         loaded = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*loaded, *(("versions",) if self.python or self.container else ()))
 
     @property
-    def srun_words(self) -> tuple[str, ...]:
-        """Return the options of every srun, without those of the shape of a step."""
+    def srun_options(self) -> tuple[str, ...]:
+        """Return the user's options for every srun command."""
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
-def from_config(config: Any) -> Cluster:
-    """Return the settings of a composed configuration; a `Refusal` for a value that is not allowed."""
+def from_config(config: Any) -> ClusterSettings:
+    """Return the validated settings of a composed configuration. Raise `Refusal` for an invalid value."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
-            "the file of the cluster has no `name`: "
-            "add the line `defaults: [slurm]` at its top, or name: slurm"
+            "the cluster file has no key `name`: add `defaults: [slurm]` at its top, or `name: slurm`"
         )
     if not isinstance(config, Mapping) or name not in NAMES:
         raise unknown_name("cluster", name, NAMES)
-    known = [field.name for field in fields(Cluster)]
+    field_names = [field.name for field in fields(ClusterSettings)]
     for key in config:
-        if key not in known:
-            raise unknown_name(f"key of cluster={name}", key, known)
+        if key not in field_names:
+            raise unknown_name(f"key of cluster={name}", key, field_names)
     values = {key: _parse(key, value) for key, value in config.items()}
-    cluster = Cluster(**{key: value for key, value in values.items() if value is not None})
+    cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
-        request = f"cluster.gpu_option={cluster.gpu_option} requests a gpu, not cluster.gres={cluster.gres}"
-        raise Refusal(f"{request}: take cluster.gpu_option=gres")
+        request = f"cluster.gpu_option={cluster.gpu_option} cannot request cluster.gres={cluster.gres}"
+        raise Refusal(f"{request}: set cluster.gpu_option=gres")
     return cluster
 
 
 def _parse(key: str, value: Any) -> Any:
-    """Return a value as its field holds it; None where the default holds."""
+    """Return the parsed value of a field, or None to use its default. Raise `Refusal` if it is invalid."""
     choices = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}.get(key)
     if choices and value not in choices:
-        raise unknown_name(f"cluster.{key}", value, [each for each in choices if each])
+        raise unknown_name(f"cluster.{key}", value, [choice for choice in choices if choice])
     if key not in _PARSERS or (value is None and key not in _NEVER_NULL):
         return value
     parser, expected = _PARSERS[key]
@@ -103,52 +102,63 @@ def _parse(key: str, value: Any) -> Any:
     return parsed
 
 
-# Parsers of the values of fields: each returns None for a value that is not allowed.
+# Parsers of field values. Each returns None if the value is invalid.
 
 
 def _parse_count(value: Any) -> int | None:
+    """Return a positive integer."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
 
 
 def _parse_name(value: Any) -> str | None:
+    """Return a nonempty string."""
     return None if isinstance(value, bool | list | dict) or not str(value).strip() else str(value)
 
 
 def _parse_partitions(value: Any) -> str | None:
+    """Return partition names, joined by commas."""
     names = _parse_words(value)
     return ",".join(names) if names else _parse_name(value)
 
 
 def _parse_words(value: Any) -> tuple[str, ...] | None:
+    """Return a tuple of strings."""
     is_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
     return tuple(value) if is_words else None
 
 
 def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
+    """Return a tuple of nonempty shell lines."""
     if isinstance(value, str):
         return tuple(line for line in value.splitlines() if line.strip())
     return _parse_words(value)
 
 
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
-    return tuple((str(name), each) for name, each in value.items()) if isinstance(value, Mapping) else None
+    """Return a tuple of (option, value) pairs."""
+    if not isinstance(value, Mapping):
+        return None
+    return tuple((str(name), argument) for name, argument in value.items())
 
 
 def _parse_flag(value: Any) -> bool | None:
+    """Return a boolean."""
     return value if isinstance(value, bool) else None
 
 
 def _parse_fraction(value: Any) -> float | None:
+    """Return a number greater than 0 and at most 1."""
     return (
         value if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1 else None
     )
 
 
 def parse_minutes(value: Any) -> float | None:
-    """Return a time in minutes; None if the value is not a positive time.
+    """Return a time in minutes, or None if the value is not a positive time.
 
-    value: a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or one of Slurm's formats: `MM`,
-    `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
+    Args:
+        value: A number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
+            `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
     """
     text = "" if isinstance(value, bool) else str(value).strip()
     if match := re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|sec|m|min|h|hours?|d|days?)?", text):
@@ -156,20 +166,22 @@ def parse_minutes(value: Any) -> float | None:
     elif re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
         days, dash, clock = text.rpartition("-")
         numbers = [int(number) for number in clock.split(":")]
-        missing = [0] * (
-            3 - len(numbers)
-        )  # after days the first number is hours, otherwise the last is seconds
-        hours, rest, seconds = [*numbers, *missing] if dash else [*missing, *numbers]
-        minutes = (int(days or 0) * 24 + hours) * 60 + rest + seconds / 60
+        zeros = [0] * (3 - len(numbers))
+        # After days, the first number is hours. Otherwise, the last number is seconds.
+        hours, full_minutes, seconds = [*numbers, *zeros] if dash else [*zeros, *numbers]
+        minutes = (int(days or 0) * 24 + hours) * 60 + full_minutes + seconds / 60
     else:
         return None
     return minutes if 0 < minutes < 1e6 else None
 
 
 def parse_megabytes(value: Any) -> int | None:
-    """Return an amount of memory in Slurm's MB, 1024 in a GB; None if the value is not a positive amount.
+    """Return an amount of memory in MB, or None if the value is not a positive amount.
 
-    value: a number of GB, or a number with a unit: `4GB`, `4G`, `4GiB`, `4000MB`, `4000M`, `1.5TB`.
+    As in Slurm, 1 GB is 1024 MB.
+
+    Args:
+        value: A number of GB, or a number with a unit: `4GB`, `4G`, `4GiB`, `4000MB`, `4000M`, `1.5TB`.
     """
     text = "" if isinstance(value, bool) else str(value).strip()
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([mgt])(?:i?b)?)?", text, re.IGNORECASE)
@@ -179,7 +191,7 @@ def parse_megabytes(value: Any) -> int | None:
     return megabytes if 0 < megabytes < 1e9 else None
 
 
-_PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> its parser, and what a value must be
+_PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> (parser, description of valid values)
     **dict.fromkeys(
         ("at_once", "attempts", "per_node", "nodes", "cores"), (_parse_count, "a positive integer")
     ),
@@ -197,7 +209,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> its parser
     "exclusive": (_parse_flag, "true or false"),
     "time": (parse_minutes, "a positive number of minutes"),
     "memory": (parse_megabytes, "a positive number of GB"),
-    "fill": (_parse_fraction, "a part of the time, more than 0 and at most 1"),
+    "fill": (_parse_fraction, "a fraction of the time limit, greater than 0 and at most 1"),
 }  # fmt: skip
 _FORMATS = {
     "time": " (or a time such as 2h, 02:00:00 or 1-12:00:00)",

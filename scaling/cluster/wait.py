@@ -1,7 +1,4 @@
-"""Following: what a user sees who waits for submissions to end.
-
-Knows a console and states; not how jobs are run.
-"""
+"""Waiting for submitted tasks: poll the scheduler, and show the progress on the console."""
 
 import time
 from collections import Counter
@@ -16,48 +13,52 @@ from scaling.cluster.job_state import TaskState
 from scaling.core.case import Refusal
 
 _POLL_SECONDS = 2.0
-_SLOWEST_SECONDS = 10.0  # between two looks, after hours
-_PATIENCE_SECONDS = 300.0  # with a scheduler that has answered before
-_ENDING_SECONDS = 10.0  # for cancelled tasks
-_LARGEST_LOAD = 0.2  # of a core, from looking
+_SLOWEST_SECONDS = 10.0  # maximum time between two polls
+_RETRY_SECONDS = 300.0  # for which a scheduler may fail to answer, once it has answered
+_ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
+_MAX_LOAD = 0.2  # maximum share of a core that polling uses
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """Yield every task, until none waits or runs; a `Refusal` if the scheduler stops answering."""
+    """Yield the states of all tasks repeatedly, until no task is pending or running.
+
+    Raise `Refusal` if the scheduler stops answering.
+    """
     began = time.monotonic()
-    answered = None
+    answered_at = None
     while True:
-        asked = time.monotonic()
+        polled_at = time.monotonic()
         try:
-            tasks = job_state.look_up(results)
-            answered = asked
+            tasks = job_state.find_tasks(results)
+            answered_at = polled_at
             yield tasks
             if not any(task.state.live for task in tasks):
                 return
         except Refusal:
-            if answered is None or asked - answered > _PATIENCE_SECONDS:
+            if answered_at is None or polled_at - answered_at > _RETRY_SECONDS:
                 raise
         now = time.monotonic()
         pause = min(_SLOWEST_SECONDS, _POLL_SECONDS + (now - began) / 60)
-        time.sleep(max(pause, (now - asked) / _LARGEST_LOAD))
+        time.sleep(max(pause, (now - polled_at) / _MAX_LOAD))
 
 
-def wait_until_done(results: Path, console: Console, between: Callable[[], None] | None = None) -> bool:
-    """Wait until no task of a folder waits or runs, and show the progress; False if the user stops waiting.
+def wait_until_done(results: Path, console: Console, after_poll: Callable[[], None] | None = None) -> bool:
+    """Wait until no task is pending or running, and show the progress. Return False after Ctrl-C.
 
-    between: called after each look.
+    Args:
+        after_poll: Called after each poll.
     """
-    shown = ""
+    last_line = ""
     try:
         with console.status("") as status:
             for tasks in poll(results):
                 line = progress_line(tasks)
                 status.update(line)
-                if line not in ("", shown) and not console.is_terminal:
+                if line not in ("", last_line) and not console.is_terminal:
                     console.print(line, soft_wrap=True, highlight=False)
-                shown = line
-                if between:
-                    between()
+                last_line = line
+                if after_poll:
+                    after_poll()
     except KeyboardInterrupt:
         folder = escape(str(results))
         commands = f"`scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"
@@ -67,9 +68,9 @@ def wait_until_done(results: Path, console: Console, between: Callable[[], None]
 
 
 def wait_until_ended(results: Path) -> list[TaskState]:
-    """Wait a moment for cancelled tasks to end; return those that have not."""
+    """Wait up to `_ENDING_SECONDS` for canceled tasks to end. Return the tasks that have not ended."""
     deadline = time.monotonic() + _ENDING_SECONDS
-    while tasks := [task for task in job_state.look_up(results) if task.state.live]:
+    while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
         if time.monotonic() > deadline:
             break
         time.sleep(_ENDING_SECONDS / 20)
@@ -77,7 +78,7 @@ def wait_until_ended(results: Path) -> list[TaskState]:
 
 
 def progress_line(tasks: Sequence[TaskState]) -> str:
-    """Return how many tasks are live, by state, and how many of their cases have ended; empty if none is."""
+    """Return the number of live tasks by state and the number of ended cases, or "" if no task is live."""
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""

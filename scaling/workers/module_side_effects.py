@@ -1,9 +1,9 @@
-"""What a user's module may not change in a process that measures: JAX's settings, and functions that other
-code calls.
+"""Detection of side effects of a user's module: changed JAX settings and replaced functions.
 
-A module that sets `jax_enable_x64` would change what is measured, and one that replaces `time.perf_counter`
-or `numpy.abs` how it is measured and checked. Other changes, such as of the working directory, of signal
-handlers or of environment variables, do no harm, because a process has the cases of one module only.
+A module that sets `jax_enable_x64` changes the measured program. A module that replaces `time.perf_counter`
+or `numpy.abs` changes how it is measured and checked. Other changes, such as to the working directory, to
+signal handlers, or to environment variables, are harmless because a process runs the cases of one module
+only.
 """
 
 import builtins
@@ -18,7 +18,7 @@ import jax
 import numpy
 
 _MODULES = (builtins, json, math, os, time, numpy, numpy.linalg, jax)
-_SETTINGS = (  # which a case or the launcher decides
+_SETTINGS = (  # set by the case or by the launcher
     "jax_enable_x64", "jax_platforms", "jax_num_cpu_devices", "jax_disable_jit", "jax_default_device",
     "jax_enable_compilation_cache",
 )  # fmt: skip
@@ -26,35 +26,34 @@ _FIXES = {
     "jax_enable_x64": "dtype=float64 of a study sets it",
     "jax_platforms": "JAX_PLATFORMS sets it for a whole run",
 }
-_MOST = 3  # changes in a text
+_MAX_LISTED = 3  # changes in a description
 
 
-def watch() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that says what was changed since: as words that follow the name of a module, and what
-    to do about it.
+def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
+    """Record the current state, and return a function that reports later changes.
 
-    It returns None for no change.
-
+    The function returns None if nothing has changed, or otherwise (description of the changes, remedy). The
+    description continues a sentence that begins with the name of the module.
     """
-    before = _read()
+    before = _snapshot()
 
     def changes() -> tuple[str, str] | None:
-        now = _read()
+        now = _snapshot()
         settings = [name for name in _SETTINGS if now[name] != before[name]]
         functions = [name for name in before if name not in _SETTINGS and now.get(name) is not before[name]]
         changed = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
         if not changed:
             return None
-        more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+        more_changes = f" and {len(changed) - _MAX_LISTED} more" if len(changed) > _MAX_LISTED else ""
         fixes = " and ".join(_FIXES[name] for name in settings if name in _FIXES)
         fix = f"leave that out: {fixes}" if fixes else "leave that out"
-        return f"changed {', '.join(changed[:_MOST])}{more}", fix
+        return f"changed {', '.join(changed[:_MAX_LISTED])}{more_changes}", fix
 
     return changes
 
 
-def _read() -> dict[str, Any]:
-    """Return JAX's settings, and the functions of modules that this package and its workloads share."""
+def _snapshot() -> dict[str, Any]:
+    """Return the watched JAX settings, and the public functions of the watched modules, by qualified name."""
     named = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

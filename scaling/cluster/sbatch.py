@@ -1,0 +1,266 @@
+"""Submission of tasks: as Slurm job arrays with sbatch, or as a local background process.
+
+Tasks of the same process shape form one job array. This module sets the options of submitit and sbatch.
+task.py is the program that runs in a job.
+"""
+
+import contextlib
+import io
+import math
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaling.cluster import slurm, submission_files
+from scaling.cluster.cluster_settings import REJECTED, SLURM, ClusterSettings
+from scaling.cluster.pack import PackedTask
+from scaling.cluster.submission_files import Submission, SubmittedTask
+from scaling.core import environment, store
+from scaling.core.case import Refusal
+from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import Schedule
+from scaling.workers.transport import gpu_request
+
+_PACKAGE = Path(__file__).parents[1]
+_CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
+_KILL_SECONDS = 60  # time between the time limit of a local task and SIGKILL
+_UNLIMITED = 10**6  # number of tasks of an array that may run at the same time
+# The copy of the package precedes what setup lines add to PYTHONPATH on the node.
+_START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
+_JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes of variables of a job
+
+
+def submit(
+    results: Path,
+    cluster: ClusterSettings,
+    tasks: Sequence[PackedTask],
+    settings: RunSettings,
+    schedule: Schedule,
+    nested: bool,
+) -> Submission:
+    """Submit tasks with a copy of the package, and return the submission.
+
+    If a task is rejected, all tasks are canceled and `Refusal` is raised.
+    """
+    stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    submission = submission_files.create_submission(
+        results, stamp, cluster, tasks, settings, schedule, nested
+    )
+    (results / REJECTED).unlink(missing_ok=True)
+    try:
+        command = ["env", *_copy_package(submission.folder / "code"), "sh", "-c", _START, "sh"]
+        command += [sys.executable, "-m", "scaling.cluster.task"]
+        if cluster.name != SLURM:
+            return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
+        previous = None
+        for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
+            jobs = _submit_array(
+                submission,
+                entries,
+                command,
+                _sbatch_options(submission, entries[0], cluster, schedule.machine, previous),
+            )
+            submission = submission_files.save_job_ids(submission, jobs)
+            previous = next(iter(jobs.values())).partition("_")[0]
+    except BaseException as error:
+        with contextlib.suppress(Refusal):
+            if cluster.name == SLURM:
+                _cancel_all(submission)
+        shutil.rmtree(submission.folder, ignore_errors=True)
+        if isinstance(error, Refusal):  # `scaling status` reports why the queue is empty
+            store.replace_file(results / REJECTED, str(error).encode())
+        raise
+    return submission
+
+
+def _cancel_all(submission: Submission) -> None:
+    """Cancel all jobs of a submission, and wait until none of them remains."""
+    end = time.monotonic() + _CANCEL_SECONDS
+    while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
+        slurm.cancel(jobs)
+        time.sleep(0.5)
+
+
+def _start_process(
+    submission: Submission, command: Sequence[str], cluster: ClusterSettings
+) -> dict[str, str]:
+    """Start the only task of a local submission in the background. Return its process ID, by task name."""
+    log = submission.folder.resolve() / "log"
+    log.mkdir()
+    (entry,) = submission.entries
+    script = [
+        f"exec > {shlex.quote(str(log))}/$$_0_log.out 2> {shlex.quote(str(log))}/$$_0_log.err",
+        "export SUBMITIT_LOCAL_JOB_ID=$$",
+        *checked_setup(cluster.setup),
+        # task.TIME_LIMIT is the same signal.
+        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {60 * cluster.time:.0f} "$@"',
+    ]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
+    process = subprocess.Popen(
+        ["sh", "-c", "\n".join(script), "sh", *command, str(entry.path.resolve())],
+        env=variables, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return {entry.name: str(process.pid)}
+
+
+def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
+    """Return the tasks of each job array: tasks of the same shape, at most `max_tasks` per array."""
+    shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
+    for entry in submission.entries:
+        shapes[entry.shape].append(entry)
+    return [
+        group[start : start + max_tasks]
+        for group in shapes.values()
+        for start in range(0, len(group), max_tasks)
+    ]
+
+
+def _submit_array(
+    submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
+) -> dict[str, str]:
+    """Submit a job array. Return the job IDs, by task name."""
+    import submitit
+    from submitit.core.utils import FailedJobError
+
+    executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
+    executor.update_parameters(**options)
+    quiet = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
+    try:
+        with submitit.helpers.clean_env(), _interrupts_ignored(), quiet, executor.batch():
+            jobs = [
+                executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
+                for entry in entries
+            ]
+    except FailedJobError as error:
+        raise Refusal(f"Slurm: {_sbatch_message(str(error))}") from None
+    return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C and hangups in this process and its children, until the submitted jobs are saved."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _sbatch_message(text: str) -> str:
+    """Extract the error message of sbatch from the text of a submitit error."""
+    parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
+    messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
+    return "; ".join(messages) or environment.last_line(text)
+
+
+def format_scripts(
+    results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
+) -> list[str]:
+    """Return the text of each sbatch script that `submit` would submit. Slurm is not required."""
+    import submitit
+
+    class Unchecked(submitit.SlurmExecutor):
+        """An executor that does not require srun."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            """Return the priority of this executor, independent of whether srun exists."""
+            return 1
+
+    submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
+    texts: list[str] = []
+    for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
+        executor = Unchecked((submission.folder / "log").resolve())
+        previous = "ARRAY" if texts else None
+        executor.update_parameters(**_sbatch_options(submission, entries[0], cluster, machine, previous))
+        if len(entries) > 1:
+            executor.parameters["map_count"] = len(entries)
+        texts.append(executor._make_submission_file_text(executor._submitit_command_str, ""))
+    return texts
+
+
+def _sbatch_options(
+    submission: Submission,
+    entry: SubmittedTask,
+    cluster: ClusterSettings,
+    machine: Machine,
+    previous: str | None,
+) -> dict[str, Any]:
+    """Return the sbatch options of a job array, by submitit's names.
+
+    Args:
+        entry: Any task of the array.
+        previous: Job ID of the array that must end first, if `at_once` limits the tasks.
+    """
+    shape = entry.shape
+    per_process = shape.devices // shape.processes
+    extra_options = {
+        name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False
+    }
+    if cluster.reservation:
+        extra_options["reservation"] = cluster.reservation
+    if cluster.platform == "cpu":
+        cpus: float | None = per_process
+        extra_options["hint"] = "nomultithread"
+    else:
+        cores = cluster.cores or machine.cpus_each
+        cpus = max(1, int(cores * per_process)) if cores else None
+        extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
+    memory = cluster.memory or 0
+    options: dict[str, Any] = {
+        "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
+        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
+        "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
+        "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
+        "array_parallelism": cluster.at_once or _UNLIMITED, "cpus_per_task": cpus,
+        "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
+        "dependency": f"afterany:{previous}" if previous and cluster.at_once else None,
+        "additional_parameters": extra_options,
+    }  # fmt: skip
+    specified = {name: value for name, value in options.items() if value is not None}
+    return specified | {"wckey": None}  # disables the default of submitit
+
+
+def checked_setup(lines: Sequence[str]) -> list[str]:
+    """Return shell lines that run each setup line and end the job with its exit status if it fails.
+
+    Only the exit status of the whole line counts, not that of commands inside a shell function such as
+    `module` of Lmod. The message on standard error begins with `submission_files.SETUP_FAILED`.
+    """
+    if not lines:
+        return []
+    shell = [f"trap 'echo \"{submission_files.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
+    for line in lines:
+        name = shlex.quote(" ".join(line.split()))
+        shell += [f"setup_line={name}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
+    return [*shell, "trap - EXIT"]
+
+
+def _copy_package(folder: Path) -> list[str]:
+    """Copy this package into a folder, so that a queued task runs the submitted version.
+
+    Returns:
+        Environment variables, as NAME=VALUE, that make Python import the copy.
+    """
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
+    if environment.source(folder / "scaling") != environment.source():
+        raise Refusal("the source of the package changed while this command ran: run the command again")
+    paths = [str(folder.resolve()), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    # PYTHONSAFEPATH excludes the working directory, which may contain another version of the package.
+    variables = [f"PYTHONPATH_FIRST={os.pathsep.join(dict.fromkeys(paths))}", "PYTHONSAFEPATH=1"]
+    commit, dirty = environment.commit()
+    return [*variables, *([f"AD_SCALING_COMMIT={commit}{'+dirty' if dirty else ''}"] if commit else [])]

@@ -1,0 +1,266 @@
+"""Files of a submission: read and write submission.json and the task files in a subfolder of the results.
+
+    jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
+                              0001.json         task file: the cases of a task, and how to run them
+                              0001.run-1.jsonl  journal of the first run of the task; run-2 after a requeue
+                              0001.run-1/       standard error of its workers
+                              code/             copy of the package
+                              log/              files of submitit and of the scheduler
+
+sbatch.py submits the tasks, and job_state.py determines their states.
+"""
+
+import dataclasses
+import datetime
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
+from scaling.cluster.pack import PackedTask
+from scaling.core import store
+from scaling.core.case import Refusal, from_dict, to_dict
+from scaling.core.environment import node_name
+from scaling.core.timing import Sampling
+from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import Schedule, ScheduledCase
+
+SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
+_FILE = "submission.json"
+_FIELDS = ("kind", "made_at", "host", "minutes")
+_SUBMIT_SECONDS = 300.0  # maximum time to submit all tasks
+_MARGIN = 2.0  # factor on a planned time
+_EXTRA_MINUTES = 10  # added to it; with less, submitit mistakes a preemption for a timeout
+
+
+@dataclass(frozen=True)
+class SubmittedTask:
+    """A task as listed in submission.json.
+
+    Attributes:
+        name: Stem of the task file.
+        job: Job ID, or None if the task is not submitted yet.
+        cases: Number of cases.
+        seconds: Predicted run time in seconds.
+        minutes: Time limit in minutes.
+    """
+
+    folder: Path
+    name: str
+    job: str | None
+    shape: ProcessShape
+    cases: int
+    seconds: float
+    minutes: float
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the task file."""
+        return self.folder / f"{self.name}.json"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The content of submission.json: the tasks that one command submitted.
+
+    Attributes:
+        kind: Name of the cluster settings, such as slurm or local.
+        made_at: Submission time in UTC, in ISO 8601 format.
+        host: Host of the launcher.
+        minutes: Default time limit of a task.
+        pid: Process ID of the launcher on `host`.
+    """
+
+    folder: Path
+    kind: str
+    made_at: str
+    host: str
+    minutes: float
+    entries: tuple[SubmittedTask, ...]
+    pid: int | None = None
+
+    @property
+    def may_be_submitting(self) -> bool:
+        """Return whether the launcher may still be submitting tasks."""
+        if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
+            return False
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
+        return age.total_seconds() < _SUBMIT_SECONDS
+
+    @property
+    def name(self) -> str:
+        """Return the name of all of its Slurm jobs."""
+        return f"scaling-{self.folder.name}"
+
+
+@dataclass(frozen=True)
+class TaskDefinition:
+    """The content of a task file: the cases of a task, and how to run them.
+
+    Attributes:
+        environments: Planned environments, by `PreflightResult.environment_key`.
+    """
+
+    sessions: tuple[tuple[ScheduledCase, ...], ...]
+    settings: RunSettings
+    machine: Machine
+    cluster: ClusterSettings
+    nested: bool
+    environments: dict[tuple, dict[str, Any]]
+
+    @property
+    def items(self) -> list[ScheduledCase]:
+        """Return the cases of all sessions."""
+        return [item for session in self.sessions for item in session]
+
+
+def read_submissions(results: Path) -> list[Submission]:
+    """Return all readable submissions of a results folder, oldest first."""
+    submissions = []
+    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
+        content = store.read_json(path)
+        try:
+            entries = tuple(
+                SubmittedTask(
+                    path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"],
+                    task["seconds"], task.get("minutes", content["minutes"]),
+                )
+                for task in content["tasks"]
+            )  # fmt: skip
+            fields = {name: content[name] for name in _FIELDS}
+            submissions.append(Submission(path.parent, entries=entries, pid=content.get("pid"), **fields))
+        except (KeyError, TypeError):
+            continue
+    return submissions
+
+
+def build_submission(
+    results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
+) -> Submission:
+    """Return a submission of these tasks, without job IDs. No file is written."""
+    folder = results / SUBMISSIONS / stamp
+    limits = dict[ProcessShape, float]()  # all tasks of an array have the same shape and time limit
+    for task in tasks:
+        limits[task.shape] = max(time_limit(task, cluster), limits.get(task.shape, 0.0))
+    entries = tuple(
+        SubmittedTask(
+            folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape]
+        )
+        for number, task in enumerate(tasks, 1)
+    )
+    return Submission(
+        folder,
+        cluster.name,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        node_name(),
+        cluster.time,
+        entries,
+        os.getpid(),
+    )
+
+
+def create_submission(
+    results: Path,
+    stamp: str,
+    cluster: ClusterSettings,
+    tasks: Sequence[PackedTask],
+    settings: RunSettings,
+    schedule: Schedule,
+    nested: bool,
+) -> Submission:
+    """Write a new submission and its task files, without job IDs, and return it."""
+    submission = build_submission(results, stamp, cluster, tasks)
+    submission.folder.mkdir(parents=True)
+    for entry, task in zip(submission.entries, tasks, strict=True):
+        definition = TaskDefinition(
+            task.sessions, settings, schedule.machine, cluster, nested, schedule.environments
+        )
+        store.write_json(entry.path, _to_json(definition))
+    write_submission(submission)
+    return submission
+
+
+def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
+    """Return the time limit of a task in minutes.
+
+    It is that of the cluster settings, or less if a plan predicts the time of the task, because Slurm starts
+    shorter jobs earlier.
+    """
+    if not task.is_planned:
+        return cluster.time
+    return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _EXTRA_MINUTES)
+
+
+def write_submission(submission: Submission) -> None:
+    """Write submission.json, with the job IDs known so far."""
+    content = {name: getattr(submission, name) for name in (*_FIELDS, "pid")}
+    content["tasks"] = [
+        {
+            "task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases,
+            "seconds": round(task.seconds, 1), "minutes": task.minutes,
+        }
+        for task in submission.entries
+    ]  # fmt: skip
+    store.write_json(submission.folder / _FILE, content)
+
+
+def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
+    """Write and return the submission with these job IDs, by task name."""
+    entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
+    updated = dataclasses.replace(submission, entries=entries)
+    write_submission(updated)
+    return updated
+
+
+def _to_json(definition: TaskDefinition) -> dict[str, Any]:
+    """Return the content of a task file as JSON values."""
+    return {
+        "settings": dataclasses.asdict(definition.settings),
+        "machine": dataclasses.asdict(definition.machine),
+        "cluster": dataclasses.asdict(definition.cluster) | {"sbatch": dict(definition.cluster.sbatch)},
+        "nested": definition.nested,
+        "environments": list(definition.environments.items()),
+        "jobs": [
+            [
+                {
+                    "case": to_dict(item.case), "order": item.order, "attempt": item.attempt,
+                    "replicate": item.replicate, "engine": dict(item.preflight.engine),
+                    "workload_digest": item.preflight.workload_digest,
+                }
+                for item in session
+            ]
+            for session in definition.sessions
+        ],
+    }  # fmt: skip
+
+
+def read_task(task: Path) -> TaskDefinition:
+    """Return the content of a task file. Raise `Refusal` if the file is missing or malformed."""
+    content = store.read_json(task)
+    try:
+        settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
+        return TaskDefinition(
+            tuple(tuple(map(_item_from_json, session)) for session in content["jobs"]),
+            RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
+            Machine(**machine | {"untold": tuple(machine["untold"])}),
+            ClusterSettings(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
+            content["nested"],
+            {
+                (digest, tuple(map(tuple, engine))): environment
+                for (digest, engine), environment in content["environments"]
+            },
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refusal(f"{task.name} is not a valid task file: {error}") from None
+
+
+def _item_from_json(content: dict[str, Any]) -> ScheduledCase:
+    """Return the scheduled case of an entry of a task file."""
+    engine = tuple(content["engine"].items())
+    preflight = PreflightResult(from_dict(content["case"]), None, content["workload_digest"], engine)
+    return ScheduledCase(preflight, content["order"], content["attempt"], content["replicate"])

@@ -1,0 +1,403 @@
+"""The command `plan`: compile a study for other hardware, predict its run times, and record both.
+
+compile_worker.py compiles the cases, and time_model.py predicts the times.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.analysis import curves, forecast
+from scaling.analysis.findings import Findings
+from scaling.core import environment, memory, store
+from scaling.core.case import FIELDS, Case, Refusal
+from scaling.core.formatting import count_of, format_number
+from scaling.core.record import Record
+from scaling.plan import calibration, measurement_cost, time_model
+from scaling.plan import hardware as machines
+from scaling.plan.compile_pool import CompilePool, RecordFields
+from scaling.plan.hardware import Hardware
+from scaling.study import grid, preflight
+from scaling.study.results_folder import create_results, parse_results
+from scaling.workers import cores
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
+
+# Packages of which one is needed to compile for a platform.
+_COMPILERS = {
+    "tpu": ("libtpu",),
+    "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
+    "cpu": ("jaxlib",),
+}
+_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
+_CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
+_EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
+_RUN_OPTIONS = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}  # option -> default
+Listener = Callable[[dict[str, Any]], None]
+
+
+HELP = """\
+Compile a study for other hardware and predict its run times, without running it.
+
+  scaling plan study=plan hardware=v5p                          every case, for TPU v5p
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024; devices=all: every valid count
+  scaling plan study=plan hardware=v5p 'devices=[64,8960,1000000]'   beyond the largest machine, by formula
+  scaling plan study=rbf hardware=h100 hardware.price=3.5       the cost, at a price per device and hour
+  scaling plan study=plan hardware=h100 deadline=0.01           the cheapest device count within this time
+  scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
+  scaling plan --config-dir my_conf study=mine hardware=mine    your hardware: my_conf/hardware/mine.yaml
+
+Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). `scaling run --help` lists
+the studies and the fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan-gpu`: see `scripts/plan`.
+Records with the status `planned` are written to results/<study>. The same command continues a stopped plan.
+Exit status: as for `scaling run`."""
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """A study to plan for one hardware.
+
+    Attributes:
+        settings: Settings of a later measurement. `case_seconds` also limits each compilation.
+    """
+
+    name: str
+    title: str | None
+    hardware: Hardware
+    folder: Path
+    cells: list[grid.GridCell]
+    settings: RunSettings
+
+
+@dataclass(frozen=True)
+class PlanSchedule:
+    """The cases of a planned study that are to be compiled, and those that cannot be.
+
+    Attributes:
+        compiled_as: Case -> the case that is compiled for it, which is a smaller one beyond the largest
+            machine.
+        environments: Environments by `PreflightResult.environment_key`.
+        refused: Cases that cannot be planned, each with reason and text of its record.
+        done: Number of cases that are already planned.
+        keys: Keys of all cases of the study.
+    """
+
+    study: PlannedStudy
+    cases: tuple[PreflightResult, ...]
+    compiled_as: Mapping[Case, Case]
+    environments: Mapping[tuple, dict[str, Any]]
+    rejected: tuple[tuple[PreflightResult, str, str], ...]
+    done: int
+    keys: frozenset[str]
+
+
+def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
+    """Return the study and hardware of a composed configuration. Raise `Refusal` if an input is invalid."""
+    if not isinstance(config["study"], dict):
+        raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
+    if not isinstance(config.get("hardware"), dict):
+        example = "specify the hardware to plan for, such as hardware=v5p or hardware=h100"
+        raise Refusal(f"{example}; `scaling plan --help` lists all hardware")
+    for option, default in _RUN_OPTIONS.items():
+        if config[option] != default:
+            text = f"{option}={config[option]} has no effect on a plan: it is an option of `scaling run`"
+            raise Refusal(f"{text}; remove it")
+    folder, settings, deadline = (
+        parse_results(config["results"]),
+        RunSettings.from_config(config),
+        config["deadline"],
+    )
+    number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
+    if deadline is not None and not number:
+        raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
+    hardware = machines.from_config(config["hardware"])
+    store.check_schemas(folder)
+    if hardware.platform == "cpu":
+        hardware = _calibrate(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
+    cells = _expand(config, hardware, settings.max_cases)
+    for count in sorted({cell.case.devices for cell in cells}):
+        hardware.check_devices(count)
+    return PlannedStudy(name, config["study"].get("title"), hardware, folder, cells, settings)
+
+
+def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
+    """Return the hardware of this CPU with measured rates, and with its free memory divided by the cores."""
+    timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
+    free = memory.available_bytes()
+    share = None if free is None else free / len(cores.usable_cores())
+    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=share)
+
+
+def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
+    """Return the cases of the study.
+
+    With devices=all, these are the cases on every available device count that divides the points evenly.
+    """
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
+    cells = grid.expand_study(study, fields, max_cases)
+    if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
+        return cells
+    return [
+        cell
+        for cell in cells
+        if cell.scaling == "weak" or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0
+    ]
+
+
+def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
+    """Replace devices=all by the available device counts, in a study or in its overrides."""
+    if isinstance(value, list):
+        return [_fill_in_devices(item, hardware) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    filled = {name: _fill_in_devices(item, hardware) for name, item in value.items()}
+    return filled | ({"devices": hardware.device_counts()} if filled.get("devices") == grid.EVERY else {})
+
+
+def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
+    """Return the cases of a study that are not planned yet, after their preflight checks.
+
+    Args:
+        note: Progress callback, see `preflight.examine_cells`.
+    """
+    compiler = _find_compiler(study.hardware)
+    results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
+    environments = {result.environment_key: _environment(study, compiler, result) for result in results}
+    plans = store.load(study.folder).plans if study.folder.is_dir() else []
+    planned_before = {(record.key, record.environment["digest"]) for record in plans if record.good}
+    cases, rejected, compiled_as = [], [], {}
+    new = [
+        result
+        for result in results
+        if (result.case.key, environments[result.environment_key]["digest"]) not in planned_before
+    ]
+    for result in new:
+        case, max_devices = result.case, study.hardware.most
+        smaller = case if case.devices <= max_devices else smaller_case(case, study.hardware)
+        if rejection := _rejection(result):
+            rejected.append((result, *rejection))
+        elif smaller is None:
+            text = f"no program on {max_devices} devices or fewer does the same work per device"
+            rejected.append((result, "not_defined", text))
+        else:
+            cases.append(result)
+            compiled_as[case] = smaller
+    keys = frozenset(result.case.key for result in results)
+    return PlanSchedule(
+        study,
+        tuple(cases),
+        compiled_as,
+        environments,
+        tuple(rejected),
+        len(results) - len(new),
+        keys,
+    )
+
+
+def _rejection(result: PreflightResult) -> tuple[str, str] | None:
+    """Return why a case cannot be planned, as (reason, text), or None if it can be."""
+    if outcome := result.failure or result.inapplicable:
+        return outcome
+    if result.case.engine != "jax":
+        return (
+            "not_offered",
+            f"{result.case.engine} is not compiled by XLA, and only JAX can be planned",
+        )
+    if not result.case.jit:
+        return "not_defined", "a case with jit=false has no program to compile for another machine"
+    return None
+
+
+def smaller_case(case: Case, hardware: Hardware) -> Case | None:
+    """Return a smaller case whose devices each do the same work as those of a larger case, or None.
+
+    The smaller case has fewer devices along the point axis and fewer points. The same number of devices
+    partition the seeds of a point.
+    """
+    over_points, over_seeds = case.axes
+    if case.points % over_points and case.split != "both":
+        return None
+    for count in reversed(hardware.device_counts()):
+        fewer, remainder = divmod(count, over_seeds)
+        if not remainder and 0 < fewer < over_points and (fewer > 1 or case.split != "data"):
+            mesh = f"{fewer}x{over_seeds}" if case.mesh else None
+            points = math.ceil(case.points / over_points) * fewer
+            return dataclasses.replace(case, devices=count, points=points, mesh=mesh)
+    return None
+
+
+def _find_compiler(hardware: Hardware) -> tuple[str, str]:
+    """Return (package, version) of the compiler for some hardware. Raise `Refusal` if none is installed."""
+    found = _find_package(_COMPILERS[hardware.platform])
+    assembler = (
+        hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
+    )
+    if found and assembler:
+        return found
+    missing = "CUDA assembler ptxas" if found else "compiler"
+    raise Refusal(
+        f"the {missing} for hardware={hardware.name} is not installed: "
+        f"run `scripts/plan`, or pip install 'ad-scaling[{_EXTRA[hardware.platform]}]'"
+    )
+
+
+def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return (package, version) of the first installed package, or None."""
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    return None
+
+
+def _environment(study: PlannedStudy, compiler: tuple[str, str], result: PreflightResult) -> dict[str, Any]:
+    """Return the environment of the records of a case."""
+    name, version = compiler
+    hardware, digest = study.hardware, result.workload_digest
+    recorded = {"name": hardware.name, "digest": hardware.digest, name: version}
+    flags = environment.variables(hardware.platform)
+    return environment.describe(
+        hardware.platform, hardware.device_kind, flags, digest, None, hardware=recorded
+    )
+
+
+def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
+    """Compile the cases, predict their times, and record each case as it ends."""
+    study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
+    for result in schedule.cases:
+        by_program.setdefault(schedule.compiled_as[result.case], []).append(result)
+    create_results(study.folder)
+    with store.locked(study.folder, ".plan.lock"):
+        writer = store.Writer(study.folder)
+
+        def conclude(result: PreflightResult, fields: RecordFields) -> None:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            made_for = schedule.environments[result.environment_key]
+            record = Record(result.case, environment=made_for, started_at=now, **fields)
+            writer.append(record)
+            seconds = [record.predicted["seconds"]] if record.predicted else []
+            shown = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
+            listener({"event": "end", "seconds": seconds} | shown)
+
+        def report(compiled: Case, fields: RecordFields) -> None:
+            for result in by_program[compiled]:
+                conclude(result, predict(result.case, compiled, study.hardware, fields))
+
+        store.write_json(_manifest_file(study), _manifest(study))
+        for result, reason, text in schedule.rejected:
+            conclude(
+                result,
+                {
+                    "status": "failed" if result.failure else "skipped",
+                    "reason": reason,
+                    "text": text,
+                },
+            )
+        if by_program:
+            pool = _compile_pool(study, by_program)
+            pool.compile_all(
+                by_program, report, lambda c: listener({"event": "begin", "key": by_program[c][0].case.key})
+            )
+
+
+def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool:
+    """Return the pool of compile workers for these cases."""
+    hardware, counts = study.hardware, sorted({case.devices for case in cases})
+    header = {
+        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
+        "memory": hardware.memory, "most": counts[-1],
+        "places": {str(count): list(hardware.slice_shape(count) or ()) for count in counts},
+    }  # fmt: skip
+    return CompilePool(header, min(len(cores.usable_cores()), len(cases)), study.settings.case_seconds)
+
+
+def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
+    """Return the record fields of a compiled case, with the predicted time of a call.
+
+    Beyond the largest machine, each device does the same work as those of the smaller compiled case, and the
+    messages connect all devices of the larger case.
+
+    Args:
+        case: The planned case.
+        compiled: The case that was compiled for it.
+        fields: Record fields of the compiled case.
+    """
+    if fields["status"] != "planned":
+        return fields
+    if beyond := case != compiled:
+        larger = {compiled.devices: case.devices}
+        messages = [m | {"group": larger.get(m["group"], m["group"])} for m in fields["messages"]]
+        fields = {"compiled_as": compiled.key} | fields | {"messages": messages}
+    if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
+        return fields | {"text": "not predicted: the model has no transfers between the host and its devices"}
+    time = time_model.estimate(case, hardware, fields["kernels"], fields["messages"])
+    if isinstance(time, str):
+        return fields | {"text": f"not predicted: {time}"}
+    return fields | {"predicted": dataclasses.asdict(time) | {"by": "formula" if beyond else "program"}}
+
+
+def _manifest_file(study: PlannedStudy) -> Path:
+    """Return the path of plan-NAME.json."""
+    return study.folder / f"plan-{study.hardware.name}.json"
+
+
+def _manifest(study: PlannedStudy) -> dict[str, Any]:
+    """Return the content of plan-NAME.json: the hardware and the study."""
+    scaling = {cell.scaling for cell in study.cells}
+    before = store.read_json(_manifest_file(study))  # may describe another study in the same folder
+    if isinstance(before, dict) and isinstance(before.get("scaling"), list):
+        scaling |= set(map(str, before["scaling"]))
+    hardware = {
+        **study.hardware.config,
+        "digest": study.hardware.digest,
+        "device_kind": study.hardware.device_kind,
+    }
+    fields = {
+        "study": study.name,
+        "title": study.title,
+        "scaling": sorted(scaling),
+        "hardware": hardware,
+    }
+    return store.stamp() | fields
+
+
+def describe_work(schedule: PlanSchedule) -> str:
+    """Return a one-line summary of what will be compiled."""
+    failed = sum(result.failure is not None for result, *_ in schedule.rejected)
+    parts = [
+        f"{len(schedule.cases)} cases to compile",
+        f"{schedule.done} done before",
+        f"{len(schedule.rejected) - failed} skipped",
+    ]
+    parts += [f"{failed} failed before the start"] if failed else []
+    study = schedule.study
+    return f"{study.name} for {study.hardware.title}: {', '.join(parts)}; results in {study.folder}"
+
+
+def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
+    """Return the results of the plan as sentences."""
+    name, settings = schedule.study.hardware.name, schedule.study.settings
+    complete = next((item for item in found.forecasts if item.hardware == name), None)
+    if complete is None:
+        return ["no case could be planned"]
+    own = forecast.keep_cases(complete, schedule.keys)
+    planned = [record for record in own.records if record.status == "planned"]
+    low, high, unknown = measurement_cost.device_hours(planned, settings)
+    more = f" ({count_of(unknown, 'case')} without a prediction omitted)" if unknown else ""
+    price = f", {_format_range(low * own.price, high * own.price)} at the given price" if own.price else ""
+    how_often = "once" if settings.replicates == 1 else count_of(settings.replicates, "time")
+    hours = _format_range(low, high)
+    cost = f"Measuring the whole study {how_often} takes {hours} device-hours{more}{price}."
+    return [*forecast.plan_answers(own, deadline), cost]
+
+
+def _format_range(low: float, high: float) -> str:
+    """Return "LOW to HIGH", or a single number if both have the same text."""
+    return " to ".join(dict.fromkeys(map(format_number, (low, high))))

@@ -1,0 +1,103 @@
+"""Settings of a run: sampling, core binding, time limits, replicates, processes per case, and order seed.
+
+The settings do not depend on the cases of the study or on where it runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from scaling.core.case import Refusal, unknown_name
+from scaling.core.timing import Sampling
+from scaling.workers.machine import ONE_PER_DEVICE
+
+_MAXIMUM = 1e8  # of any numeric setting
+_VERSUS_REPLICATES = 5  # default if two variants are compared
+_NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run that apply to every case of the study.
+
+    Attributes:
+        processes: Number of processes of a case, "device" for one per device, or None for one per node.
+        max_cases: Maximum number of cases. A larger study is rejected.
+        attempts: Maximum number of attempts at a case whose failure is permanent. If None, every failed case
+            is retried.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    bind: bool = True
+    oversubscribe: bool = False
+    case_seconds: float = 600.0
+    order_seed: int = 0
+    replicates: int = 1
+    processes: int | str | None = None
+    max_cases: int = 100_000
+    attempts: int | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
+        """Return the settings of a composed Hydra configuration. Raise `Refusal` if a value is invalid."""
+        for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
+            if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
+                raise Refusal(f"{name} must be true or false, not {config[name]!r}")
+        processes = config["processes"]
+        return cls(
+            sampling=_sampling(config["sampling"]),
+            bind=config["bind"],
+            oversubscribe=config["oversubscribe"],
+            case_seconds=_number("case_seconds", config["case_seconds"], 0.001),
+            order_seed=_number("order_seed", config["order_seed"], 0, whole=True),
+            replicates=_number("replicates", _replicates(config), 1, whole=True),
+            processes=processes
+            if processes in (None, ONE_PER_DEVICE)
+            else _number("processes", processes, 1, whole=True),
+            max_cases=_number("max_cases", config["max_cases"], 1, whole=True),
+            attempts=attempts,
+        )
+
+
+def _sampling(config: Any) -> Sampling:
+    """Return the sampling settings. Raise `Refusal` for an unknown key or an invalid value."""
+    if not isinstance(config, Mapping):
+        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {config!r}")
+    field_names = [field.name for field in fields(Sampling)]
+    for name in config:
+        if name not in field_names:
+            raise unknown_name("key of sampling", name, field_names)
+    return Sampling(
+        width=_number("sampling.width", config["width"], 0.0),
+        least=_number("sampling.least", config["least"], 1, whole=True),
+        most=_number("sampling.most", config["most"], config["least"], whole=True),
+        seconds=_number("sampling.seconds", config["seconds"], 0.0),
+        warm_up=_number("sampling.warm_up", config["warm_up"], 0.0),
+        turns=_number("sampling.turns", config["turns"], 1, whole=True),
+        compilations=_number("sampling.compilations", config["compilations"], 1, whole=True),
+    )
+
+
+def _number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
+    """Return `value` if it is a number between `minimum` and `_MAXIMUM`. Otherwise raise `Refusal`."""
+    kinds = (int,) if whole else (int, float)
+    bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
+    if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= _MAXIMUM:
+        kind = "an integer" if whole else "a number"
+        raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
+    return value
+
+
+def _replicates(config: Mapping[str, Any]) -> Any:
+    """Return the number of replicates. If it is not set, the default depends on `versus` and `nested`."""
+    replicates = config["replicates"]
+    if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
+        raise Refusal(
+            f"nested=true needs at least {_NESTED_REPLICATES} replicates of each device count, "
+            f"but replicates={replicates}; increase replicates, or leave it out"
+        )
+    if replicates is not None:
+        return replicates
+    if config["versus"] is not None:
+        return _VERSUS_REPLICATES
+    return _NESTED_REPLICATES if config["nested"] else 1
