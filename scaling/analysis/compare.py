@@ -203,10 +203,10 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
             "Undecided: one process on a side cannot tell a difference from that process's luck; "
             "replicates=3 or more can."
         )
-    told = [v for v in VERDICTS if counts[v] or v in (SLOWER, FASTER, SAME)]
+    shown = [v for v in VERDICTS if counts[v] or v in (SLOWER, FASTER, SAME)]
     held = f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}"
     margin = f"up to {100 * comparison.margin:g} % is no difference"
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in told)
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown)
     return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {held}, {margin})"]
 
 
