@@ -160,7 +160,7 @@ def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
     def instructions(**fields):
         case = completed(**fields)
         built = workload.build(case)
-        graph, passes = peer._graph(
+        graph, passes = peer._build_graph(
             case, built, shape.derivative_shape(case, built), inputs.input_arrays(case, built)
         )
         return graph.n_instructions(), passes
