@@ -1,6 +1,6 @@
-"""State of submitted tasks: combine the scheduler, remembered states, task journals, and job logs.
+"""State of submitted tasks: combine the scheduler, saved states, task journals, and job logs.
 
-Ended tasks are remembered in states.json, because the scheduler forgets them. This module displays nothing.
+Final states are saved in states.json, because the scheduler forgets ended jobs. This module displays nothing.
 """
 
 import contextlib
@@ -84,8 +84,8 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return the states of all tasks submitted for a results folder. Raise `Refusal` if the scheduler fails.
 
     Args:
-        query_scheduler: If False, the scheduler is not queried, and a task without a remembered or reported
-            state is `UNKNOWN`.
+        query_scheduler: If False, the scheduler is not queried, and a task without a saved or reported state
+            is `UNKNOWN`.
     """
     submissions = submission_files.read_submissions(results)
     return [task for submission in submissions for task in _find_submitted_tasks(submission, query_scheduler)]
@@ -100,7 +100,7 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
-    """Return the states of the tasks of a submission, and remember new final states."""
+    """Return the states of the tasks of a submission, and save new final states."""
     remembered = {
         name: (JobState(**saved["state"]), saved.get("settled", False))
         for name, saved in _read_states(submission.folder).items()
@@ -153,7 +153,7 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return tasks of one submission, none of which has a remembered state, with their current states."""
+    """Return tasks of one submission with their current states. None of the tasks has a saved state."""
     scheduler_states: dict[str, JobState] = {}
     if query_scheduler and tasks[0].submission.kind == SLURM:
         scheduler_states = slurm.query_states([task.entry.job for task in tasks if task.entry.job])

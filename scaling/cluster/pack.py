@@ -168,8 +168,8 @@ def make_predictor(
 ) -> Callable[[Case], float]:
     """Return a function from a case to its predicted run time in seconds.
 
-    The prediction is the measured time of the case, or its planned time, or the longest time of a similar
-    case, or a default.
+    The prediction is the median measured time of the case, or `case_seconds` if the case timed out, or its
+    planned time, or the longest time of a similar case, or a default.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, float] = {}

@@ -67,7 +67,7 @@ class TimeParts:
 
 
 class _UnknownRate(Exception):
-    """Raised with the reason why a time cannot be predicted."""
+    """Raised if a time cannot be predicted. The message states the reason."""
 
 
 def estimate(

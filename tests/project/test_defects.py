@@ -21,7 +21,7 @@ def test_the_file_of_a_defect_is_found_by_its_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("c = 1", "stands nowhere"), ("a = 1", "2 times in scaling/one.py")]
+    ("text", "words"), [("c = 1", "occurs nowhere"), ("a = 1", "2 times in scaling/one.py")]
 )
 def test_a_text_that_stands_nowhere_or_twice_is_refused(tmp_path, text, words):
     top = package(tmp_path, one="a = 1\na = 1\n")
