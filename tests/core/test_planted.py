@@ -41,8 +41,8 @@ def test_an_error_planted_in_a_result_is_caught(case):
     outcome, asked = trial.run(trial.complete(case))
     assert outcome.status in ("ok", trial.NO_DIGITS), outcome
     if outcome.status == "ok":
-        for kind, wrong in plants.chosen(asked.words[0], asked.result, 5, {}, SAMPLE.index(case)):
-            assert trial.judge(asked, wrong).status != "ok", kind
+        for kind, wrong in plants.choose_plants(asked.words[0], asked.result, 5, {}, SAMPLE.index(case)):
+            assert trial.check_result(asked, wrong).status != "ok", kind
 
 
 @pytest.mark.parametrize("whole", WHOLE, ids=lambda whole: f"{whole.kind} {whole.case.sizes['n']}")
@@ -53,7 +53,7 @@ def test_an_error_planted_in_an_attempt_is_caught(whole):
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_derivative_is_not_refused(name):
     for case in right.cases(name):
-        outcome = trial.run_right(case)[1]
+        outcome = trial.run_correct(case)[1]
         assert outcome.status == "ok" or (
             outcome.status == trial.NO_DIGITS and not right.RIGHT[name].digits
         ), outcome

@@ -239,8 +239,6 @@ def test_a_roofline_has_rates_under_measured_ceilings(found):
 def test_without_ceilings_or_counts_there_is_no_roofline():
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
     assert baselines.rooflines(curves.pool_processes([record(**counted)])) == []
-    assert baselines._point(curves.pool_processes([record(work=(1e6, None))])[0]) is None
-    assert baselines._point(curves.pool_processes([record(**counted)])[0]).intensity == 1e6 / 80
 
 
 def test_the_parts_of_a_lost_efficiency_have_names(drawn):

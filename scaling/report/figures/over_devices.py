@@ -1,4 +1,4 @@
-"""Figures over devices: time, speed-up and efficiency, meshes, and plans beside measurements."""
+"""Figures over devices: time, speed-up and efficiency, meshes, and plans with measurements."""
 
 import itertools
 import math
