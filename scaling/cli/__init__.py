@@ -1,1 +1,1 @@
-"""The verbs of the command line."""
+"""Implement the subcommands (verbs) of the command line `scaling VERB`."""

@@ -1,4 +1,4 @@
-"""The verb `cancel`: ends the tasks of a results folder that wait or run."""
+"""Implement `scaling cancel`: end the pending and running cluster tasks of a results folder."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from scaling.core.formatting import count_of
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """End every task that waits or runs, and wait a moment for them to end."""
+    """Cancel every pending or running task, wait briefly for the tasks to end, and return the exit status."""
     folder = store.folder_of(given.folder)
     count = job_state.cancel(job_state.find_tasks(folder))
     if not count:

@@ -1,4 +1,4 @@
-"""The verb `compare`: what became slower or faster from one results folder to another."""
+"""Implement `scaling compare`: report which cases became slower or faster between two results folders."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ from scaling.core.case import Refusal
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Compare two folders; the exit status is 1 if something is slower or failed."""
+    """Compare two results folders, and return the exit status: 1 if a case became slower or failed."""
     if given.markdown not in (None, "-"):
         file = Path(given.markdown)
         if not given.markdown or file.is_dir() or not file.parent.is_dir():
@@ -28,7 +28,15 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Compare and print, what changed first; returns the exit status."""
+    """Print the comparison of two results folders, largest changes first, and return the exit status.
+
+    Args:
+        a: The results folder of the baseline.
+        b: The results folder to compare with it.
+        console: The console to print on.
+        margin: The relative difference below which two times count as equal, or None for the default.
+        markdown: The file to write a Markdown table to, "-" to print only that table, or None.
+    """
     found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
         text = comparing.format_markdown(found)

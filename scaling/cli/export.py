@@ -1,4 +1,4 @@
-"""The verb `export`: writes a results folder in the formats of other programs."""
+"""Implement `scaling export`: write a results folder as CSV, Parquet, Extra-P, SVG, PNG or PDF files."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,7 @@ from scaling.report import export as exporting
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Write the files, and print their paths."""
+    """Write the exported files, print their paths, and return the exit status."""
     if given.output is not None and not given.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
     output = Path(given.output) if given.output else None

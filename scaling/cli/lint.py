@@ -1,4 +1,4 @@
-"""The verb `lint`: what a strict reviewer would say about a results folder, and how to fix it."""
+"""Implement `scaling lint`: print methodological problems of a results folder and how to fix them."""
 
 import argparse
 
@@ -17,7 +17,7 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the remarks on a folder; the exit status is 1 if one is an error, or (--strict) a warning."""
+    """Print the remarks, and return the exit status: 1 if one is an error, or with --strict a warning."""
     folder = store.folder_of(given.folder)
     loaded = store.load(folder)
     lost = report.unrecorded(folder, loaded.records)

@@ -1,6 +1,6 @@
-"""The verb `logs`: what the journals of tasks, the workers and the scheduler wrote about a case.
+"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case.
 
-Knows where each of them writes.
+This module knows where each of these files is.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_wait
 from scaling.core.record import Record
 
-_SHORTEST = 4  # characters of a key
-_MOST_NAMED = 3  # keys in a refusal
-_MOST_LINES = 1000  # of a file, from its end
-_MOST_SHOWN = 3  # cases, if no key is given
+_SHORTEST = 4  # the shortest abbreviation of a key, in characters
+_MOST_NAMED = 3  # keys in an error message
+_MOST_LINES = 1000  # the last lines of a file
+_MOST_SHOWN = 3  # cases that are shown without --all
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Something that was written, and where."""
+    """A titled section of the output, such as the content of a log file."""
 
     title: str
     text: str
@@ -40,29 +40,32 @@ class LogPart:
 
 @dataclass(frozen=True)
 class KnownCases:
-    """What a results folder holds to find a case by."""
+    """The records, tasks and cases of a results folder, among which a case is looked up."""
 
     results: Path
     records: list[Record]
     tasks: list[TaskState]
-    keys: dict[Path, set[str]]  # of the cases of each task, by its file
+    keys: dict[Path, set[str]]  # task file -> keys of its cases
     cases: dict[str, Case]
-    lost: list[Record]  # cases that jobs lost, to be recorded by the next run
+    lost: list[Record]  # records of cases that jobs lost, which the next run will write
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print what was written about a case, or about those that failed last."""
+    """Print the logs of the named case, or of the cases that failed last, and return the exit status."""
     known = look(store.folder_of(given.folder))
     for number, part in enumerate(show(known, select(known, " ".join(given.key)), given.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
-        print(part.text, file=console.file)  # as it is: no markup, and no line broken
+        print(part.text, file=console.file)  # printed unchanged: no markup and no wrapping
     return OK
 
 
 def look(results: Path) -> KnownCases:
-    """Return all that is known of a folder now; if the scheduler does not answer, what is remembered."""
+    """Return the known cases of a results folder.
+
+    If the scheduler does not answer, the states of the tasks are those of their last query or journal.
+    """
     tasks, _ = job_state.try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
@@ -77,10 +80,14 @@ def look(results: Path) -> KnownCases:
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases to show: the named one, or those that failed, the last first.
+    """Return the keys of the cases to show: the named case, or the failed cases, most recent first.
 
-    given: a key, a label, the name of a workload, or nothing. If nothing has failed, all cases of the
-    workload count, or the case that a task began last.
+    If no case has failed, return all cases of the named workload, or the case that a task began last. Raise
+    `Refusal` if no case matches.
+
+    Args:
+        known: The known cases.
+        given: A key or its beginning, a label, the name of a workload, or an empty string.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -99,7 +106,13 @@ def select(known: KnownCases, given: str) -> list[str]:
 
 
 def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield what became of the first few of these cases; a file that several share comes once."""
+    """Yield the sections of the first few cases; a file that several cases share is yielded once.
+
+    Args:
+        known: The known cases.
+        keys: The keys of the cases to show.
+        every: Whether to show all cases, and all lines of each file.
+    """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
         for part in parts(known, key, every):
@@ -111,7 +124,7 @@ def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterato
 
 
 def find(known: KnownCases, given: str) -> str:
-    """Return the one key that begins with a text, or that of the one case with this label; or refuse."""
+    """Return the only key that begins with a text or has this label; otherwise raise `Refusal`."""
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
     labelled = [key for key in labels if labels[key] == words]
@@ -137,15 +150,18 @@ def find(known: KnownCases, given: str) -> str:
 
 
 def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
-    """Return the first of these keys with their labels, and how many more there are."""
+    """Return the first few keys with their labels, and the number of the remaining keys, as text."""
     words = ", ".join(f"{key} ({labels[key]})" for key in keys[:_MOST_NAMED])
     return words + (f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else "")
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield what became of a case, then what its workers wrote, then the scheduler.
+    """Yield a section with the history of a case, then its worker logs, then its scheduler logs.
 
-    every: whether files are shown from their first line on.
+    Args:
+        known: The known cases.
+        key: The key of the case.
+        every: Whether to show all lines of a file instead of its end.
     """
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
@@ -164,7 +180,7 @@ def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
 
 
 def _describe_record(record: Record) -> str:
-    """Return what became of an attempt that is in no journal."""
+    """Return one line on the outcome of an attempt that is in no journal."""
     why = f", {record.reason}: {record.text}" if record.reason else ""
     return f"{_format_attempt(record.started_at, record.attempt, record.replicate)}: {record.status}{why}"
 
@@ -175,7 +191,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return what became of a case in a task, a line for each attempt, or why there is none."""
+    """Return one line for each attempt of a case in a task, or one line on why there was no attempt."""
     place = f"task {task.entry.folder.name}/{task.entry.name}"
     place += f", job {task.entry.job}" if task.entry.job else ""
     if attempts := _attempts(task, key):
@@ -191,7 +207,7 @@ def _describe_task(task: TaskState, key: str) -> list[str]:
 
 
 def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
-    """Return when and where an attempt began, and how it ended."""
+    """Return one line with the time, task, nodes and outcome of an attempt."""
     began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
     run = f", run {attempt.run}" if task.journal.runs > 1 else ""
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
@@ -199,7 +215,7 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
-    """Return how an attempt ended, or that it did not."""
+    """Return the outcome of an attempt as text, or why its end is not recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
@@ -213,10 +229,10 @@ def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
 
 
 def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
-    """Return the files of the workers that ran a case, each with the number of its cases."""
+    """Return (path, note) of each log of the workers that ran a case; the note has their number of cases."""
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
-    if not workers and not task.open:  # what kept workers from starting is in the files of all of them
+    if not workers and not task.open:  # the logs of all workers show why none started
         return [(path, "") for path in sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))]
     cases = Counter((attempt.run, worker) for attempt in task.journal.attempts for worker in attempt.workers)
     return [
@@ -229,7 +245,7 @@ def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
 
 
 def _scheduler_files(task: TaskState) -> list[Path]:
-    """Return the files of the jobs of a task that are not empty."""
+    """Return the paths of the nonempty scheduler logs of the jobs of a task."""
     jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
     folder = task.entry.folder / "log"
     paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
@@ -237,7 +253,12 @@ def _scheduler_files(task: TaskState) -> list[Path]:
 
 
 def _read_end(path: Path, every: bool) -> str:
-    """Return the content of a file, or the end of a long one, without secrets. Paths stay as they are."""
+    """Return the text of a file without secrets, or only its last lines if it is long.
+
+    Args:
+        path: The file.
+        every: Whether to return all lines.
+    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command `scaling VERB`: calls the verb, and turns what stops it into one line and an exit status."""
+"""Dispatch `scaling VERB` to its module, and turn exceptions into one error line and an exit status."""
 
 import importlib
 import os
@@ -19,25 +19,25 @@ from scaling.core.environment import hide_secrets
 from scaling.study.hydra_options import Parser
 from scaling.workers.machine import AllocationLost
 
-_LONGEST = 1400  # characters of a refusal
+_LONGEST = 1400  # characters of an error message
 _CONTINUES = "and the same command goes on from there"
 
 
 def entry() -> None:
-    """Run the console script."""
+    """Run the command as the console script, and exit with its status."""
     streams.prepare()
     sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit status."""
+    """Run one verb and return the exit status; errors are printed as one line on standard error."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup sets it
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(ending, _interrupt)
     try:
         return _execute(list(sys.argv[1:] if argv is None else argv), console)
-    except BrokenPipeError:  # the reader of endless output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
         return _print_error(_one_line(refusal), BAD_INPUT)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(words: list[str], console: Console) -> int:
-    """Call the verb that the words begin with; returns the exit status."""
+    """Run the verb that the words begin with, and return the exit status."""
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
     if not words or words in (["-h"], ["--help"], ["help"]):
@@ -76,7 +76,7 @@ def _execute(words: list[str], console: Console) -> int:
 
 
 def _unknown_verb(name: str) -> Refusal:
-    """Return the refusal of a command that begins with no verb."""
+    """Return the `Refusal` for a first word that is not a verb."""
     if "=" in name and not name.startswith("-"):
         return Refusal(f"{name!r} is no verb: did you mean `scaling run {name}`?")
     options = ["--version", "--help"] if name.startswith("-") else []
@@ -84,7 +84,7 @@ def _unknown_verb(name: str) -> Refusal:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print why the command ends, without secrets; returns its exit status."""
+    """Print the reason why the command ends, without secrets, and return the exit status."""
     style = None if status == INTERRUPTED else "red"
     line = f"scaling: {escape(hide_secrets(text))}"
     Console(stderr=True).print(line, soft_wrap=True, highlight=False, style=style)
@@ -92,7 +92,7 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _one_line(refusal: Refusal) -> str:
-    """Return a refusal as one line; of a very long one, the start and the end."""
+    """Return the message of a refusal as one line; of a very long message, only the start and the end."""
     text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(refusal).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
@@ -104,6 +104,9 @@ def _interrupt(number: int, _frame: Any) -> None:
 
 
 def _leave(_signal: int, _frame: Any) -> None:
-    """End at the second Ctrl-C: records are on disk line by line, and workers end with their launcher."""
+    """Exit immediately at the second Ctrl-C.
+
+    Nothing is lost, because records are written line by line and workers end with their parent process.
+    """
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

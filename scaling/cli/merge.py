@@ -1,8 +1,8 @@
-"""The verb `merge`: results folders become one, in which every record keeps its environment.
+"""Implement `scaling merge`: combine several results folders into one, with every record's environment kept.
 
-Records are copied as the lines that they are, into new files: nothing changes where they come from, and no
-existing file is written again. What a folder holds already is not copied twice, so that the same command
-completes an interrupted merge, and adds what has come since. Does not know what is made of records.
+Lines of records are copied unchanged into new files. The input folders are not modified, and no existing file
+is overwritten. Records that the output folder already contains are not copied again, so that repeating the
+command completes an interrupted merge and adds new records. This module does not analyze records.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from scaling.core.formatting import count_of
 from scaling.core.record import Record, to_line
 from scaling.core.record_reading import from_line
 
-DAMAGED = "damaged"  # a folder for damaged lines
+DAMAGED = "damaged"  # the name of the folder for damaged lines
 _STUDY = "study.json"
 _JOIN = " + "  # between the names of studies that differ
 _LOCK_SECONDS = 2.0
@@ -35,14 +35,14 @@ _LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _Content:
-    """What the folder holds so far; it grows while records are copied."""
+    """The records that the output folder contains so far; it grows while records are copied."""
 
-    digests: set[str] = field(default_factory=set)  # of records and of damaged lines
+    digests: set[str] = field(default_factory=set)  # digests of records and of damaged lines
     measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of good records
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Note a record; returns whether it is new."""
+        """Add a record, and return whether it is new."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False
@@ -53,15 +53,16 @@ class _Content:
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Merge the folders, and print what was added."""
+    """Merge the folders, print a summary, and return the exit status."""
     print_lines(console, merge(given.folders, given.output))
     return OK
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Add the records of results folders to another, which is made if necessary; returns what was done.
+    """Add the records of results folders to an output folder, and return a summary as lines of text.
 
-    Bad input is refused before anything is written.
+    The output folder is created if it does not exist. If the input is invalid, raise `Refusal` before any
+    file is written.
     """
     folders = [store.folder_of(each) for each in inputs]
     if not output.strip():
@@ -74,14 +75,17 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl")):
-            _read(path)  # before anything is written
+            _read(path)  # raises for an unreadable file before anything is written
     with _locked(target):
         return _merge([each for each in folders if each.resolve() != target.resolve()], target)
 
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Make the output folder and hold it, so that no run and no other merge works in it."""
+    """Create and lock the output folder for the context, so that no run and no other merge writes to it.
+
+    Raise `Refusal` if it is locked, cannot be written to, or contains something other than results.
+    """
     store.check_schemas(target)
     with contextlib.ExitStack() as stack:
         try:
@@ -102,7 +106,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[str]:
-    """Copy what is new, folder by folder."""
+    """Copy the new records of each folder to the output folder, and return a summary as lines of text."""
     loaded, content = store.load(target), _Content()
     for record in (*loaded.records, *loaded.plans):
         content.add(record)
@@ -120,7 +124,7 @@ def _merge(folders: Sequence[Path], target: Path) -> list[str]:
 
 
 def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]:
-    """Copy the new lines of a folder; returns how many are added, known before, and damaged."""
+    """Copy the new lines of a folder, and return the numbers of added, known and damaged lines."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []
@@ -152,7 +156,10 @@ def _read(path: Path) -> bytes:
 
 
 def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write a new file as a whole or not at all: under the same name, or with a digest if that is taken."""
+    """Write lines to a new file atomically.
+
+    The file has the same name as `like`, with a digest of its content appended if that name exists already.
+    """
     if not lines:
         return
     folder.mkdir(exist_ok=True)
@@ -168,7 +175,7 @@ def _digest(content: bytes) -> str:
 
 
 def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
-    """Return what was copied from one folder, and what is still to come from it."""
+    """Return lines of text on what was copied from a folder, and whether more records may follow."""
     words = [f"{count_of(counts['added'], 'record')} added"]
     words += [f"{counts['known']} there before"] if counts["known"] else []
     if counts["damaged"]:
@@ -177,7 +184,7 @@ def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
     if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
         lines.append(f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}")
     entries = [entry for made in submission_files.read_submissions(folder) for entry in made.entries]
-    events = [read_journal(entry.path).last_event for entry in entries]  # no scheduler is asked
+    events = [read_journal(entry.path).last_event for entry in entries]  # no scheduler query
     if count := sum(event not in ("ended", "stopped") for event in events):
         advice = "jobs are not copied, merge again when they are over"
         lines.append(f"{folder}: {count_of(count, 'task')} of its jobs may still run; {advice}")
@@ -187,7 +194,7 @@ def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a run of this host holds a folder."""
+    """Return whether a run on this host holds the lock of a folder."""
     try:
         with (folder / ".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -199,14 +206,14 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_plans(folders: Sequence[Path], target: Path) -> None:
-    """Copy the manifests of plans that the target does not have."""
+    """Copy the plan manifests that the output folder does not contain."""
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
             store.write_json(target / path.name, study)
 
 
 def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
-    """Write the study of all folders; returns in words what differs between them."""
+    """Write the united study.json of all folders, and return the differences as lines of text."""
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
         return []
@@ -222,13 +229,16 @@ def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
 
 
 def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one study of several: each case once, every kind of scaling, the settings on which all agree."""
+    """Return the union of several studies.
+
+    It contains each case once, every kind of scaling, and the settings on which all studies agree.
+    """
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     kinds = [study.get("scaling") or "strong" for study in studies]
     words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
     listed = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
     cells = [cell for each in listed for cell in each if isinstance(cell, dict)]
-    cells.sort(key=store.replicates_of)  # the most replicates that a study expects are kept
+    cells.sort(key=store.replicates_of)  # the entry with the most replicates is kept
     united = store.stamp() | {
         "study": _JOIN.join(dict.fromkeys(names)) or None,
         "title": next((study["title"] for study in studies if study.get("title")), None),
@@ -241,7 +251,13 @@ def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarize(target: Path, content: _Content, before: int) -> list[str]:
-    """Return what the folder holds now, in words. before: its number of records before the merge."""
+    """Return a summary of the output folder after the merge, as lines of text.
+
+    Args:
+        target: The output folder.
+        content: The records that it contains now.
+        before: Its number of records before the merge.
+    """
     count, settings = content.settings.total(), count_of(len(content.settings), "environment")
     apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
     lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]

@@ -1,4 +1,4 @@
-"""Lines of output, which are neither wrapped nor taken for markup."""
+"""Print plain lines of text on a rich console, without wrapping or markup."""
 
 from collections.abc import Iterable
 
@@ -7,6 +7,6 @@ from rich.markup import escape
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print plain text, line by line."""
+    """Print each line as plain text, without wrapping or markup."""
     for line in lines:
         console.print(escape(line), soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""The verb `plan`: studies composed by Hydra, compiled for other hardware, and what they would take."""
+"""Implement `scaling plan`: compile a study for hardware that is not available, and predict its cost."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Plan each composed study, one or (--multirun) several; returns the worst exit status."""
+    """Plan each composed study, several with --multirun, and return the largest exit status."""
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)
         return OK
@@ -27,7 +27,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Plan one composed study, to its answers and its report."""
+    """Plan one composed study, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
         made = plan_study.prepare_plan(job, note)

@@ -1,4 +1,4 @@
-"""Progress of a study: a live line on a terminal, plain lines elsewhere."""
+"""Show the progress of a study: a live progress bar on a terminal, otherwise plain lines."""
 
 import contextlib
 import time
@@ -12,16 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from scaling.core.formatting import count_of, format_duration, format_wait
 
-_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # between plain lines, each twice as long as the one before
+_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # intervals between plain lines, doubled each time
 
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of (done, total) that shows how many cases are examined.
+    """Yield a callback of (done, total) that shows how many cases have been examined.
 
-    The count is a live line on a terminal, and a plain line now and then elsewhere.
+    The count is a live progress bar on a terminal, and otherwise a plain line at increasing intervals.
     """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -45,9 +45,13 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a listener for launcher events and its counts by status.
+    """Yield (callback for launcher events, counter of ended cases by status) while a progress bar is shown.
 
-    names: key -> label of a case.
+    Args:
+        console: The console to print on.
+        names: A dict from key to label of a case.
+        total: The number of cases to run.
+        skips: The number of cases that are recorded without running.
     """
     counts, began = Counter[str](), time.monotonic()
     bar = Progress(

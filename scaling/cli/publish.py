@@ -1,4 +1,4 @@
-"""The verb `publish`: sends the curves of a results folder to Weights & Biases."""
+"""Implement `scaling publish`: upload the curves of a results folder to Weights & Biases."""
 
 import argparse
 import contextlib
@@ -15,15 +15,15 @@ from scaling.wandb.settings import TrackingSettings
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Publish a folder; the exit status is 1 if a part of it is not where it should be."""
+    """Publish a results folder, and return the exit status: 1 if a part of it could not be published."""
     options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
     return OK if publish_folder(store.folder_of(given.folder), settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
-    """Publish a folder and print the result; returns whether all of it is where it should be."""
-    with contextlib.suppress(OSError):  # tracking never costs a study
+    """Publish a results folder, print the outcome, and return whether everything was published."""
+    with contextlib.suppress(OSError):  # errors of publishing never fail a study
         files.draw_report_pictures(folder)
     published = publish(folder, settings)
     print_lines(console, published.lines)

@@ -1,4 +1,4 @@
-"""The verb `report`: writes the report of a results folder, and prints its short form."""
+"""Implement `scaling report`: write the HTML report of a results folder, and print a summary."""
 
 import argparse
 import contextlib
@@ -20,7 +20,10 @@ from scaling.report import freshness, summary
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Write the report, and (--proposal) what an application for compute time needs."""
+    """Write the report and print a summary; return the exit status.
+
+    With --proposal, also write the figures and text for an application for compute time.
+    """
     folder = store.folder_of(given.folder)
     found = conclude(folder, console, efficiency=_read_efficiency(given.efficiency))
     if given.proposal:
@@ -31,7 +34,7 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return the efficiency that another device should keep, from 'efficiency=0.5'."""
+    """Return the efficiency threshold of an argument such as 'efficiency=0.5', or the default for None."""
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -49,10 +52,15 @@ def conclude(
     loaded: store.Loaded | None = None,
     efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
-    """Write the report, unless it is current, and print its short form.
+    """Write the report unless it is current, print a summary, and return the findings.
 
-    only: the settings of records to print; all if empty. brief: on one screen, without the table and the
-    curves. loaded: the records of the folder. efficiency: that another device should keep.
+    Args:
+        folder: The results folder.
+        console: The console to print on.
+        only: The settings (digests of environments) of the records to print; all records if empty.
+        brief: Whether to fit the summary on one screen, without the table and the curves.
+        loaded: The records of the folder, or None to read them.
+        efficiency: The parallel efficiency down to which the report counts devices as well used.
     """
     digest = freshness.inputs_digest(folder)
     digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
@@ -80,7 +88,7 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return records of the cases that jobs have lost and that are not in the folder yet."""
+    """Return records for the cases that jobs have lost and that the results folder does not contain yet."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
@@ -90,7 +98,7 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print how many records are of other environments, the counts by status, and where the report is."""
+    """Print the number of records of other environments, the counts by status, and the path of the report."""
     if elsewhere := records - len(found.records):
         other = f"{elsewhere} records of other environments (versions, flags or code)"
         text = f"- {other} are in the report, kept apart."

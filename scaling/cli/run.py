@@ -1,6 +1,7 @@
-"""The verb `run`: a composed study becomes a plan, and the plan records, here or by way of a cluster.
+"""Run or submit the missing cases of one study: settings, preflight, schedule, execution, and dry run.
 
-Knows the configuration and in what order things happen; each of them is done elsewhere.
+This module decides the order of these steps; other modules implement them. The command-line entry of
+`scaling run` is run_and_report.py.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ from scaling.workers.schedule import Schedule
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study as it was asked for, and checked: what to run, how, and where."""
+    """A validated study: its cells, settings, cluster, machine and results folder."""
 
     name: str
     title: str | None
@@ -53,7 +54,7 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json."""
+        """Return the content of study.json for the examined cases of the study."""
         here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
@@ -63,18 +64,25 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of a run: the keys and settings of its records, and whether anything still runs."""
+    """The result of a run: the keys and settings of its records, and whether it is still in progress."""
 
     keys: frozenset[str]
-    settings: frozenset[str]  # digests of environments
-    baseline: Path | None  # folder of the variant that was measured for comparison
-    submitted: bool  # the run goes on by itself, or was not to be started
-    failed: bool = False  # a case has failed already
+    settings: frozenset[str]  # digests of the environments of the records
+    baseline: Path | None  # results folder of the variant to compare with
+    submitted: bool  # the run continues in the background, or was a dry run
+    failed: bool = False  # a case has failed in preflight
     loaded: store.Loaded | None = None  # the records of the folder at the end
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study of a composed configuration; bad input is a `Refusal`, before anything starts."""
+    """Return the validated study of a composed configuration.
+
+    Raise `Refusal` for invalid input, before anything starts.
+
+    Args:
+        config: The composed configuration.
+        name: The name of the study.
+    """
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
@@ -109,7 +117,11 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return what a cluster has to run on; for a dry run, where no Slurm answers, what its settings say."""
+    """Return the devices that a cluster provides.
+
+    For a dry run without access to Slurm, they are derived from the settings of the cluster. Raise `Refusal`
+    if they cannot be determined.
+    """
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name == HOSTS:
@@ -140,10 +152,14 @@ def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 def run(
     job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
 ) -> RunOutcome:
-    """Run what is missing of a study, or submit it to its cluster.
+    """Run the missing cases of a study here, or submit them to its cluster.
 
-    named: the variant to compare with, as `versus` names it. between: called when nothing is being measured
-    on this machine.
+    Args:
+        job: The study.
+        named: The value of `versus`, which names the variant to compare with, or None.
+        dry_run: Whether to only print what would run.
+        console: The console to print on.
+        between: A callback that is called while nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
@@ -180,7 +196,12 @@ def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
-    """Run what is missing to its end, in this process or in the allocation that it runs in."""
+    """Run the missing cases to their end, on this machine or in the current allocation.
+
+    Returns:
+        The schedule of the run.
+        The records of the results folder afterwards.
+    """
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -201,7 +222,7 @@ def _run_here(
 
 
 def _submissions(job: StudyRun) -> ModuleType | None:
-    """Return the module of submissions, where tasks were submitted for the results folder, or may be now."""
+    """Return the module `scaling.cli.submit` if the cluster or the folder uses submissions, or None."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -212,9 +233,9 @@ def _submissions(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Print and return the missing cases, and return the records.
+    """Print a summary of the missing cases, write study.json, and return the schedule and the records.
 
-    Cases lost by earlier submissions are recorded first.
+    Cases that earlier submissions lost are recorded first.
     """
     submit = _submissions(job)
     queued = submit.settle_submissions(job, console) if submit else ()
@@ -231,7 +252,14 @@ def plan_run(
 def _missing(
     job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
-    """Return what is missing. loaded: the records of the folder, and of the baseline, if there is one."""
+    """Return the schedule of the missing cases.
+
+    Args:
+        job: The study.
+        answers: The examined cases.
+        loaded: The records of the results folder, and of the baseline if there is one.
+        queued: The (key, replicate) pairs that are in the queue already.
+    """
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
@@ -239,7 +267,7 @@ def _missing(
 
 
 def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
-    """Print how many cases will run, are done, are skipped and failed, in one line."""
+    """Print one line with the numbers of cases to run, done, skipped and failed."""
     known = next(iter(made.environments.values()))
     finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
     counts = (
@@ -260,7 +288,7 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_plan(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
-    """Print the cases to run, by process, and the cases to skip, with reasons; change nothing."""
+    """Print the cases to run by process and the cases to skip with reasons, without changing anything."""
     submit = _submissions(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _missing(job, answers, [store.load(each) for each in folders], queued)

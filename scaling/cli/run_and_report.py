@@ -1,4 +1,4 @@
-"""The verb `run`: studies composed by Hydra, each run to its report."""
+"""Implement the `scaling run` command: compose each study with Hydra, run it, and write its report."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from scaling.study.compose import compose, configuration
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run each composed study, one or (--multirun) several; returns the worst exit status."""
+    """Run each composed study, several with --multirun, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
         _print_help(words, console)
         return OK
@@ -23,7 +23,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _print_help(words: list[str], console: Console) -> None:
-    """Print the help of Hydra for the verb, with the meaning of every field in it."""
+    """Print Hydra's help text of `scaling run`, with the description of every field inserted."""
     from scaling.study import field_help
 
     written = io.StringIO()
@@ -34,7 +34,10 @@ def _print_help(words: list[str], console: Console) -> None:
 
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run one composed study to its report; curves are published while it runs, if that was asked for."""
+    """Run one composed study, write its report, and return the exit status.
+
+    If tracking is configured, curves are published to Weights & Biases during and after the run.
+    """
     job = run.read_study(config, name)
     tracking = between = None
     if config["tracking"]["name"] != "none":

@@ -1,6 +1,6 @@
-"""The verb `status`: what became of every case of a results folder, and of the jobs that run the rest.
+"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs.
 
-Knows records and tasks, and how a user reads them; starts nothing and ends nothing.
+This module reads records and tasks. It starts and ends nothing.
 """
 
 import argparse
@@ -31,20 +31,20 @@ from scaling.core.record import Record
 from scaling.workers.schedule import TRANSIENT_FAILURES
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
-_WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # states if nothing was submitted
-_LISTED = ("failed", "running", "skipped", "missing")  # states with a line for each case
-_MOST_LINES = 20  # of one state
-_BEFORE = "before its first case"  # in the text of cases that a job lost without having begun any
-_SHORTEST = 6  # characters of a key
+_WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # states to show if nothing was submitted
+_LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
+_MOST_LINES = 20  # lines for one state
+_BEFORE = "before its first case"  # in the text of cases of a job that ended before its first case
+_SHORTEST = 6  # the fewest characters of a key to show
 
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one case in one replicate, with a text."""
+    """The state of one replicate of a case, with an explanation."""
 
     state: str
     key: str
-    case: Case | None  # None: no longer known
+    case: Case | None  # None if the case is not known
     words: str = ""
     replicate: int = 0
 
@@ -56,14 +56,14 @@ class StatusLine:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """What is known of a results folder at one moment."""
+    """The state of a results folder at one moment."""
 
     folder: Path
     tasks: Sequence[TaskState]
     counts: dict[str, Counter[str]]  # workload -> number of cases by state, each replicate counted
-    lines: list[StatusLine]  # of cases that are not ok
-    keys: list[str]  # of all cases
-    replicated: bool  # whether a case has several replicates
+    lines: list[StatusLine]  # replicates of cases that are not ok
+    keys: list[str]  # keys of all cases
+    replicated: bool  # whether any case has several replicates
     notes: list[str]
 
     @property
@@ -73,13 +73,13 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return a value that differs from that of another moment if anything has happened between."""
+        """Return a value that changes whenever a task or the state of a case changes."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Show the status, or (--watch) keep showing it; the exit status is 1 if a case has failed."""
+    """Print the status once or, with --watch, continuously; return the exit status: 1 if a case failed."""
     folder = store.folder_of(given.folder)
     if given.watch:
         streams.stop_with_reader()
@@ -93,27 +93,27 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def look(folder: Path) -> StudyStatus:
-    """Return the status now; if the scheduler does not answer, by what is on disk."""
+    """Return the current status, or the status according to the files if the scheduler does not answer."""
     tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; what jobs do now is not known, this is what they have reported"
     return read(folder, tasks, [note] if problem else [])
 
 
 def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the status of a folder, given the states of its tasks."""
+    """Return the status of a results folder from its records and the states of its tasks."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
     states = store.states(known)
     ordered = sorted(
         store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
     )
-    # Of several records of a case, the last with the status that counts.
+    # The last record of each replicate, preferably one with its final status.
     records = {(record.key, record.replicate): record for record in ordered}
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
     now = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
-    states |= {line.place: line.state for line in now}  # the last counts
+    states |= {line.place: line.state for line in now}  # a running state overrides a queued one
     places = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
     missing = [StatusLine("missing", key, case, "", n) for key, case, n in places if (key, n) not in states]
     states |= {line.place: line.state for line in missing}
@@ -133,7 +133,7 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
 
 
 def _count_plans(plans: Iterable[Record]) -> list[str]:
-    """Return how many cases were planned for each hardware, in words."""
+    """Return one line of text per planned hardware, with the numbers of cases by status."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
         counts[str(record.environment["hardware"]["name"])][record.status] += 1
@@ -144,9 +144,13 @@ def _count_plans(plans: Iterable[Record]) -> list[str]:
 
 
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the cases that the folder's study was last run for, with their numbers of replicates, by key.
+    """Return a dict from key to (case, number of replicates) for the cases of the folder's last study.
 
-    known: cases that need not be read again. Entries that cannot be read are left out.
+    Unreadable entries of study.json are omitted.
+
+    Args:
+        folder: The results folder.
+        known: A mapping from key to case for cases that need not be parsed again.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -160,7 +164,7 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a line for each record that is not ok; of a failure in a task with its nodes and attempt."""
+    """Yield a line for each record that is not ok; a failure in a task includes its nodes and attempt."""
     attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
@@ -173,12 +177,12 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a line for each case that open tasks have not begun."""
+    """Yield a line for each case that an open task has not begun."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in tasks:
         items, attempts = [], math.inf
         if task.open:
-            with contextlib.suppress(Refusal):  # the file of the task is gone
+            with contextlib.suppress(Refusal):  # the task file no longer exists
                 work = submission_files.read_task(task.entry.path)
                 items, attempts = work.items, work.settings.attempts or math.inf
         begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended
@@ -193,7 +197,7 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    """Yield a line for each case that runs."""
+    """Yield a line for each running case."""
     for task in tasks:
         for attempt in task.running:
             seconds = seconds_between(attempt.began_at) if attempt.began_at else None
@@ -209,7 +213,7 @@ def _on_nodes(nodes: Iterable[str]) -> str:
 
 
 def tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return the table of the tasks, if there are any, and that of the cases by workload."""
+    """Return the table of tasks, if there are any, and the table of case counts by workload."""
     states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
     cases = Table("workload", *states, title=title)
@@ -220,7 +224,7 @@ def tables(status: StudyStatus, every: bool = False) -> list[Table]:
 
 
 def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of the tasks; of several submissions each name is shown once."""
+    """Return the table of tasks; the name of a submission appears only in its first row."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
@@ -236,7 +240,12 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 
 
 def lines(status: StudyStatus, every: bool = False) -> list[Text]:
-    """Return a line for each case that is not ok or queued, up to a number for each state, and the notes."""
+    """Return a line for each case that is failed, running, skipped or missing, followed by the notes.
+
+    Args:
+        status: The status of the results folder.
+        every: Whether to include queued cases and to list more than `_MOST_LINES` cases per state.
+    """
     texts: list[str] = []
     length = shortest(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
@@ -252,7 +261,7 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return a line for all cases that a task did not begin, with their number: they have one reason."""
+    """Return one line per common cause for the cases that tasks lost before they began, with their number."""
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:
         groups[line.state, line.words].append(line)
@@ -263,14 +272,20 @@ def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
 
 
 def _format_line(line: StatusLine, length: int, name: str = "") -> str:
-    """Return a line as text. length: of the key. name: in place of the label of the case."""
+    """Return the text of a line.
+
+    Args:
+        line: The state of a case.
+        length: The number of characters of the key to show.
+        name: The text to show in place of the label of the case, if any.
+    """
     replicate = f" replicate {line.replicate}" if line.replicate else ""
     name = name or (label(line.case) if line.case else line.key) + replicate
     return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
 
 
 def shortest(keys: Iterable[str]) -> int:
-    """Return how many characters distinguish each key from all others."""
+    """Return the smallest number of leading characters, at least `_SHORTEST`, that distinguishes all keys."""
     length = _SHORTEST
     for one, other in itertools.pairwise(sorted(keys)):
         while one[:length] == other[:length] and length < len(one):
@@ -279,7 +294,7 @@ def shortest(keys: Iterable[str]) -> int:
 
 
 def show(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the status."""
+    """Print the tables and lines of a status."""
     for table in tables(status, every):
         console.print(table)
     for line in lines(status, every):
@@ -287,9 +302,10 @@ def show(status: StudyStatus, console: Console, every: bool = False) -> None:
 
 
 def watch(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
-    """Show the status until nothing waits or runs: in place, or after every change if there is no terminal.
+    """Show the status until no task is pending or running, and return the last status.
 
-    Returns the last status; None if the user stops watching.
+    On a terminal the output is updated in place; otherwise it is printed again after every change. Return
+    None if the user interrupts.
     """
     before = None
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:

@@ -1,7 +1,6 @@
-"""Standard streams: what a command does when they are closed, or when nobody reads what it writes any more.
+"""Make standard input, output and error usable if they are closed, or if the reader of a pipe is gone.
 
-A command goes on without its output, so that its exit status still says what came of it. Knows nothing of
-what is written.
+A command continues without its output, so that its exit status remains meaningful.
 """
 
 import io
@@ -11,24 +10,24 @@ from typing import Any, TextIO
 
 
 def prepare() -> None:
-    """Make the standard streams safe to use.
+    """Replace the standard streams by streams that are safe to use.
 
-    A closed stream, or a pipe without a reader, discards what is written.
+    Output to a closed stream, or to a pipe without a reader, is discarded.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, which is this one; the next file to be opened would have it otherwise.
+            # `os.open` returns the lowest free descriptor, so that no other file takes this one later.
             os.open(os.devnull, os.O_RDWR)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _writer(1, sys.stdout), _writer(2, sys.stderr)
 
 
 def stop_with_reader() -> None:
-    """End the command with `BrokenPipeError` when its output has no reader.
+    """Make writes to standard output raise `BrokenPipeError` once its reader is gone.
 
-    For commands that would otherwise not end.
+    This is for commands that would otherwise run forever.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Output):
@@ -36,9 +35,9 @@ def stop_with_reader() -> None:
 
 
 class _Output(io.FileIO):
-    """Return a descriptor to write to.
+    """A raw output stream on a file descriptor that discards output after a failed write.
 
-    It discards output once writing fails, because the reader is gone or the disk is full.
+    If `patient` is set, a broken pipe raises no error; other errors are raised once.
     """
 
     patient = True
@@ -56,7 +55,7 @@ class _Output(io.FileIO):
 
 
 def _writer(number: int, stream: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream on a descriptor; characters that it cannot encode become "?"."""
+    """Return a text stream on a file descriptor that replaces unencodable characters by "?"."""
     raw = _Output(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(

@@ -1,6 +1,6 @@
-"""The verb `run` by way of a cluster: missing cases are packed into tasks, submitted, and waited for.
+"""Submit the missing cases of `scaling run` to a cluster as tasks, wait for them, and resubmit lost cases.
 
-Loaded only for a cluster that takes submissions, and for a results folder that has some.
+This module is imported only if the cluster accepts submissions or the results folder contains some.
 """
 
 import dataclasses
@@ -23,18 +23,19 @@ from scaling.workers.preflight_result import PreflightResult
 def submit_and_wait(
     job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit what is missing; if the user waits, submit again what a time limit, a preemption or a failed
-    node ended.
+    """Submit the missing cases; if the user waits, resubmit those ended by a time limit or a lost node.
 
-    Returns the schedule, the records, and whether tasks are still in the queue.
-
+    Returns:
+        The schedule of the last submission.
+        The records of the results folder.
+        Whether tasks are still in the queue.
     """
-    away = between if job.cluster.name == SLURM else None  # another cluster may well be this machine
+    away = between if job.cluster.name == SLURM else None  # other clusters may run on this machine
     for again in range(job.cluster.attempts or 1):
-        job = dataclasses.replace(job, retry=job.retry and not again)  # once
+        job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
         with store.locked(job.folder):
             made, loaded = plan_run(job, answers, [job.folder], console)
-            if again:  # what could not be examined is recorded already
+            if again:  # failures in preflight are recorded already
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
@@ -50,7 +51,7 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record the cases lost by earlier submissions; return the queued ones as (key, replicate)."""
+    """Record the cases that earlier submissions lost; return the queued ones as (key, replicate) pairs."""
     tasks = _look_up(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
@@ -62,18 +63,18 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return the cases that are in the queue, as (key, replicate), and change nothing."""
+    """Return the (key, replicate) pairs of the cases in the queue, without changing anything."""
     return job_state.queued_cases(_look_up(job, dry_run=True))
 
 
 def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """Return what is known of earlier submissions; a scheduler is asked if there is one."""
+    """Return the states of the tasks of earlier submissions; query the scheduler if there is one."""
     must = job.cluster.name == SLURM and not dry_run
     return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
 
 
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases as tasks of the cluster."""
+    """Return the missing cases, packed into tasks of the cluster."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
@@ -87,7 +88,7 @@ def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> N
 
 
 def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Record what need not run, and submit the rest; return whether anything is in the queue now."""
+    """Record skipped and failed cases, submit the others, and return whether any case is in the queue."""
     supervise.run_schedule(
         dataclasses.replace(made, sessions=()), job.settings, job.folder, None, lambda _: None
     )

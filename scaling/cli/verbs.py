@@ -1,4 +1,4 @@
-"""The verbs of the command: what each is for, what it takes, and its module."""
+"""Define the verbs of `scaling`: their modules, arguments, help texts and exit statuses."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb, with its module in `scaling.cli`, which has a function `execute`."""
+    """A verb: its module in `scaling.cli`, which defines `execute`, with its help texts and arguments."""
 
     module: str
     summary: str
@@ -136,7 +136,7 @@ VERBS = {
 
 
 def overview() -> str:
-    """Return what `scaling --help` prints."""
+    """Return the text that `scaling --help` prints."""
     lines = [
         f"  scaling {name:9} {verb.summary:42} scaling {name} {verb.example}" for name, verb in VERBS.items()
     ]
@@ -146,7 +146,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the values of the arguments of a verb; a `Refusal` for words that it does not take."""
+    """Return the parsed arguments of a verb; raise `Refusal` if a word is not one of its arguments."""
     verb = VERBS[name]
     parser = Parser(prog=f"scaling {name}", description=verb.description)
     for names, options in verb.arguments or ():

@@ -1,1 +1,1 @@
-"""Peers: other differentiation systems that run the cases of a study for comparison with JAX."""
+"""Run the cases of a study in other differentiation systems (peers), to compare them with JAX."""

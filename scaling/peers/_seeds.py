@@ -1,7 +1,7 @@
-"""Compute the Jacobians of a whole batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
+"""Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
 Points are independent of each other. If every point has the same seed, a single pass over the batch computes
-one column, or one row, of the Jacobian of every point.
+one column or one row of the Jacobian of every point.
 """
 
 import math
@@ -20,12 +20,15 @@ from scaling.peers.interface import first_reason
 
 @dataclass(frozen=True)
 class Batch:
-    """The function and the inputs of all points of a case.
+    """The batched function of a case and its inputs.
 
     Attributes:
-        function: maps `x` to the outputs, (points, ...), or to their sum if the batch is a single sum.
-        x: the inputs to differentiate with respect to. They lead with the axis of points, unless they are
-            shared inputs that are not in `copied_inputs`.
+        case: the case.
+        workload: the workload of the case.
+        sizes: the shape of the derivative.
+        function: maps `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
+        x: the inputs to differentiate with respect to. Their leading axis is the points, except for shared
+            inputs that are not in `copied_inputs`.
     """
 
     case: Case
@@ -36,19 +39,24 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of rows that are summed to one."""
+        """Return the number of consecutive Jacobian rows that are summed into one row."""
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the length of the leading axis of an input over which seeds repeat: the points, or 1."""
+        """Return the length of the leading axis of an input along which a seed is repeated.
+
+        It is the number of points, or 1 if the input is shared or all outputs are summed to one scalar.
+        """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the Jacobian for each input: (columns, points, outputs), or outputs summed.
+        """Return an array (columns, points, outputs) for each input, with the columns of the Jacobian.
+
+        If the case is reduced, columns are summed over outputs, and the array has no axis of outputs.
 
         Args:
-            push: maps (index of the input, tangent) to a column, (points, outputs).
+            push: maps (index of the input, tangent) to a column (points, outputs).
             size: the nonzero value of the tangents.
         """
         parts = []
@@ -60,11 +68,13 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the Jacobian for each input: (rows, *shape of the input), or rows summed.
+        """Return an array (rows, *shape of the input) for each input, with the rows of the Jacobian.
+
+        If the case is reduced, every `rows_per_sum` consecutive rows are summed.
 
         Args:
             pull: maps a cotangent to a tuple with a row for each input.
-            like: an array of the shape and dtype of the outputs.
+            like: an array with the shape and dtype of the outputs.
         """
         points = 1 if self.case.batch == "whole" else self.case.points
         parts: list[np.ndarray] = []
@@ -81,7 +91,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Join the arrays that `columns` or `rows` returns into one: (points, outputs, inputs)."""
+        """Return the arrays that `columns` or `rows` returned as one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -96,8 +106,12 @@ def make_batch(
     """Return the batch of a case whose function is in formulas.py.
 
     Args:
-        library: an array library with the API of NumPy.
-        log_gamma: the logarithm of the gamma function of this library.
+        case: The case.
+        workload: The workload of the case.
+        sizes: The shape of the derivative.
+        arrays: A dict from input name to array.
+        library: An array library with the API of NumPy.
+        log_gamma: The logarithm of the gamma function in this library.
     """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
@@ -113,7 +127,10 @@ def make_batch(
 
 
 def copied_inputs(case: Case, workload: Any) -> set[str]:
-    """Return the shared inputs that need a copy for each point, because a VJP would sum over points."""
+    """Return the names of the shared inputs that are copied for each point.
+
+    Without the copies, a VJP would sum their gradients over the points.
+    """
     has_vjp = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
     return set(workload.names) & set(workload.shared) if has_vjp else set()
 
@@ -121,12 +138,12 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
     """Yield every unit tangent or cotangent of an array, repeated for all points.
 
-    The same array is yielded each time with other contents.
+    The same array object is yielded each time and is overwritten in place.
 
     Args:
-        like: an array of the shape and dtype of the seeds.
-        points: the length of the leading axis over which seeds repeat.
-        size: the nonzero value of a seed.
+        like: An array with the shape and dtype of the seeds.
+        points: The length of the leading axis along which seeds are repeated.
+        size: The nonzero value of a seed.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)
@@ -137,7 +154,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Return `count` arrays stacked along a new leading axis, without keeping them all in memory."""
+    """Return the `count` arrays of an iterator, copied one by one into a new leading axis of an array."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -147,7 +164,14 @@ def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer that uses formulas.py and has the given modes cannot run a case."""
+    """Return an error message if a peer that uses formulas.py cannot run a case, or None if it can.
+
+    Args:
+        case: The case.
+        workload: The workload of the case.
+        sizes: The shape of the derivative.
+        modes: The AD modes that the peer implements.
+    """
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
@@ -156,10 +180,10 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer with the given modes cannot run a case of any workload.
+    """Return an error message if a peer with the given modes cannot run a case, or None if it can.
 
-    The reasons are the mode, the chunk, and the memory of the host. The needed memory is twice the result,
-    which is collected into a second array, and several arrays of the size of the largest intermediate.
+    The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
+    result, which is copied once, plus several arrays of the size of the largest intermediate.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))

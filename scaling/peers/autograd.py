@@ -1,8 +1,9 @@
 """Peer: HIPS autograd, which records NumPy calls on a tape, on a single core.
 
-A JVP is computed by one input at a time, because autograd would also propagate the zero tangents of the
-others. A VJP is computed by all inputs, which share most of the backward pass. The mode `linearize` is
-autograd's VJP of a VJP, which is linear in its seed after a single forward pass.
+JVPs are computed with respect to one input at a time, because autograd would also propagate the zero tangents
+of the other inputs. VJPs are computed with respect to all inputs at once, which share most of the backward
+pass. The mode `linearize` is autograd's VJP of a VJP, which is linear in its seed after a single forward
+pass.
 """
 
 from typing import Any
@@ -19,12 +20,12 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if autograd cannot run a case."""
+    """Return an error message if autograd cannot run a case, or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a function that computes the derivative. As usual in autograd, every call records a new tape."""
+    """Return a function that computes the derivative; as usual in autograd, every call records a new tape."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -38,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian for each input, by one JVP for each column."""
+    """Return the columns of the Jacobian for each input, computed with one JVP per column."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -51,7 +52,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian for each input, by one VJP for each row."""
+    """Return the rows of the Jacobian for each input, computed with one VJP per row."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
@@ -61,7 +62,7 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Hessian of each point, or its product with the point.
+    """Return the columns of the Hessian of each point, or its product with the point for `hvp`.
 
     The function is summed over the points. Because points are independent, the gradient of the sum consists
     of the gradients of the points.
@@ -79,7 +80,7 @@ def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _make_hvp(mode: str, f: Any, x: tuple) -> Any:
-    """Return the linear map from a tangent of x to the product of the Hessian of sum(f) with it."""
+    """Return the linear map from a tangent v to H v, with H the Hessian of sum(f) at x."""
     from autograd import make_jvp, make_vjp
 
     def gradient(f: Any) -> Any:

@@ -33,7 +33,7 @@ _SECOND_WEIGHTS = {  # (inner ad_weight, outer ad_weight)
     "fwd_over_rev": (1, 0), "rev_over_fwd": (0, 1), "rev_over_rev": (1, 1), "fwd_over_fwd": (0, 0),
 }  # fmt: skip
 _MODES = ("value", *_WEIGHTS, *HESSIAN)
-_MOST_INSTRUCTIONS = 2_000_000  # of a graph
+_MOST_INSTRUCTIONS = 2_000_000  # instructions of a graph
 _MOST_COMPILED = 40_000  # instructions of a compiled graph; takes several seconds
 _MOST_SWEPT = 400_000_000  # instructions of all sweeps; takes about half a minute
 _MOST_COPIED = 2**27  # elements of the shared inputs, which are copied for every point
@@ -41,7 +41,7 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if CasADi cannot run a case."""
+    """Return an error message if CasADi cannot run a case, or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
@@ -56,7 +56,7 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if the graph of a case, or the copies of its inputs, are too large."""
+    """Return an error message if the graph of a case or the copies of its inputs are too large, or None."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
@@ -81,7 +81,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the graph as a function that reads and writes NumPy arrays without conversion."""
+    """Return the compiled graph as a function that reads and writes NumPy buffers directly."""
     start = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
@@ -110,7 +110,10 @@ def prepare(
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with a row for each of `count` points, or one for a batch."""
+    """Return an input as a float64 array with one row per point, padded to `count` rows.
+
+    Shared inputs are repeated in every row. With `batch: whole`, the array has a single row.
+    """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
         return flat.reshape(1, -1)
@@ -123,7 +126,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _build_graph(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray]
 ) -> tuple[Any, int | None]:
-    """Return the derivative of a point, or of a batch, as a CasADi function, and the number of sweeps.
+    """Return the derivative of a point or a batch as a CasADi function, and its number of sweeps.
 
     CasADi stores matrices in column-major order. Every matrix is therefore the transpose of the NumPy array.
     """
@@ -148,7 +151,7 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
-    """Return the derivative and the number of sweeps, or None for a Hessian.
+    """Return the derivative, and its number of sweeps, or None for a Hessian.
 
     The derivative is a CasADi matrix (inputs, outputs), which is (outputs, inputs) in row-major memory.
     """
@@ -168,9 +171,13 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx, and the number of sweeps, which is the number of colors.
+    """Return the Jacobian dy/dx, and its number of sweeps, which is the number of colors.
 
-    weight: 0 for forward sweeps, 1 for reverse sweeps.
+    Args:
+        ca: The module casadi.
+        y: The outputs.
+        x: The inputs.
+        weight: 0 for forward sweeps, 1 for reverse sweeps.
     """
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
@@ -179,7 +186,7 @@ def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
 
 
 def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
-    """Return the kernel between x (d, 1) and support (d, m): (m, 1)."""
+    """Return the kernel values (m, 1) between x (d, 1) and support (d, m)."""
     if case.variant == "squared" and case.formulation == "product":
         return ca.exp(ca.mtimes(support.T, x) - 0.5 * (ca.sum1(x**2) + ca.sum1(support**2).T))
     if case.variant == "squared":
@@ -188,12 +195,12 @@ def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
 
 
 def _linear(ca: Any, case: Case, X: Any, W: Any) -> Any:
-    """Return W X: X (p, points), W (o, p) -> (o, points)."""
+    """Return W X with shape (o, points), for X (p, points) and W (o, p)."""
     return ca.mtimes(W, X)
 
 
 def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
-    """Return the residual of d (21, 1) after fitting the profile at m (1, 1), or the sum of its squares."""
+    """Return the residual of d (21, 1) after a fit of the profile at m (1, 1), or its sum of squares."""
     f = ca.exp(-1.5 * (ca.SX(_GRID) - m) ** 2)
     rs = d - ca.sum1(d * f) / ca.sum1(f * f) * f
     return ca.sum1(rs**2) if case.variant == "scalar" else rs

@@ -1,9 +1,9 @@
-"""Peer: Enzyme-JAX, which differentiates the program of the compiler instead of the jaxpr, on a CPU core.
+"""Peer: Enzyme-JAX, which differentiates the compiler's program instead of the jaxpr, on one CPU core.
 
-Enzyme-JAX has no vmap. It differentiates the function of the whole batch: a single pass computes a column, or
-a row, of the Jacobian of every point, and a loop in the same program runs over the seeds. It supports any
-workload in JAX for whose operations Enzyme has rules. Enzyme raises an error for LAPACK, sorting and
-cumulative products, and for nested differentiation, so that there are no Hessians.
+Enzyme-JAX has no vmap. It differentiates the function of the whole batch: a single pass computes one column
+or one row of the Jacobian of every point, and a loop in the same program iterates over the seeds. It supports
+every workload in JAX whose operations have derivative rules in Enzyme. Enzyme raises an error for LAPACK,
+sorting, cumulative products, and nested differentiation, so that there are no Hessians.
 """
 
 import functools
@@ -25,7 +25,7 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if Enzyme cannot run a case."""
+    """Return an error message if Enzyme cannot run a case, or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
@@ -57,12 +57,12 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _batch_function(
     case: Case, workload: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[Callable, tuple, tuple]:
-    """Return the function of all points, and its positional arguments.
+    """Return the function of the whole batch, and its positional arguments.
 
     Returns:
         A function of the inputs to differentiate with respect to, followed by the other inputs.
-        The inputs to differentiate with respect to.
-        The other inputs.
+        A tuple of the inputs to differentiate with respect to.
+        A tuple of the other inputs.
     """
     import jax
     import jax.numpy as jnp
@@ -92,7 +92,7 @@ def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the columns of the Jacobian for each input, one JVP for each: (columns, points, ...)."""
+    """Return an array (columns, points, ...) for each input, computed with one JVP per column."""
     import jax
     import jax.numpy as jnp
 
@@ -109,9 +109,9 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the rows of the Jacobian for each input, with one VJP for each row, summed if reduced.
+    """Return an array (rows, *shape of the input) for each input, computed with one VJP per row.
 
-    Each array has the shape (rows, *shape of the input).
+    If the case is reduced, every `rows_per_sum` consecutive rows are summed.
     """
     import jax
     import jax.numpy as jnp
@@ -133,9 +133,12 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return unit tangent or cotangent `k` of an array, repeated for all points.
+    """Return the unit tangent or cotangent with index `k` of an array, repeated for all points.
 
-    points: the length of the leading axis over which the seed repeats.
+    Args:
+        like: An array with the shape and dtype of the seed.
+        points: The length of the leading axis along which the seed is repeated.
+        k: The index of the nonzero element.
     """
     import jax.numpy as jnp
 

@@ -1,7 +1,7 @@
 """The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
-They accept a single point or a batch with a leading axis of points. Per-point copies of W are accepted as
-well. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
+They accept a single point or a batch with a leading axis of points. They also accept a separate copy of W for
+each point. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case, which takes its inputs by name.
+    """Return the function of a case, which takes its inputs as keyword arguments.
 
     Args:
-        np: the array library.
-        log_gamma: the logarithm of the gamma function of the library. Only the value of `poisson` needs it.
+        case: The case.
+        np: The array library.
+        log_gamma: The logarithm of the gamma function in this library. Only the value of `poisson` needs it.
     """
     if case.workload == "rbf":
         functions = {
@@ -34,7 +35,7 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
 
 
 def _rbf_product(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) by a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
+    """Return exp(-(x + y - 2xy) / 2) with a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
     return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
 
@@ -50,7 +51,7 @@ def _rbf_squared(np, x, support):
 
 
 def _rbf_squared_product(np, x, support):
-    """Return exp(-|x - y|^2 / 2) by a matrix product: x (..., d), support (m, d) -> (..., m)."""
+    """Return exp(-|x - y|^2 / 2) with a matrix product: x (..., d), support (m, d) -> (..., m)."""
     return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
 
 
@@ -65,12 +66,12 @@ def _dot_as_sum(np, a, b):
 
 
 def _dot(np, a, b):
-    """Return the dot product along the last axis by einsum."""
+    """Return the dot product along the last axis, computed with einsum."""
     return np.einsum("...i,...i->...", a, b)
 
 
 def _residual(np, dot, d, m):
-    """Return a profile d (..., 21) minus its fit by exp(-1.5 (x - m)^2) on x = -10..10: (..., 21)."""
+    """Return d (..., 21) minus its least-squares fit by exp(-1.5 (x - m)^2) on x = -10..10: (..., 21)."""
     f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
     return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
 

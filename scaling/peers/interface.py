@@ -1,6 +1,6 @@
-"""The interface of a peer, and how the engine name of a case selects one, checks it, and records its version.
+"""Define the interface of a peer, and select, check and version the peer that `engine` of a case names.
 
-A peer is another differentiation system that runs the same cases with the same inputs and checks as JAX. It
+A peer is another differentiation system that runs the same cases as JAX, with the same inputs and checks. It
 is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
     unfit(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
@@ -11,7 +11,7 @@ and optionally these constants and functions:
     PACKAGES      the distributions that it needs; their versions are recorded
     INSTALL       the command that installs them
     THREADS       whether it can use several cores
-    JIT           the values of `jit` that it supports; any other value becomes the first of them
+    JIT           the values of `jit` that it supports; any other value is replaced by the first of them
     SYSTEMS       the names of several systems in one peer: `engine: julia/ForwardDiff`
     FORMULATIONS  {workload: formulations that only this peer has}
     versions() -> {name: version or None}     instead of PACKAGES; versions(system) if SYSTEMS differ
@@ -43,14 +43,14 @@ _NOT_PEERS = {"formulas", "interface"}  # other modules of this folder
 
 @dataclass(frozen=True)
 class Prepared:
-    """A derivative that a peer has prepared.
+    """A derivative that a peer has prepared, ready to be called and timed.
 
     Attributes:
         call: computes the complete derivative, and returns when it is finished.
         collect: maps the result of `call` to an array (points, outputs, inputs), see `shape.result_shape`.
         compile_seconds: the duration of compilation or tracing, or None if there is none.
-        passes: the number of JVPs, VJPs or function evaluations for one Jacobian.
-        sample: takes the timing samples with the peer's own benchmark tool, or None.
+        passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if unknown.
+        sample: takes the timing samples with the peer's own benchmark tool, or None to use the common one.
     """
 
     call: Callable[[], Any]
@@ -67,9 +67,9 @@ def built_in() -> list[str]:
 
 
 def module(engine: str) -> ModuleType:
-    """Return the module of an engine, which is the name of a peer of this package or an import path.
+    """Return the module of an engine, which is the name of a peer in this package or an import path.
 
-    Raises `Refusal` if the module cannot be imported or does not define a peer.
+    Raise `Refusal` if the module cannot be imported or does not define a peer.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
@@ -132,7 +132,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return which packages of an engine are not installed and how to install them, or None."""
+    """Return a message on packages of an engine that are not installed and how to install them, or None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -141,7 +141,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the values of the fields of a case that are fixed if its engine is a peer.
+    """Return a dict from field to value for the fields of a case that its peer determines.
 
     A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
@@ -155,7 +155,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations of the workload that only the engine of a case has."""
+    """Return the formulations of the workload that only the engine of the case has."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))

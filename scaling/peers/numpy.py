@@ -1,4 +1,4 @@
-"""Peer: NumPy on a single core, with the function, finite differences, and derivatives written by hand.
+"""Peer: NumPy on a single core, with function values, finite differences and handwritten derivatives.
 
 It is the baseline for the cost of a differentiation system.
 """
@@ -17,12 +17,12 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if NumPy cannot run a case."""
+    """Return an error message if NumPy cannot run a case, or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a function that computes the derivative. Nothing is compiled."""
+    """Return a function that computes the derivative; nothing is compiled."""
     from scipy.special import gammaln
 
     batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
@@ -35,7 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e, with the same step h at every point."""
+    """Return (f(x + h e) - f(x)) / h for each unit vector e, with the same step h at all points."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
@@ -57,7 +57,7 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf` with respect to x; a sum over the support is a matrix product."""
+    """Return the derivative of `rbf` with respect to x; if summed over the support, use a matrix product."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if is_summed:
@@ -69,10 +69,10 @@ def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarra
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of the sum of X @ W over outputs, as a dict from input name to array.
+    """Return the derivative of the sum of X @ W over its outputs, as a dict from input name to array.
 
-    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W. The
-    arrays have the shape (points, inputs).
+    The derivative with respect to W[i, j] is X[:, i], and the derivative with respect to X is the sum of each
+    row of W. The arrays have the shape (points, inputs).
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 

@@ -1,9 +1,9 @@
 """Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, and `torch.func.vmap` over seeds.
 
 The function takes the whole batch with a leading axis of points, so that no vmap over points is needed. The
-results equal those of vmap(jacfwd(f)) and vmap(jacrev(f)), mostly in 0.4 to 0.9 of their time. A single seed
-is not batched. `chunk` is the chunk_size of the vmap over seeds. `jit: false` runs eagerly. `jit: true` uses
-`torch.compile`, which supports only torch.func, so that reverse mode is then `torch.func.vjp`.
+results equal those of vmap(jacfwd(f)) and vmap(jacrev(f)), and mostly take 0.4 to 0.9 of their time. A single
+seed is not batched. `chunk` is the chunk_size of the vmap over seeds. `jit: false` runs eagerly. `jit: true`
+uses `torch.compile`, which supports only torch.func, so that reverse mode is then `torch.func.vjp`.
 `compile_seconds` is the time of the first call, with an initialized compiler and without caches.
 """
 
@@ -38,7 +38,7 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if PyTorch cannot run a case."""
+    """Return an error message if PyTorch cannot run a case, or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -61,14 +61,14 @@ def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Estimate the bytes of the autograd graph, the seeds, their intermediates, and the derivative.
+    """Return an estimate of the bytes of the autograd graph, seeds, intermediates and derivative.
 
     The estimate is for eager execution. torch.compile usually needs less.
     """
     size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
     inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
     support = size.get("support", 0) if case.formulation == "rowwise" else 0
-    width = max(sizes.values, size.get("d", 0), support)  # of the largest intermediate of a point
+    width = max(sizes.values, size.get("d", 0), support)  # elements of the largest intermediate of a point
     if mode.seed == COTANGENT or mode.order == 2:
         slice_size = inputs * (1 if case.batch == "whole" and not sizes.summed else case.points)
     else:
@@ -83,7 +83,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return a function that computes the derivative of existing tensors, compiled with `jit: true`."""
+    """Return a function that computes the derivative at fixed tensors, compiled with `jit: true`."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -108,7 +108,7 @@ def prepare(
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
-    """Return a tensor with the values of an array."""
+    """Return a tensor with the values and dtype of an array."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
@@ -117,7 +117,8 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
     """Return an input as a tensor to differentiate with respect to.
 
-    A shared input is expanded to a copy for each point if the Jacobian of each point has rows by it.
+    In reverse mode, a shared input is expanded along a new axis of points, so that its gradient is not summed
+    over points.
     """
     if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
@@ -145,11 +146,11 @@ def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[
 def _make_derivative(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any], x: Arrays
 ) -> Callable[..., Arrays]:
-    """Return a function from x to the columns or rows of the derivative.
+    """Return a function from x to a tuple of tensors with the columns or rows of the derivative.
 
-    It returns one tensor, or one for each input: (seeds, points, ...), or (points, ...) for a single seed.
-    The seeds are created here, because creating them in a compiled derivative takes up to thirty times as
-    long.
+    The tuple has one tensor, or one for each input: (seeds, points, ...), or (points, ...) for a single seed.
+    The seeds are created outside the function, because creating them in a compiled derivative takes up to
+    thirty times as long.
     """
     f = _make_function(torch, case, workload, sizes, tensors)
     is_common = case.batch == "vmap"  # all points have the same seed
@@ -171,12 +172,12 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function of the batch by the inputs to differentiate with respect to.
+    """Return the batched function of the inputs to differentiate with respect to.
 
-    It returns (points, outputs) or (points,), or a scalar if the batch is a single sum.
+    It returns (points, outputs) or (points,), or a scalar if the outputs of the batch are summed.
     """
     dtype = getattr(torch, case.dtype)
-    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 integers would give float32
+    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
     by_name = _linear if case.workload == "linear" else formula
 
@@ -196,9 +197,12 @@ def _linear(X: Any, W: Any) -> Any:
 
 
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
-    """Return the unit tangents or cotangents of several tensors: (seeds, *shape) each.
+    """Return the unit tangents or cotangents of several tensors: (seeds, *shape of the tensor) each.
 
-    is_common: for each tensor, whether all points have the same seed.
+    Args:
+        torch: The module torch.
+        like: The tensors.
+        is_common: For each tensor, whether all points have the same seed.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -208,7 +212,10 @@ def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
-    """Return a linear map of every seed: (seeds, ...), or without this axis for a single seed."""
+    """Return the results of a linear map for all seeds, stacked along a leading axis.
+
+    A single seed gives results without this axis.
+    """
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
@@ -217,9 +224,9 @@ def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> 
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return columns of the Jacobian with one JVP for each seed.
+    """Return the columns of the Jacobian, computed with one JVP per seed.
 
-    For a single seed without `jit`, dual tensors are used, which take 0.7 of the time of torch.func.
+    A single seed without `jit` uses dual tensors, which take 0.7 of the time of torch.func.
     """
     from torch.autograd import forward_ad
 
@@ -235,7 +242,10 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Return rows of the Jacobian with one VJP for each seed and a single forward pass, summed if reduced."""
+    """Return the rows of the Jacobian, computed with one VJP per seed and a single forward pass.
+
+    If the case is reduced, the rows are summed over the outputs of each point.
+    """
     rows = _map_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
         return rows
@@ -253,18 +263,25 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 
 
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the linear map from a tangent of x to the product of the Hessian of each point with it.
+    """Return the linear map from a tangent v to the Hessian-vector product H v of each point.
 
-    It returns one tensor, or one for each input. tangents: all unit tangents of x, for forward mode.
+    The map returns one tensor, or one for each input.
+
+    Args:
+        torch: The module torch.
+        case: The case.
+        f: The batched function.
+        x: The inputs to differentiate with respect to.
+        tangents: All unit tangents of x, for forward mode.
     """
     every = tuple(range(len(x)))
-    total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient has those of all points
+    total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs
 
     def rev_over_rev() -> LinearMap:
         eager = lambda *z: torch.autograd.grad(total(*z), z, create_graph=True)  # noqa: E731
         return _pullback(torch, case, torch.func.grad(total, every) if case.jit else eager, x)
 
-    def forward_gradient(*z: Any) -> Any:  # one JVP for each input
+    def forward_gradient(*z: Any) -> Any:  # one JVP for each unit tangent
         columns = _map_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
         return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
 

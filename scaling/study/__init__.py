@@ -1,1 +1,1 @@
-"""From a configuration to the cases of a study."""
+"""Expand a study configuration into cases, check them, and decide which of them can run."""

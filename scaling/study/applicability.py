@@ -1,4 +1,8 @@
-"""Say why a case cannot run by its nature, so that it is skipped. Bad input is refused elsewhere."""
+"""Decide which cases are skipped because their combination of options is undefined or not offered.
+
+Every rule gives the reason that is recorded for a skipped case, such as `not_defined`, `not_offered`,
+`indivisible` or `not_installed`. Invalid input raises `Refusal` in other modules.
+"""
 
 from scaling.core import extensions
 from scaling.core.case import AUTO, JAX, SECOND, Case
@@ -6,14 +10,17 @@ from scaling.core.modes import HESSIAN
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
 
-_Rule = tuple[str, bool, str]  # reason, whether it holds, text
+_Rule = tuple[str, bool, str]  # (reason, whether the rule applies, text)
 _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return why a case cannot run, as (reason, text), or None.
+    """Return (reason, text) of the first rule by which a case cannot run, or None if it can run.
 
-    The first rule that holds applies.
+    Args:
+        case: A completed case; see completion.py.
+        workload: The workload that was built for the case.
+        sizes: The shape of the derivative of the case.
     """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),
@@ -33,7 +40,7 @@ def _first(rules: list[_Rule]) -> tuple[str, str] | None:
 
 
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return why the mode may be unable to compute the target."""
+    """Return the rules on whether the AD mode and the batching can compute the target."""
     mode, second = case.ad_mode, case.target in SECOND
     one_number = f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
     once = f"{mode.name} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
@@ -58,7 +65,7 @@ def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return why the reduction may not be defined for the case."""
+    """Return the rules on whether the reduction over points is defined for the case."""
     mode, reduction, on_host = case.ad_mode, workload.reduction, case.storage == "host"
     sums = reduction.sums_points
     per_point = [name for name in workload.names if name in workload.points]
@@ -90,7 +97,7 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
-    """Return why the seeds may not be coloured."""
+    """Return the rules on whether the case can use colored seeds (`seeds=colored`)."""
     mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     reduced = f"seeds=colored gives the nonzeros of the whole Jacobian, not its reduce={workload.reduce}"
@@ -107,7 +114,7 @@ def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
 
 
 def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
-    """Return why mode=mixed may not be defined for the case."""
+    """Return the rules on whether `mode=mixed` is defined for the case."""
     mixed, reduction = bool(case.ad_mode.parts), workload.reduction
     by_input = mixed and case.seeds != "colored"
     halves = (
@@ -127,7 +134,7 @@ def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
 
 
 def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return what the workload may not offer."""
+    """Return the rules on whether the workload implements the mode, batching and inputs of the case."""
     ours, whole, sums = case.engine == JAX, case.batch == "whole", workload.reduction.sums_points
     unwritten = ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
@@ -145,7 +152,7 @@ def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list
 
 
 def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return why the case may not be laid out over its devices, or computed in blocks."""
+    """Return the rules on whether the case can be partitioned over its devices and compiled."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"

@@ -1,7 +1,7 @@
-"""Complete a case: write out what it leaves to its workload, and drop fields without an effect.
+"""Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
 
-A completed case names its target, variant, sizes and inputs, and has the default in each field that its mode,
-target or layout leaves unused. Does not know grids, or whether a case can run.
+A completed case names its target, variant, sizes and inputs. Each field that its mode, target or layout does
+not use has its default value. This module does not know grids, and does not decide whether a case can run.
 """
 
 import dataclasses
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Return the case with every choice that it leaves to its workload written out."""
+    """Return the case with all defaults of its workload filled in and unused fields reset.
+
+    Args:
+        case: A case as a study states it.
+        make: The function that builds the workload of a case.
+    """
     case = _settle(case)
     case = dataclasses.replace(case, **_drop_unused(case))
     if case.engine != JAX:
@@ -31,7 +36,11 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields of a case, as a study states it, that have no effect."""
+    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
+
+    Args:
+        case: A case as a study states it, not yet completed.
+    """
     settled, found = _settle(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -43,7 +52,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     unused = unused_in_layout(settled)
     kept = defaults(unused) | _drop_unused(settled)
     found |= {name: why for name, why in unused.items() if getattr(settled, name) != kept[name]}
-    if not case.jit:  # both stay a part of the key of the case
+    if not case.jit:  # both fields remain part of the key of the case
         because = UnusedField("with jit=false, which compiles nothing", ("jit",))
         found |= {name: because for name in ("cache", "memory_limit") if getattr(case, name) is not None}
     if case.formulation is not None and settled.formulation is None and "formulation" in unused:
@@ -56,7 +65,10 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _settle(case: Case) -> Case:
-    """Return a case with its target, mode, variant, formulation, sizes and points; refuse unknown names."""
+    """Return the case with target, mode, variant, formulation, sizes and points resolved.
+
+    Raise `Refusal` if the workload does not have one of the names.
+    """
     module = find_module(case.workload)
     mode, target = _settle_target(case, module)
     variant = _choose(case, "variant", tuple(getattr(module, "VARIANTS", ())))
@@ -75,7 +87,7 @@ def _settle(case: Case) -> Case:
         target=target,
         mode=mode,
         variant=variant,
-        formulation=None if formulation in written[:1] else formulation,  # the first one is the default
+        formulation=None if formulation in written[:1] else formulation,  # the first is the default
         sizes={k: case.points if v == "points" else v for k, v in sizes.items()} | dict(case.sizes),
         points=1 if target in getattr(module, "SINGLE", ()) else case.points,
     )
@@ -83,9 +95,10 @@ def _settle(case: Case) -> Case:
 
 
 def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the mode and target of a case.
+    """Return (mode, target) of a case.
 
-    The function itself has one mode, and that mode has no other target.
+    A target that is the value of the function always has mode `value`, and mode `value` always has such a
+    target. Raise `Refusal` if the workload does not have the target.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -101,7 +114,16 @@ def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the choice of a case from the names of its workload, by default the first. others: of a peer."""
+    """Return the value of a field that selects one of several names, by default the first name.
+
+    Raise `Refusal` if the value is none of the names.
+
+    Args:
+        case: A case as a study states it.
+        field: The field, such as `variant`.
+        names: The names that the workload offers.
+        others: Further names that are allowed, which the engine of the case offers.
+    """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
         raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
@@ -109,13 +131,16 @@ def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, .
 
 
 def _drop_unused(case: Case) -> dict[str, Any]:
-    """Return the new values of the fields that have no effect in a case, or that its layout decides."""
+    """Return a dict from field name to new value for fields that are unused or determined by the layout.
+
+    Raise `Refusal` if the case needs a mesh and states none that matches its number of devices.
+    """
     if case.split == "both" and case.api != "jit":
         _require_mesh(case)
     changed = defaults(set(unused_in_layout(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
-        if case.api == "jit":  # one device has all points
+        if case.api == "jit":  # a single device holds all points
             changed["split"] = "points"
     if case.storage == "device" and case.chunk != AUTO:
         changed["storage"] = None
@@ -123,7 +148,7 @@ def _drop_unused(case: Case) -> dict[str, Any]:
 
 
 def _require_mesh(case: Case) -> None:
-    """Refuse a mesh that does not have as many devices as the case."""
+    """Raise `Refusal` unless the mesh of the case is a factorization of its number of devices."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
@@ -132,7 +157,11 @@ def _require_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that the layout and the settled target and mode of a case leave unused."""
+    """Return a dict from field name to `UnusedField` for the fields that mode, target and layout do not use.
+
+    Args:
+        case: A case whose target and mode are resolved.
+    """
     unused: dict[str, UnusedField] = {}
     for name, holds, words, because in _rules(case):
         if holds:
@@ -141,7 +170,10 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
-    """Return (field, whether it is unused, words, because of these fields); the first that holds counts."""
+    """Return rules (field, whether it is unused, reason as text, fields that cause it).
+
+    If several rules of a field apply, the first one gives the reason.
+    """
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
@@ -177,7 +209,10 @@ def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that takes all that a device has: the same program."""
+    """Return the case without a `chunk` or `block` that covers all seeds or points of a device.
+
+    Such a case compiles to the same program as the case without the field.
+    """
     from scaling.core.shape import ceil_div
 
     a, b = case.axes

@@ -1,6 +1,7 @@
-"""Composing: Hydra's own command line on our configuration, from words to plain values.
+"""Compose the configuration of a study with Hydra: from overrides and YAML files to a plain dict.
 
-Knows Hydra, and turns what it cannot compose into a refusal of one line; does not know what the values mean.
+Errors of Hydra become a `Refusal` with a message of one line. Shell completion is here too. This module does
+not know what the values mean.
 """
 
 import contextlib
@@ -19,12 +20,19 @@ from scaling.core.case import Refusal, unknown_name
 from scaling.study import hydra_options
 
 _CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(ClusterSettings)]
-_GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # and a name in each
+_GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
-    """Call `job(config, study's name)`, once, or (--multirun) once for each combination."""
+    """Compose the configuration and call `job(config, study name)`, once per combination of a multirun.
+
+    Raise `Refusal` if the configuration cannot be composed. Exceptions of `job` propagate unchanged.
+
+    Args:
+        words: The words of the command line after the verb: overrides and options of Hydra.
+        job: The function to call with the composed configuration as a plain dict.
+    """
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig, OmegaConf
@@ -42,18 +50,18 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
                 _check(plain, choices, known)
                 _check_cluster(plain["cluster"], conf)
                 job(plain, choices["study"])
-        except BaseException as error:  # Hydra would print its own words about it first
+        except BaseException as error:  # Hydra would print its own message first
             stopped.append(error)
 
     _read_times_as_text()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, so that the words are ours
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # make Hydra raise, so that the message is written here
     hydra_options.check(words, known)
-    # argparse takes the overrides in one place only.
+    # argparse accepts overrides only as one uninterrupted sequence.
     overrides = [word for word in words if "=" in word and not word.startswith("-")]
     program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
     options = [word for word in words if word not in overrides]
     try:
-        with _checked_files(), tempfile.TemporaryDirectory() as scratch:  # for what --multirun writes
+        with _checked_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
             sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*words} else []
             sys.argv = [program, *options, *sweep, *map(_in_hydra_syntax, overrides)]
             hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
@@ -66,9 +74,9 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
-    """Print what a shell may put at the cursor, or the lines that set completion up; returns the exit status.
+    """Print the completions of the word at the cursor, or the shell's setup lines; return the exit status.
 
-    Words of `run` and `plan` are completed by Hydra. No error is printed while a person types.
+    Hydra completes the words of `run` and `plan`. Errors are not printed, because the user is still typing.
     """
     if not any(word.startswith("query=") for word in words):
         compose(["--shell-completion", *words], lambda *_: None)
@@ -86,19 +94,25 @@ def complete(words: list[str], verbs: list[str]) -> int:
 
 
 def configuration() -> Path:
-    """Return the folder of our configuration: within an installed package, or in the checkout."""
+    """Return the path of the `conf` folder, in the installed package or in the source checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
 def _keys(file: Path) -> list[str]:
-    """Return the keys of a file of the configuration, in its order."""
+    """Return the top-level keys of a YAML file of the configuration, in file order."""
     keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     return [key for key in keys if key not in ("defaults", "hydra")]
 
 
 def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Refuse a composed configuration with unknown or missing keys, or several choices per group."""
+    """Raise `Refusal` if a composed configuration has unknown or missing keys, or not one choice per group.
+
+    Args:
+        config: The composed configuration.
+        choices: A mapping from config group to the chosen name.
+        known: The keys that a configuration has.
+    """
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -114,9 +128,9 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
 
 
 def _check_cluster(config: Any, conf: Path) -> None:
-    """Refuse a key that has no effect with the chosen cluster.
+    """Raise `Refusal` if the cluster configuration has an unknown or unused key.
 
-    A key that no cluster has is refused together with the values.
+    An unknown cluster name is not reported here but when the values are parsed.
     """
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
@@ -133,7 +147,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-    """Check every YAML file, within limits, before Hydra reads it."""
+    """Patch Hydra inside the context so that every YAML file is checked against limits before it is read."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -152,7 +166,7 @@ def _checked_files() -> Iterator[None]:
 
 
 def _read_times_as_text() -> None:
-    """Let YAML files hold times such as 2:00:00 as text; YAML 1.1 reads them as numbers to the base of 60."""
+    """Make YAML read times such as 2:00:00 as strings, not as base-60 integers as YAML 1.1 does."""
     import yaml
 
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
@@ -161,17 +175,23 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Return a word of the command line as Hydra reads it."""
+    """Return a command-line override in the form that Hydra parses, with `++` or quotes if needed."""
     name, _, value = word.partition("=")
-    if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # a file need not declare them all
+    if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # keys that a YAML file may omit
         return f"++{word}"
     if name == "versus" and value not in ("", "null") and value[0] not in "'\"":
-        return f"{name}='{value}'"  # a revision may hold ~, and flags hold =
+        return f"{name}='{value}'"  # a revision may contain ~, and flags contain =
     return word
 
 
 def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return what Hydra could not compose, in one line with the alternatives."""
+    """Return a `Refusal` of one line that explains an error of Hydra and lists the alternatives.
+
+    Args:
+        error: The exception that Hydra raised.
+        known: The keys that a configuration has.
+        words: The words of the command line.
+    """
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -205,14 +225,20 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the refusal of a key that Hydra does not know; None where the text is about something else."""
+    """Return the `Refusal` for an unknown or invalid key, or None if the error is about something else.
+
+    Args:
+        text: The error message of Hydra.
+        known: The keys that a configuration has.
+        words: The words of the command line.
+    """
     inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
     group, key = inside.groups() if inside else ("", "")
     if f"{group}.{key}" in _CLUSTER:
         return Refusal(f"cluster.{key} cannot be set: {text[:200]}; conf/cluster has an example of each key")
     if group == "cluster":
         kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
-        kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a file for a site is of Slurm
+        kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a user's own file is for Slurm
         return unknown_name("key of cluster", key, _keys(configuration() / "cluster" / f"{kind}.yaml"))
     if group == "hardware":
         return Refusal(
@@ -229,7 +255,7 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
 
 
 def _unreadable(word: str) -> Refusal:
-    """Return the refusal of a word of the command line that Hydra cannot parse, with the way to quote it."""
+    """Return the `Refusal` for an override that Hydra cannot parse, with an example of how to quote it."""
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")
     if not sign or not name:

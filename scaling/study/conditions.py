@@ -1,8 +1,8 @@
-"""Conditions such as "api != 'jit' or devices == 1": parsing and evaluation within limits.
+"""Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic takes
-numbers only, and every number stays below `_LARGEST`, so that no condition takes long or needs much memory.
-Does not know what the names mean.
+A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic accepts
+numbers only, and the magnitude of every number is limited to `_LARGEST`, so that no condition takes long or
+needs much memory; `eval` is not used. This module does not know what the names mean.
 """
 
 import ast
@@ -32,9 +32,9 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def check(where: Any) -> str | None:
-    """Return the text of a condition; None and true keep everything.
+    """Return the condition as a string, or None if there is no condition.
 
-    Raise `Refusal` for anything but a text, true or false.
+    `True` and `False` become the conditions "True" and "False". Raise `Refusal` for any other type.
     """
     if where is None or isinstance(where, bool):
         return None if where is None else str(where)
@@ -46,9 +46,9 @@ def check(where: Any) -> str | None:
 
 
 def holds(where: str, names: Mapping[str, Any]) -> bool:
-    """Return whether a condition holds for these values of its names.
+    """Return whether a condition is true for the given values of its names.
 
-    Raise `Refusal` if the condition cannot be evaluated.
+    Raise `Refusal` if the condition cannot be parsed or evaluated.
     """
     tree = _parse(where)
     try:
@@ -61,7 +61,10 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _parse(where: str) -> ast.expr:
-    """Return the syntax tree of a condition, every node of which is allowed."""
+    """Return the syntax tree of a condition.
+
+    Raise `Refusal` if it is too long, is not valid Python, or contains a node type that is not in `_FORMS`.
+    """
     if len(where) > _LONGEST:
         raise Refusal(
             f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
@@ -80,7 +83,7 @@ def _parse(where: str) -> ast.expr:
 
 
 def _value(node: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value of one node of a condition."""
+    """Return the value of a node of the syntax tree, evaluated recursively."""
     match node:
         case ast.Constant():
             return node.value
@@ -108,7 +111,10 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _computed(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return the result of an operation on two numbers, none of which is too large."""
+    """Return `operation(left, right)` for two numbers.
+
+    Raise `ValueError` if an operand is not a number, or if an operand or the result exceeds `_LARGEST`.
+    """
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -1,13 +1,14 @@
-"""The process that answers questions about cases before a study starts: `python -m scaling.study.examine`.
+"""Child process that imports user workloads and completes their cases before a study starts.
 
-It imports JAX and the user's modules that its job names, and writes an event on a line each:
+preflight.py starts `python -m scaling.study.examine` with a job on standard input: cells of a study, and the
+user's modules that they need. The process imports JAX and these modules, and writes one JSON event per line:
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
-    {"event": "answer", ...}                 to the next question: fields of a completed case, or a refusal
-    {"event": "failure", "reason", "text", "fix"}   instead of the next one; no more is asked of this process
+    {"event": "answer", ...}                 for the next cell: fields of the completed case, or a refusal
+    {"event": "failure", "reason", "text", "fix"}   in place of an answer; the parent then ends the process
 
-The questions are cells of a study. A module may do anything in here; see preflight.py for what becomes of it.
+A user's module may crash or hang this process; preflight.py handles both.
 """
 
 import functools
@@ -31,12 +32,12 @@ from scaling.study.user_workload import find_module
 from scaling.workers import event_channel, module_side_effects, process_memory
 from scaling.workers.child_process import signal_name
 
-_REMEMBERED = 8  # problems: the launcher asks about the cases of one problem one after another
-_TEXT = 300  # characters of an exception
+_REMEMBERED = 8  # cached problems; the parent sends the cells of one problem consecutively
+_TEXT = 300  # characters of an exception message
 
 
 def main() -> None:
-    """Answer the questions on standard input, in their order."""
+    """Read the job from standard input, then send one event for the imports and one for each cell."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())
@@ -55,11 +56,11 @@ def main() -> None:
     send(" and ".join(job["modules"]), lambda: _import(cells[0].case))
     for cell in cells:
         send(cell.case.workload, lambda cell=cell: answer(cell))  # type: ignore[misc]
-    os._exit(0)  # whatever a module wants to do at exit
+    os._exit(0)  # skip the exit handlers of user modules
 
 
 def _import(case: Case) -> dict[str, Any]:
-    """Import the user's modules of a case."""
+    """Import the modules of the workload and the engine of a case, and return the `imported` event."""
     find_module(case.workload)
     if case.engine != interface.JAX:
         interface.module(case.engine)
@@ -67,13 +68,13 @@ def _import(case: Case) -> dict[str, Any]:
 
 
 def answer(cell: GridCell) -> dict[str, Any]:
-    """Complete a case, and return why it cannot run, if it cannot.
+    """Return the `answer` event for a cell: the completed case, and the reason if the case cannot run.
 
-    Raise `Refusal` if the case does not divide evenly.
+    Raise `Refusal` if the case is invalid, for example if its points do not divide evenly over its devices.
     """
     completed = complete(cell.case, _make)
     if (scaled := cell.scaled(completed)) != completed:
-        completed = complete(scaled, _make)  # some targets have one point, however scaled
+        completed = complete(scaled, _make)  # some targets always have one point
     built = workload.build(completed, _make)
     unused = _unused(cell.case, completed, built)
     try:
@@ -90,7 +91,13 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
 
 def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    """Return the fields of a case, as a study states it, that have no effect."""
+    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
+
+    Args:
+        stated: The case as the study states it.
+        completed: The completed case.
+        built: The workload of the completed case.
+    """
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):
@@ -100,9 +107,12 @@ def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return false only where neither the function of a case nor its reduction can multiply matrices."""
+    """Return whether the function of a case or its reduction may multiply matrices.
+
+    The result is True if this cannot be ruled out, for example for derivatives written by hand.
+    """
     if built.reduction.products or case.ad_mode.by_workload:
-        return True  # or written by hand, in a function that is not traced here
+        return True  # a derivative written by hand is not traced here
     function, inputs = built.function, shape.point_structs(case, built)
     if case.batch == "whole" and built.whole is not None:
         points, shared = shape.input_structs(case, built)
@@ -113,7 +123,7 @@ def multiplies(case: Case, built: workload.Workload) -> bool:
 def _may_multiply(jaxpr: Any) -> bool:
     """Return whether a jaxpr may multiply matrices.
 
-    Operations that are not known to do something else count as such.
+    A primitive that is not known to be elementwise counts as a matrix multiplication.
     """
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
@@ -125,7 +135,10 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _indivisible(case: Case) -> tuple[str, str] | None:
-    """Say why one point cannot be divided; points that could divide, and do not, are a `Refusal`."""
+    """Return (reason, text) if a case has a single point that cannot be partitioned, otherwise None.
+
+    Raise `Refusal` if the case has several points that do not divide evenly over its devices.
+    """
     devices = case.axes[0]
     if case.engine != interface.JAX or case.split == "both" or not (rest := case.points % devices):
         return None
@@ -146,12 +159,17 @@ def _make(case: Case) -> Any:
 
 @functools.lru_cache(_REMEMBERED)
 def _make_problem(problem: Case) -> Any:
-    """Call `workload(case)`, once for the cases that differ in their layout only."""
+    """Return `workload(case)`, cached for cases that differ only in their layout."""
     return workload.make_user_workload(problem)
 
 
 def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that something makes; what is raised in a user's module is a refusal, or a failure."""
+    """Return the event that `do()` returns, with exceptions turned into a refusal or a `failure` event.
+
+    Args:
+        name: The name of the workload or modules, for the message.
+        do: The function to call, which may run code of a user's module.
+    """
     try:
         return do()
     except Refusal as refusal:

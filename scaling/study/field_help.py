@@ -1,8 +1,7 @@
-"""Help on fields: what each key of conf/config.yaml means, which values it takes, and its default, as text of
-80 columns.
+"""Format the help text of every configuration field for `scaling run --help`, from conf/config.yaml.
 
-The meanings are the comments of that file, the values and defaults those that a case is checked against. Does
-not know Hydra.
+The meanings are the comments in that file. The allowed values and defaults are those that cases are checked
+against. The text has 80 columns. This module does not know Hydra.
 """
 
 import dataclasses
@@ -18,17 +17,17 @@ from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
 from scaling.peers import interface
 from scaling.study.grid import SCALINGS
 
-MARK = "@FIELDS@"  # where the template of the help has the fields
+MARK = "@FIELDS@"  # placeholder for the fields in the template of the help
 _WIDTH, _NAME = 79, 22
 _KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
-_GROUPS = ("defaults", "sampling")  # keys whose value is a mapping, with a line for each of its own keys
+_GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
 _FLAGS = ("jit", "overlap", "dry_run", "nested", "bind", "oversubscribe", "retry")
 _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
 
 def fill(text: str) -> str:
-    """Return a text with every line that is longer than 79 columns broken."""
+    """Return a text with every line longer than 79 columns wrapped."""
     return "\n".join(
         textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         if len(line) > _WIDTH else line for line in text.splitlines()
@@ -36,7 +35,11 @@ def fill(text: str) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return every field with its meaning, the values it takes, and its default."""
+    """Return the help text of all fields: name, meaning, allowed values and default of each.
+
+    Args:
+        conf: The folder that contains config.yaml.
+    """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),
@@ -51,7 +54,10 @@ def describe(conf: Path) -> str:
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Return the default and comment of each key of a YAML file; nested keys have a prefix."""
+    """Return a dict from key to (default, comment) for a YAML text.
+
+    A nested key has the name of its group as a prefix, such as `sampling.seconds`.
+    """
     found: dict[str, tuple[str, str]] = {}
     group = name = ""
     for line in text.splitlines():
@@ -68,7 +74,7 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _entry(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
-    """Return a field as lines: its name, its meaning, then its values and default."""
+    """Return the wrapped help text of one field: its name, meaning, allowed values and default."""
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))

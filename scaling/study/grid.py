@@ -1,7 +1,8 @@
-"""A study: from shared fields, grids and the command line to cases, in plain Python.
+"""Expand the shared fields, grids and command-line overrides of a study into a list of cases.
 
-Knows the fields of a case, how lists sweep, what `where` excludes and how strong and weak scaling derive
-points from devices. Does not know the workloads: what is left to them is completed in preflight.py.
+A list as the value of a field is swept, `where` excludes cases, and the scaling rule (strong or weak) derives
+the number of points from the number of devices. This module does not know the workloads; their defaults are
+filled in by completion.py.
 """
 
 import dataclasses
@@ -15,22 +16,22 @@ from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, from_dict
 from scaling.study import conditions
 
 SCALINGS = ("strong", "weak")
-_OWN = ("scaling", "where")  # keys of a grid that are no field of a case
+_OWN = ("scaling", "where")  # keys of a grid that are not fields of a case
 _STUDY = ("title", "grids", "parts", "ceilings")
 _BYTES = {
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-EVERY = "all"  # mesh: every factorization; devices: every count that a machine to plan for comes in
+EVERY = "all"  # mesh: every factorization; devices: every available device count of the planned hardware
 _COMMAND_LINE = "on the command line"
-_Fields = dict[str, Any]  # of a grid; a list is swept
+_Fields = dict[str, Any]  # fields of a grid; a list is swept
 _Sources = dict[
     str, str
-]  # field -> where it is stated: on the command line, in the study, or in one of its grids
+]  # field -> its source: the command line, the study, or one of its grids
 
 
 class UnusedField(NamedTuple):
-    """Why a field has no effect: in words, and by which other fields."""
+    """The reason why a field has no effect, as text, and the names of the fields that cause it."""
 
     words: str
     because: tuple[str, ...]
@@ -40,7 +41,7 @@ class UnusedField(NamedTuple):
 class GridCell:
     """A case as the study states it, before its workload completes it and the scaling rule sets its points.
 
-    stated: for each grid that has this cell, where its fields are stated.
+    `stated` has, for each grid that contains the cell, a dict from field to the source of its value.
     """
 
     case: Case
@@ -48,7 +49,7 @@ class GridCell:
     stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
 
     def scaled(self, completed: Case) -> Case:
-        """Return the case with its points: as stated, or as many for each device."""
+        """Return the completed case, with its points multiplied by its devices for weak scaling."""
         if self.scaling == "strong":
             return completed
         return dataclasses.replace(completed, points=completed.points * completed.devices)
@@ -57,12 +58,16 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return every cell of a study, each once, in its order. Precedence: shared fields < a grid's < the
-    overrides.
+    """Return the distinct cells of a study, in the order in which it states them.
 
-    A study may have others as `parts`, by name; their cells come first. What `ceilings` asks for is added by
-    options/machine_peaks.py. most: a study of more cells is refused before they are made.
+    A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
+    studies by name as `parts`; their cells come first. Cases for `ceilings` are not included, see
+    options/machine_peaks.py. Raise `Refusal` if the study is invalid or has no cells.
 
+    Args:
+        study: The fields, grids and parts of the study.
+        overrides: A mapping from field to value on the command line; None means that the field is not given.
+        most: The largest number of cells before `where`; more raise `Refusal` before any cell is created.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     grids = list(_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
@@ -85,7 +90,14 @@ def expand_study(
 def _grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield the grids of a study, its parts first. sources: of the fields that are stated outside of it."""
+    """Yield (fields, sources) of each grid of a study, starting with the grids of its parts.
+
+    Args:
+        study: The study, or one of its parts.
+        given: The fields on the command line.
+        place: The name of the study or part in messages.
+        sources: A dict from field to source for the fields that are stated outside this study or part.
+    """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
@@ -107,7 +119,10 @@ def _grids(
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return `upper` over `under`; sizes are merged name by name, so that one can be replaced alone."""
+    """Return the fields of `under` updated with those of `upper`.
+
+    Sizes are merged by name, so that a single size can be replaced. Raise `Refusal` if a key is unknown.
+    """
     for name in (*under, *upper):
         if name not in FIELDS + _OWN:
             raise unknown_name("study key", name, FIELDS + _OWN + _STUDY)
@@ -118,7 +133,10 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return a grid in which no mode names its batching too, where the command line gives `batch`."""
+    """Return a grid in which modes that imply a batching are replaced, if the command line sets `batch`.
+
+    Raise `Refusal` if the mode on the command line itself implies a batching.
+    """
     if "batch" not in given:
         return grid
     if aliases := [mode for mode in _listed(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
@@ -135,7 +153,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _axes(fields: _Fields) -> dict[str, list[Any]]:
-    """Return the values that a grid sweeps, by field; a size is named such as sizes.p."""
+    """Return a dict from field to its list of values in a grid; a size has a name such as `sizes.p`."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -145,7 +163,7 @@ def _axes(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield the cells of a grid: the product of its lists, without what `where` excludes."""
+    """Yield the cells of a grid: the Cartesian product of its lists, without those that `where` excludes."""
     where, axes = conditions.check(fields.get("where")), _axes(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _meshes(dict(zip(axes, values, strict=True))):
@@ -155,7 +173,7 @@ def _cells(fields: _Fields) -> Iterator[GridCell]:
 
 
 def _meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a cell, once for each way to lay its devices out where it asks for all of them."""
+    """Yield the fields of a cell, once for each factorization of its devices if `mesh` is `all`."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -166,7 +184,7 @@ def _meshes(fields: _Fields) -> Iterator[_Fields]:
 
 
 def _cell(fields: _Fields) -> GridCell:
-    """Return the cell with these fields, each of which has one value."""
+    """Return the cell with these fields, each a single value; raise `Refusal` if one is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -181,7 +199,7 @@ def _cell(fields: _Fields) -> GridCell:
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _bytes(fields["memory_limit"])
     for name, value in fields.items():
-        if name.startswith("sizes.") and value == "points":  # before weak scaling multiplies those
+        if name.startswith("sizes.") and value == "points":  # the points before weak scaling multiplies them
             fields[name] = value = fields.get("points", 1)
         count = name.startswith("sizes.") or name in ("points", "devices", "chunk", "block", "memory_limit")
         if count and isinstance(value, int) and value > LARGEST:
@@ -193,7 +211,7 @@ def _cell(fields: _Fields) -> GridCell:
 
 
 def _bytes(text: str) -> int:
-    """Return a number of bytes from a text such as 2GB."""
+    """Return the number of bytes that a text such as 2GB denotes; raise `Refusal` if it denotes none."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(found[2].lower()) if found else None
     if found is None or unit is None or float(found[1]) * unit > LARGEST:
@@ -202,16 +220,19 @@ def _bytes(text: str) -> int:
 
 
 def _names(cell: GridCell) -> dict[str, Any]:
-    """Return what a condition may name: the fields, the sizes and the scaling of a cell."""
+    """Return a dict of the names that a condition may use: fields, sizes and scaling of a cell."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Refuse a stated value that has an effect in none of the cases that it is stated for.
+    """Raise `Refusal` if a stated value has no effect in any of the cells for which it is stated.
 
-    unused: for each cell, its fields without effect. Where a field from a file lost its effect by another
-    field that the command line replaces, it is no mistake.
+    A value from a file is accepted if it has no effect only because the command line replaces another field.
+
+    Args:
+        cells: The cells of the study.
+        unused: For each cell, a mapping from field without effect to the reason.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without in zip(cells, unused, strict=True):

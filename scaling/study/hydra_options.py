@@ -1,6 +1,7 @@
-"""Options of the command line: wrong ones end as a refusal of one line, with the nearest right one.
+"""Validate the command-line words of `scaling run` and `scaling plan` with argparse, before Hydra does.
 
-Knows argparse and which options `scaling run` hands on to Hydra. Does not know what the options do.
+An invalid option raises `Refusal` with the nearest valid one. This module knows which options are passed on
+to Hydra, but not what they do.
 """
 
 import argparse
@@ -10,15 +11,15 @@ from typing import NoReturn
 
 from scaling.core.case import Refusal
 
-_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # of --info
+_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # values of --info
 _FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are refusals."""
+    """An argument parser whose `error` raises `Refusal` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse wrong words, with the option that was meant where one is near."""
+        """Raise `Refusal` with the message of argparse, and suggest the nearest option for an unknown one."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -26,9 +27,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
-    """Refuse words of `scaling run` and `scaling plan` that Hydra would not parse.
+    """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    fields: the keys that take a value.
+    Args:
+        words: The words of the command line after the verb.
+        fields: The names of the configuration fields, for suggestions.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -61,9 +64,9 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
 
 
 def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
-    """Return the refusal of an unknown option.
+    """Return the `Refusal` for an unknown option.
 
-    For an option named like a field, it suggests the override without dashes.
+    If the option is named like a field, the message suggests the override, which has no dashes.
     """
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
@@ -79,7 +82,7 @@ def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) ->
 
 
 def _example(name: str, fields: Sequence[str]) -> str:
-    """Return an override of a field, as an example."""
+    """Return an example of an override for a field."""
     examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | {
         f: f"{f}=true" for f in _FLAGS
     }

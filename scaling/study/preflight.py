@@ -1,10 +1,9 @@
-"""Preflight: the questions about a study that need JAX or a user's module, answered on the CPU before
-anything starts.
+"""Examine the cells of a study in CPU child processes before it starts, and cache their answers.
 
-The questions are answered in processes (examine.py): one for each user's module, and one for all that is
-built in, so that a module that dies, hangs or is interrupted costs its own cases and no others. Answers about
-built-in workloads are kept in the results folder: they follow from the cells, this package and the installed
-packages, so that an unchanged study need not start JAX. Does not import JAX.
+The child processes (examine.py) import JAX and the user's modules: one process for each set of user modules,
+and one for everything built in. A module that crashes or hangs therefore affects only its own cases. The
+answers about built-in workloads are cached in the results folder, so that an unchanged study starts without
+JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -30,21 +29,27 @@ from scaling.workers.preflight_result import PreflightResult
 if TYPE_CHECKING:
     from scaling.workers.child_process import ChildProcess, Event
 
-_START_SECONDS = 300.0  # to import JAX
-_MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, before the other cases of a module are given up
+_START_SECONDS = 300.0  # timeout of importing JAX
+_MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, after which all remaining cells of a module fail
 _POLL_SECONDS = 0.1
-_EXITED = "(SystemExit)"  # in the text of a failure
+_EXITED = "(SystemExit)"  # marks an exit of the module in the text of a failure
 _FILE = ".examined.json"
 _LAYOUT_DEFAULTS: dict[str, Any] = {
     "devices": 1, "api": "shard_map", "split": "points", "mesh": None, "chunk": None, "block": None,
     "cache": None, "memory_limit": None, "storage": None, "overlap": False,
 }  # fmt: skip
-Answer = dict[str, Any]  # an event of examine.py, or the failure of its process
+Answer = dict[str, Any]  # an event of examine.py, or {"failure": (reason, text)}
 Note = Callable[[int, int], None]
 
 
 class _Unanswered(Exception):
-    """A process did not answer: the reason of a record, a text, and whether it would answer none."""
+    """A child process did not answer a question.
+
+    Args:
+        reason: The reason to be recorded, such as "timeout".
+        text: The explanation to be recorded.
+        importing: Whether it failed before the first question, so that no question can be answered.
+    """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
         super().__init__(text)
@@ -54,18 +59,27 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Return an answer for each cell, each completed case once; bad input raises the first `Refusal` of them.
+    """Return the result for each distinct completed case of some cells.
 
-    seconds: the time limit of a question. note: called several times a second with how many are answered, and
-    of how many.
+    Raise the first `Refusal` if any case is invalid.
+
+    Args:
+        cells: The cells of a study.
+        seconds: The timeout of a question.
+        note: A callback of (answered, total) questions, called several times a second.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
 def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Return what the processes that examine the cells answer about each of them; see `examine_cells`.
+    """Return the answer of the child processes for each cell, in order.
 
-    As many modules at a time are examined as there are cores.
+    At most as many processes run at a time as there are usable cores.
+
+    Args:
+        cells: The cells of a study.
+        seconds: The timeout of a question.
+        note: A callback of (answered, total) questions, called several times a second.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -77,7 +91,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
         ]
         try:
             while pending:
-                done, pending = wait(pending, _POLL_SECONDS)  # in pieces, so that Ctrl-C is noticed
+                done, pending = wait(pending, _POLL_SECONDS)  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
                 for future in done:
                     future.result()
@@ -87,9 +101,9 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Return the examined case of each cell, each completed case once.
+    """Return the result for each distinct completed case, from the answers about the cells.
 
-    Bad input raises the first `Refusal`.
+    Raise the first `Refusal` if any case is invalid or a stated field has no effect.
     """
     refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
     if refusals:
@@ -112,9 +126,9 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case without the fields that a function does not depend on.
+    """Return the case with its layout fields set to their defaults.
 
-    These fields describe where the case runs and how it is divided.
+    The layout says where the case runs and how it is partitioned; `workload(case)` does not depend on it.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
@@ -125,7 +139,7 @@ def _family(case: Case) -> tuple[Any, ...]:
 
 @dataclass
 class _Examination:
-    """The questions about the cells of a study, and the answers so far by the number of the cell."""
+    """The state of an examination: the cells of a study, and the answers so far by index of the cell."""
 
     cells: Sequence[GridCell]
     seconds: float
@@ -133,17 +147,20 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Have a process answer questions, those of one problem in a row, and a fresh one the rest where it
-        dies or hangs.
+        """Answer the questions about some cells in child processes, restarted after each crash or hang.
 
-        A failure is that of all cases of the same problem. After several in a row, or one at import, all
-        others fail too.
+        Cells of the same problem, which differ only in their layout, are examined consecutively, and a
+        failure applies to all of them. After several failures in a row, or a failure at import, all remaining
+        cells fail.
 
+        Args:
+            modules: The user's modules that the cells need.
+            numbers: The indices of the cells.
         """
         problems = {number: without_layout(self.cells[number].case) for number in numbers}
         first = {
             problem: number for number, problem in reversed(problems.items())
-        }  # the last one set is the first
+        }  # in reverse order, so that the first index is kept
         remaining = sorted(numbers, key=lambda number: first[problems[number]])
         hangs = deaths = 0
         while remaining and not self.stopped:
@@ -160,9 +177,13 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Fail the cases of the first problem, or all that remain.
+        """Record a failure for the cells of the problem that failed, or for all remaining cells.
 
-        All fail after `deaths` failures in a row, or after a failure at import.
+        Args:
+            modules: The user's modules that the cells need.
+            remaining: The indices of the cells without an answer; failed cells are removed from it.
+            why: The failure. If it happened at import, all remaining cells fail.
+            deaths: The number of failures in a row if all remaining cells are to fail, otherwise 0.
         """
         first = self.cells[remaining[0]].case
         alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
@@ -172,11 +193,15 @@ class _Examination:
             asked = why.importing or number in alike
             self.answers[number] = {"failure": (why.reason, text if asked else others)}
         remaining[:] = [number for number in remaining if number not in self.answers]
-        # Those of the same variant come last, so that the others are answered.
+        # Cells with the same target, variant and sizes go last, so that the others are answered first.
         remaining.sort(key=lambda number: _family(self.cells[number].case) == _family(first))
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Have one process answer what remains; a number is taken from the list when it is answered."""
+        """Start a child process and record its answers about the remaining cells.
+
+        The index of a cell is removed from `remaining` once it is answered. Raise `_Unanswered` if the
+        process fails to answer.
+        """
         from scaling.workers.child_process import ChildProcess
 
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
@@ -188,7 +213,7 @@ class _Examination:
         with contextlib.closing(process):
             try:
                 self._next(process, _START_SECONDS, "before it was ready", True)
-            except _Unanswered as why:  # JAX is absent or fails, which is no module's fault
+            except _Unanswered as why:  # JAX is not installed or fails, independent of any module
                 raise Refusal(f"the study cannot be examined: {why}") from None
             imported = self._next(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
@@ -199,9 +224,9 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a process.
+        """Return the next event of a child process.
 
-        Raise `_Unanswered` if it fails, ends, or sends nothing for `seconds`.
+        Raise `_Unanswered` if the process reports a failure, exits, or sends nothing for `seconds`.
         """
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
@@ -220,7 +245,8 @@ class _Examination:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a digest of everything that determines the answers about these cells.
 
-    Return None if the answers may depend on more.
+    Return None if the answers cannot be cached, because a cell uses a user's module or an engine
+    other than JAX.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -231,7 +257,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the answers that were kept under a key; None where there are none, or they are damaged."""
+    """Return the cached answers for a key, or None if there are none or they are damaged."""
     kept = store.read_json(folder / _FILE)
     if key is None or not isinstance(kept, dict) or kept.get("key") != key:
         return None
@@ -239,8 +265,12 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Store the answers of a fully examined study; a full disk does not stop the run."""
-    # Whether a case is too large depends on the machine.
+    """Cache the answers about the cells of a study in its results folder.
+
+    Nothing is cached if the key is None or an answer may change. Errors of writing, such as a full disk, are
+    ignored.
+    """
+    # Whether a case is too large depends on the machine, so that answer is not cached.
     lasting = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and lasting:
         with contextlib.suppress(OSError):

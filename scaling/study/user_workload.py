@@ -1,4 +1,7 @@
-"""Mistakes in the workload of a user, refused before a study starts: how it is named, and what it returns."""
+"""Validate the name of a user's workload and the `Workload` that it returns, before a study starts.
+
+Mistakes raise `Refusal` with the value, the alternatives and a fix.
+"""
 
 import os
 import re
@@ -19,7 +22,10 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module of a workload; refuse a path, and a name that is built in and a file's too."""
+    """Return the module of a workload, by its import path or built-in name.
+
+    Raise `Refusal` if the name is the path of a file, or if a file of the user shadows a built-in name.
+    """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
             f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
@@ -30,7 +36,7 @@ def find_module(name: str) -> ModuleType:
 
 
 def _import_path(name: str) -> str:
-    """Return what to write instead of the path of a file."""
+    """Return the advice that names the import path to write instead of the path of a file."""
     *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem = file.removesuffix(".py") or "NAME"
     if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
@@ -40,7 +46,10 @@ def _import_path(name: str) -> str:
 
 
 def _refuse_shadowed(name: str) -> None:
-    """Refuse the name of a built-in workload that a user's file on the path has as well."""
+    """Raise `Refusal` if a file of the user that defines a workload has the name of a built-in one.
+
+    The working directory and the folders in `PYTHONPATH` are searched.
+    """
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -53,9 +62,13 @@ def _refuse_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return the result of `workload(case)`; refuse one whose fields are not what they should be.
+    """Return the result of `workload(case)`; raise `Refusal` if it or one of its fields has a wrong type.
 
-    Its inputs are checked when they are flattened.
+    The inputs of the workload are not checked here but when they are flattened.
+
+    Args:
+        name: The name of the workload, for the message.
+        made: The value that `workload(case)` returned.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
@@ -81,7 +94,13 @@ def check_workload(name: str, made: Any) -> Workload:
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
-    """Return the refusal of a value of another type."""
+    """Return the `Refusal` for a value of a wrong type.
+
+    Args:
+        what: The name of the value in the message.
+        expected: The expected type, in words.
+        value: The value.
+    """
     from scaling.options.pytrees import describe
 
     return Refusal(f"{what} must be {expected}, not {describe(value)}")

@@ -1,7 +1,7 @@
-"""The variant that a study is compared with: this program, another revision, JAX or interpreter, or other
-flags.
+"""Prepare the baseline that `versus=KIND:WHAT` compares with: a git revision, JAX version, or XLA flags.
 
-Knows git, pip and environment variables; not what is measured. `versus=KIND:WHAT` names it.
+The baseline may also be another Python interpreter, or this program itself. This module knows git, pip and
+environment variables; it does not know what is measured.
 """
 
 import contextlib
@@ -25,7 +25,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Yield the named variant, ready to run; one that cannot be prepared is a `Refusal`."""
+    """Yield the variant that a value of `versus` names, ready to start workers, and clean it up afterwards.
+
+    Raise `Refusal` if the value is unknown or the variant cannot be prepared.
+    """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
         raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
@@ -48,7 +51,11 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _commit(revision: str, folder: Path) -> Variant:
-    """Return a revision of the repository of the working directory, which may be ours or a user's own."""
+    """Return the variant that runs a git revision, which is checked out into `folder`.
+
+    The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
+    no repository or no such revision.
+    """
     versus = f"versus=commit:{revision}"
     found = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -57,7 +64,7 @@ def _commit(revision: str, folder: Path) -> Variant:
     if sha is None:
         raise Refusal(f"{versus}: there is no such revision; `git log` shows those that there are")
     top = Path(found).resolve()
-    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # the user's index stays as it is
+    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
     if any(git("-C", str(top), *step, **index) is None for step in steps):
         raise Refusal(f"{versus} cannot be checked out; `git fsck` may say why")
@@ -66,16 +73,16 @@ def _commit(revision: str, folder: Path) -> Variant:
         raise Refusal(f"{versus}: this folder is not in that revision; start from one that is")
     ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     imported = [Path(entry).resolve() for entry in sys.path if entry]
-    # A src folder, or what is installed from there.
+    # Entries of sys.path inside the repository: a src folder or an editable install.
     inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
     variables = ours | {"PYTHONPATH": _paths(working_directory, folder, *inside)}
     return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
 def _jax(version: str) -> Path:
-    """Return the interpreter of an environment with this JAX.
+    """Return the Python interpreter of a virtual environment with this version of JAX.
 
-    The environment is installed once, in the user's cache.
+    The environment is created on first use in the user's cache folder. Raise `Refusal` if that fails.
     """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(
@@ -95,7 +102,7 @@ def _jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Refuse a variant in which no worker can start, or whose protocol differs."""
+    """Raise `Refusal` if no worker of a variant can start, or if its worker protocol differs from ours."""
     ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:

@@ -1,7 +1,8 @@
-"""YAML files that a user wrote: limits on what is read, so that no file takes long or much memory.
+"""Check YAML files against limits on size, nesting and aliases before they are loaded.
 
-A file is text in UTF-8 of at most `_LARGEST` bytes and holds one mapping. Nesting and aliases are bounded: an
-alias counts as all values that it repeats. Does not know what the keys mean.
+A file must be UTF-8 text of at most `_LARGEST` bytes that contains a single mapping. An alias counts as all
+values that it repeats. The limits bound the time and memory of loading. This module does not know what the
+keys mean.
 """
 
 import os
@@ -13,11 +14,14 @@ from scaling.core.case import Refusal
 
 _LARGEST = 256 * 1024  # bytes
 _DEEPEST = 40  # levels
-_MOST = 100_000  # nodes, with those that aliases repeat
+_MOST = 100_000  # nodes, including those that aliases repeat
 
 
 def check(path: Path) -> None:
-    """Refuse a YAML file that is no text, too large, too deep or no mapping. A missing file is left alone."""
+    """Raise `Refusal` if a YAML file is not UTF-8 text, too large, too deeply nested or not a mapping.
+
+    A file that does not exist is ignored.
+    """
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -36,7 +40,7 @@ def check(path: Path) -> None:
 
 
 def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
-    """Return what is wrong with a YAML text, and in which line, as one sentence."""
+    """Return one sentence that says what is wrong with a YAML text, and on which line."""
     mark = getattr(error, "problem_mark", None)
     file = path or (Path(mark.name) if mark is not None else None)
     place = _shown(file) if file else "a configuration file"
@@ -49,9 +53,12 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 
 
 def _check_events(path: Path, text: str) -> None:
-    """Check nesting, aliases and the root of a YAML text, event by event: nothing is built."""
-    sizes: dict[str | None, int] = {}  # nodes of the value that an anchor names
-    parents: list[tuple[str | None, int]] = []  # anchors of the open collections, and the nodes before each
+    """Raise `Refusal` if a YAML text exceeds the limits on nesting or values, or is not a single mapping.
+
+    The text is parsed as a stream of events, so that no values are built.
+    """
+    sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
+    parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
     count = documents = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         line = f"{_shown(path)}, line {event.start_mark.line + 1}"
@@ -87,7 +94,7 @@ def _check_events(path: Path, text: str) -> None:
 
 
 def _check_root(line: str, event: yaml.NodeEvent) -> None:
-    """Refuse a file whose value is neither a mapping nor null."""
+    """Raise `Refusal` if the root of a file is neither a mapping nor null."""
     scalar = isinstance(event, yaml.ScalarEvent)
     null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if not isinstance(event, yaml.MappingStartEvent) and not null:
@@ -96,5 +103,5 @@ def _check_root(line: str, event: yaml.NodeEvent) -> None:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as a person would type it here."""
+    """Return a path for a message: relative to the working directory if it is inside, otherwise its name."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name

@@ -1,1 +1,1 @@
-"""A study as runs of Weights & Biases: one for each workload and method, and one for the study itself."""
+"""Publish a study to Weights & Biases (W&B): one run per workload and method, and one for the study."""

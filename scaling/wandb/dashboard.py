@@ -1,6 +1,6 @@
-"""The dashboard as code: a workspace and a report of a study, created once and updated after that.
+"""Create or update the W&B workspace and the W&B report of a study with wandb-workspaces.
 
-Needs wandb-workspaces; runs in the process of wandb. Nothing from records is shown as Markdown.
+This module runs in the child process of process.py. No text from records is rendered as Markdown.
 """
 
 import re
@@ -16,24 +16,29 @@ from scaling.wandb.plots import Plot
 from scaling.wandb.process import PublishJob
 from scaling.wandb.runs import ideal_metric
 
-_MAX_LINES = 100  # of a panel
-_MAX_PLOTS = 12  # of a section
-_PLOTS = {  # kind of plots -> title of their section
+_MAX_LINES = 100  # lines in a panel
+_MAX_PLOTS = 12  # plots in a section
+_PLOTS = {  # kind of plot -> title of its section
     "strong": "Strong scaling: the same work on more devices",
     "weak": "Weak scaling: as many points for each device; the counted work per device is constant within 1 %",
     "size": "Time against size",
 }
 _TABLES = {"fastest": "The fastest mode of each problem", "failures": "Failed and skipped cases"}
-_COLUMNS = ("method", "api", "split", "host")  # of the config, after a run's name
+_COLUMNS = ("method", "api", "split", "host")  # config columns, shown after the name of a run
 Section = tuple[str, list[Any]]  # title, panels
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Save both and return their addresses in words. current: series -> id of its run on the server."""
+    """Create or update the workspace and the report of a study, and return their URLs as text.
+
+    Args:
+        job: The runs, plots and sentences to show.
+        current: A mapping from the series of a run to the ID of its current run on the server.
+    """
     series, sections = job.runs[-1].series, _make_sections(job, current)
-    # By a digest, since wandb-workspaces 0.4 does not escape a quote in a filter.
+    # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     shown = ws.And(ws.Config("study_digest") == series, ws.Tags().notin(["superseded"]))
-    # W&B puts the title into an address and rejects symbols in it, and more than 128 characters.
+    # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
     entity, project = str(job.settings.entity), job.settings.project
     columns = ["run:displayName", *(f"config:{name}.value" for name in _COLUMNS)]
@@ -46,7 +51,7 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
         runset_settings=ws.RunsetSettings(filters=shown, pinned_columns=columns),
     )  # fmt: skip
-    workspace._internal_name = internal._url_query_str_to_internal_name(series[:11])  # on every machine
+    workspace._internal_name = internal._url_query_str_to_internal_name(series[:11])  # same on all machines
     try:
         workspace._internal_id = ws.Workspace.from_url(str(workspace.url))._internal_id
     except ValueError as error:
@@ -69,7 +74,7 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]:
     study = job.runs[-1]
-    ends = sorted({  # "id on the server:metric" of every line that is an end of an interval
+    ends = sorted({  # "run ID:metric" of every line that is an interval bound
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
     })  # fmt: skip
@@ -93,7 +98,7 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
 
 
 def _line_plot(plot: Plot, ends: list[str]) -> Any:
-    """Return a plot with dotted lines for the ends of the intervals, and one ideal line for each baseline."""
+    """Return a line plot with dotted lines for the interval bounds and an ideal line for each baseline."""
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,

@@ -1,7 +1,7 @@
-"""The line plots of a study in plain values: time and speed-up over devices, and time against size.
+"""Build the data of the line plots of a study: time and speed-up against devices, and time against size.
 
-A plot shows one problem that is called in one way, with a line for each method in each environment. Does not
-know W&B.
+A plot shows one problem with one way of calling it, and has a line for each method in each environment. This
+module does not know W&B.
 """
 
 import re
@@ -22,7 +22,7 @@ _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 
 
 class Line(NamedTuple):
-    """What a line of a plot belongs to: the timings of one run."""
+    """The key of a line in a plot: environment, workload and method of a W&B run."""
 
     environment: str
     workload: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: its values are logged as `metric`, the ends of intervals as metric_low and metric_high."""
+    """A line plot; its values are logged as `metric`, its interval bounds as metric_low and metric_high."""
 
     kind: str  # strong, weak or size
     metric: str
@@ -40,16 +40,16 @@ class Plot:
     x_title: str
     y_title: str
     lines: Mapping[Line, Mapping[int, Estimate]]
-    baselines: tuple[int, ...] = ()  # of a speed-up: the numbers of devices that it is relative to
+    baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
 
     @property
     def width(self) -> int:
-        """Return the number of values on the x-axis."""
+        """Return the number of distinct values on the x-axis."""
         return len({x for line in self.lines.values() for x in line})
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return every plot of a study, those with most lines and values first; no two have one metric."""
+    """Return all plots of a study with unique metrics, those with the most lines and x values first."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):

@@ -1,7 +1,8 @@
-"""The process in which wandb runs: it receives a job on standard input and sends events as JSON lines.
+"""Run wandb in a child process that receives a job on standard input and sends events as JSON lines.
 
-wandb can hang, print, and change signals and its environment; none of it may reach a study. Events about a
-run have its digest in `run` and its `state`; others a `reason` for what failed; the last has `end`.
+wandb can hang, print, and change signal handlers and the environment, and none of this may affect a study.
+An event about a run has its digest as `run` and its `state`. Other events have a `reason` for a failure, and
+the last event has `end`.
 """
 
 import base64
@@ -24,9 +25,9 @@ from scaling.wandb.runs import TrackedRun
 from scaling.wandb.settings import TrackingSettings
 from scaling.workers.child_process import ChildProcess, Event
 
-UPLOADS = 3  # the end of a run uploads its files: it may take this many times `timeout`
-_START_SECONDS = 60.0  # importing wandb from a slow network disk
-_GRACE_SECONDS = 15.0  # by which wandb may exceed its own time limits
+UPLOADS = 3  # finishing a run uploads its files and may take this many times `timeout`
+_START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk
+_GRACE_SECONDS = 15.0  # the time by which wandb may exceed its own limits
 _ENVIRON = {
     "WANDB_ERROR_REPORTING": "false",  # an offline publish must send nothing
     "WANDB_SILENT": "true",
@@ -41,24 +42,30 @@ _LEFT_OUT = ("RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MOD
 
 @dataclass(frozen=True)
 class PublishJob:
-    """What the process is to do: make these runs exist, online or as copies in the results folder."""
+    """The job of the child process: the runs to publish online, or to copy to the results folder."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]
-    plots: tuple[Plot, ...]  # of the dashboard
+    plots: tuple[Plot, ...]  # the plots of the dashboard
     sentences: tuple[str, ...]
-    live: bool  # while the study runs: online or not at all, and without a dashboard
+    live: bool  # the study is running: online only and without a dashboard
 
 
 def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf) -> Iterator[Event]:
-    """Yield the events of the process. The last one has a reason when it died, took too long or fell silent.
+    """Yield the events of the child process.
 
-    lock: the descriptor of the folder's lock, which the process inherits.
+    The last event has a `reason` if the process crashed, exceeded its time, or sent nothing for too long.
+
+    Args:
+        folder: The results folder, in which the process runs.
+        job: The job of the process.
+        lock: The file descriptor of the lock of the folder, which the process inherits.
+        seconds: The time limit of the process.
     """
     paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ = os.environ | _ENVIRON
     environ["PYTHONPATH"] = os.pathsep.join([*paths, str(Path(__file__).resolve().parents[2])])
-    for name in _LEFT_OUT:  # variables that direct wandb elsewhere
+    for name in _LEFT_OUT:  # variables that redirect wandb
         environ.pop(f"WANDB_{name}", None)
     text = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.process"]
@@ -79,7 +86,7 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
 
 
 def _tidy(disk: Path) -> None:
-    """Remove all that is no offline copy of a run: caches, and debug logs, which hold absolute paths."""
+    """Remove everything but offline copies of runs: caches, and debug logs, which contain absolute paths."""
     copies = list(disk.glob("offline-run-*"))
     needed = [*copies, disk / "staging"] if copies else []
     extra = [path for path in disk.glob("*") if path not in needed]
@@ -89,15 +96,15 @@ def _tidy(disk: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error as one short line, without a path or a secret."""
+    """Return the message of an exception as one short line, without paths or secrets."""
     first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first)[:200].rstrip(" .")
 
 
 def main() -> None:
-    """Do the job on standard input."""
+    """Read the job from standard input, publish it, and send the events to standard output."""
     channel = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing that wandb prints may come between the events
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
 
     def send_event(**event: Any) -> None:
         os.write(channel, f"{json.dumps(event)}\n".encode())

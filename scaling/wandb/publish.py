@@ -1,6 +1,6 @@
-"""Publish the results of a folder in W&B: all of them, or, while a study runs, what is finished.
+"""Publish a results folder to W&B, or during a run only the finished workloads, and report the outcome.
 
-wandb itself runs in another process (process.py). Whatever it does becomes a line and never costs a study.
+wandb runs in a child process (process.py). Its errors become lines of output and never fail a study.
 """
 
 import math
@@ -21,17 +21,17 @@ from scaling.wandb.runs import study_runs
 from scaling.wandb.settings import TrackingSettings
 
 _LOCK = ".wandb.lock"
-_LOCK_SECONDS = 20.0  # a killed publication ends within some seconds
-_TIME_SHARE = 0.05  # of a study, at most, that publishing takes
-_MOST_REASONS = 3  # in a line
+_LOCK_SECONDS = 20.0  # a killed publication releases the lock within seconds
+_TIME_SHARE = 0.05  # the largest fraction of a study's time for publishing
+_MOST_REASONS = 3  # reasons in a line
 
 
 @dataclass
 class Outcome:
-    """What was done with each run, why not all of it, and both in lines to show."""
+    """The outcome of a publication: the state of each run, reasons for failures, and lines to print."""
 
     mode: str
-    # Digest of a run -> published, unchanged, kept, there before, differs, refused or lost.
+    # Digest of a run -> published, unchanged, kept, there before, differs, refused or lost (no event).
     states: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     rest: dict[str, Any] = field(default_factory=dict)  # page, superseded, dashboard
@@ -39,14 +39,18 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        """Return whether all is where it was asked to be."""
+        """Return whether everything was published as requested."""
         return not self.reasons
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Show the results of a folder in W&B, adding nothing that is there already; wandb raises nothing here.
+    """Publish the results of a folder that are not published yet, and return the outcome; raise no error.
 
-    workloads: those that a running study has finished, sent within `timeout` seconds, online or not at all.
+    Args:
+        folder: The results folder.
+        settings: The settings of tracking.
+        workloads: The workloads that a running study has finished, or None if the study has ended. These
+            workloads are sent within `timeout` seconds, and only online.
     """
     outcome = Outcome(settings.mode)
     try:
@@ -61,7 +65,7 @@ def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] 
 def _publish(
     folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None, outcome: Outcome
 ) -> None:
-    """Have the process of wandb publish the folder, and take in its events."""
+    """Publish the folder in the child process of wandb, and record its events in the outcome."""
     loaded, live = store.load(folder), workloads is not None
     records = [r for r in loaded.records if workloads is None or r.case.workload in workloads]
     if not records:
@@ -71,10 +75,10 @@ def _publish(
     runs = study_runs(folder, found, plots, records)
     sentences = () if live else tuple(answer.answer_sentences(found))
     job = PublishJob(settings, tuple(runs[:-1] if live else runs), tuple(plots), sentences, live)
-    if not job.runs:  # such as where only the machine's peaks have ended
+    if not job.runs:  # for example if only the machine's peaks have ended
         return
     outcome.states = dict.fromkeys((run.digest for run in job.runs), "lost")
-    with store.locked(folder, _LOCK, _LOCK_SECONDS) as lock:  # two at once would send everything twice
+    with store.locked(folder, _LOCK, _LOCK_SECONDS) as lock:  # avoids sending everything twice
         (folder / "wandb").mkdir(exist_ok=True)
         for event in process.run_job(folder, job, lock, settings.timeout if live else math.inf):
             if "run" in event:
@@ -86,7 +90,7 @@ def _publish(
 
 
 def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
-    """Yield what was done: only what was read back is called published."""
+    """Yield lines about the outcome; only runs that were read back and compared count as published."""
     counts, again, copies = Counter(outcome.states.values()), f"`scaling publish {folder}`", folder / "wandb"
     words = (("published", "new"), ("unchanged", "as before"))
     if arrived := [f"{counts[state]} {word}" for state, word in words if counts[state]]:
@@ -111,7 +115,10 @@ def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
 
 @dataclass
 class LivePublisher:
-    """Called by a study when nothing is measured: publishes finished workloads until there is trouble."""
+    """A callback that publishes finished workloads of a running study, until an error occurs.
+
+    The study calls it while nothing is being measured.
+    """
 
     folder: Path
     settings: TrackingSettings
@@ -144,7 +151,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the workloads all cases of which have ended: nothing that is shown of them changes any more."""
+    """Return the workloads all of whose cases have ended, so that their results no longer change."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

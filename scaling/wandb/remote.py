@@ -1,8 +1,8 @@
-"""Make the runs of a job exist: on the server, where everything is read back, or as copies in the results
-folder. Runs in the process of wandb, in the results folder.
+"""Send the runs of a job to the W&B server and read them back to verify them, or keep offline copies.
 
-wandb is silent where it matters: only what was read back and compared may be called published. Each sending
-has an id of its own, so that no run has rows twice; runs are known by the digest in their config.
+This module runs in the child process of process.py, in the results folder. wandb does not report every
+failure, so that a run counts as published only after it has been read back and compared. Each upload gets a
+new run ID, so that no run has duplicate rows; a run is identified by the digest in its config.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ from scaling.core import store
 from scaling.wandb.process import UPLOADS, PublishJob, reason_of
 from scaling.wandb.runs import STEP_METRICS, TrackedRun
 
-_LEDGER = Path("wandb.json")  # destination -> digests of the runs that are there
+_LEDGER = Path("wandb.json")  # destination -> digests of the runs that it contains
 _ARTIFACT, _SUPERSEDED = "records", "superseded"
 _OUT_OF_REACH = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
-_CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log some time after `finish` has returned
+_CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
 _MAX_ROWS = 10_000  # the server samples a longer history
 _PAGE = 500
 Report = Callable[..., None]
-Sizes = dict[str, int]  # of the files that were uploaded for a run, in bytes
+Sizes = dict[str, int]  # path -> bytes of each file that was uploaded for a run
 
 
 def do_job(job: PublishJob, send_event: Report) -> None:
-    """Publish the runs, and keep copies of those that did not go out.
+    """Publish the runs of a job, and keep offline copies of those that were not published.
 
-    Mode auto is online where wandb finds a key for its server.
+    Mode `auto` is online if wandb finds an API key for its server, and offline otherwise.
     """
     server, settings = wandb.setup().settings, job.settings
     url, app = (re.sub("//.*@", "//", address.rstrip("/")) for address in (server.base_url, server.app_url))
@@ -59,7 +59,7 @@ def do_job(job: PublishJob, send_event: Report) -> None:
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish(api, job, report, send_event)
     except Exception as error:
-        if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no key
+        if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no API key
             send_event(mode="offline")
         else:
             send_event(reason=reason_of(error))
@@ -75,7 +75,10 @@ def do_job(job: PublishJob, send_event: Report) -> None:
 
 
 def _keep(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
-    """Write a copy of a run that is neither on the server nor kept; a failure leaves no torn copy."""
+    """Write an offline copy of a run, unless it is on the server or a complete copy exists.
+
+    An incomplete copy is removed if writing fails.
+    """
     copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
     if run.digest in there or any(map(_is_whole, copies)):
         return report(run, "there before")
@@ -94,10 +97,13 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Send what the server does not have as it should be, read it back, and tag what it supersedes."""
+    """Send the runs that the server does not have, read them back, and tag the runs that they supersede.
+
+    A run on the server that differs from the expected run is sent again.
+    """
     listed = _list_runs(api, job)
-    current: dict[str, str] = {}  # series -> id of the run that shows it as it should be
-    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # by the id on the server
+    current: dict[str, str] = {}  # series -> ID of its correct run on the server
+    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # run ID on the server -> (run, sizes of its files)
 
     def publish_run(run: TrackedRun) -> None:
         for stored in listed:
@@ -107,7 +113,7 @@ def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report
         try:
             run_id, sizes = _send(job, run, "online")
             sent[run_id] = run, sizes
-        except Exception as error:  # a run that the server refuses does not stop the others
+        except Exception as error:  # a rejected run does not stop the others
             if re.search(_OUT_OF_REACH, str(error)):
                 raise
             report(run, "refused", reason_of(error))
@@ -115,7 +121,7 @@ def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report
     _for_each(publish_run, job.runs)
     wrong = dict.fromkeys(sent, "it is not there")
     deadline = time.monotonic() + job.settings.timeout
-    while wrong and time.monotonic() < deadline:  # the server takes its time
+    while wrong and time.monotonic() < deadline:  # runs appear after a delay
         time.sleep(_POLL_SECONDS)
         listed = _list_runs(api, job)
         there = [stored for stored in listed if stored.id in wrong]
@@ -134,8 +140,8 @@ def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
-    """Return every run of the study on the server; none where the project does not exist yet."""
-    api.flush()  # it caches listings
+    """Return all runs of the study on the server, or no runs if the project does not exist yet."""
+    api.flush()  # discard cached listings
     path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
     try:
         return _as_list(api.runs(path, filters=filters, per_page=_PAGE, lazy=False))
@@ -146,16 +152,16 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
-    """Send a run, with everything switched off that wandb would add; return its new id and its files.
+    """Send a run without wandb's automatic metadata, and return its new ID and the sizes of its files.
 
-    Raises what wandb raises, and OSError if wandb's copy on disk is missing or torn.
+    Exceptions of wandb propagate. Raise `OSError` if the copy on disk is missing or incomplete.
     """
     settings = job.settings
     lean = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=UPLOADS * settings.timeout, finish_timeout_raises=True,
         console="off", silent=True, disable_git=True, disable_code=True, save_code=False, symlink=False,
         x_save_requirements=False, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
-        ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both without
+        ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both anyway
     )  # fmt: skip
     live = wandb.init(
         id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, group=run.group, job_type=run.job_type,
@@ -176,7 +182,7 @@ def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
     live.summary.update(run.summary)
     log, files = Path(live.settings.sync_file), Path(live.dir)
     live.finish()
-    if log.parent.parent != Path.cwd() / "wandb":  # wandb goes to /tmp when it cannot write
+    if log.parent.parent != Path.cwd() / "wandb":  # wandb falls back to /tmp if it cannot write
         raise OSError("wandb could not write to the results folder")
     deadline = time.monotonic() + _CLOSE_SECONDS
     while mode == "offline" and not _is_whole(log):
@@ -188,7 +194,7 @@ def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
 
 
 def _records_artifact(run: TrackedRun) -> wandb.Artifact:
-    """Return the records of a study, line by line, as an artifact: equal lines are the same version."""
+    """Return the records of a study as an artifact of JSON lines; equal lines give the same version."""
     artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
     with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in run.lines)
@@ -196,7 +202,10 @@ def _records_artifact(run: TrackedRun) -> wandb.Artifact:
 
 
 def _is_whole(log: Path) -> bool:
-    """Return whether W&B's own reader finds the end of a run: on a full disk `finish` says nothing."""
+    """Return whether W&B's own reader finds the end of a run in its log.
+
+    This is necessary because `finish` reports no error if the disk is full.
+    """
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     read = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -204,9 +213,12 @@ def _is_whole(log: Path) -> bool:
 
 
 def _difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
-    """Return how a run on the server differs from what it should be, in words; "" if it does not.
+    """Return the name of the first difference between a run on the server and the expected run, or "".
 
-    sizes: those of its files, where it was sent just now.
+    Args:
+        stored: The run on the server.
+        run: The expected run.
+        sizes: The sizes of its files, or an empty dict to skip their comparison.
     """
     try:
         return next((what for what, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
@@ -235,7 +247,10 @@ def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[s
 
 
 def _tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Tag a run that a newer one replaces, or that did not arrive as it was sent; return whether the tag is new."""
+    """Tag a run as superseded if a newer run replaces it or it differs from what was sent.
+
+    The tag is removed from a run that is current again. Return whether the tag was added.
+    """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)
     if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):
@@ -247,7 +262,7 @@ def _tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
 
 
 def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
-    """Save the workspace and the report; a failure does not concern the runs."""
+    """Save the workspace and the report, and return an event; a failure does not affect the runs."""
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
@@ -259,11 +274,11 @@ def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
 
 
 def _as_list(page: Any) -> list[Any]:
-    """Return the items of a listing; `list()` would ask for its length and swallow what that raises."""
+    """Return the items of a listing; `list()` would query its length and hide exceptions of that query."""
     return [item for item in page]  # noqa: C416
 
 
 def _for_each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return the results of a function, computed by several threads; the first error cancels the rest."""
+    """Return the results of a function for all items, computed in threads; the first error is raised."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

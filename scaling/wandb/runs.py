@@ -1,5 +1,7 @@
-"""The results of a folder as runs of W&B, in plain values: one for each workload and method, and one for the
-study. Every value is one that W&B returns as it was sent: numbers have six digits. Does not know wandb.
+"""Convert the results of a folder to the content of W&B runs: one per workload and method, one per study.
+
+W&B returns every value as it was sent, because numbers are rounded to six digits. This module does not import
+wandb.
 """
 
 import hashlib
@@ -19,17 +21,20 @@ from scaling.core.case import label, to_dict
 from scaling.core.record import Record, to_line
 from scaling.wandb.plots import Line, Plot
 
-METHOD, STUDY = "method", "study"  # types of runs
-# What stands before the slash of a metric -> the metric that it is drawn over.
+METHOD, STUDY = "method", "study"  # job types of runs
+# Prefix of a metric, before the slash -> the metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
-_DIGITS = 6  # of a number: on another machine the last bits may differ
+_DIGITS = 6  # significant digits; the last bits may differ between machines
 _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One W&B run. `series` stays the same when results are added; `digest` is one of everything in it."""
+    """The content of a W&B run.
+
+    `series` stays the same when results are added; `digest` is a hash of the entire content.
+    """
 
     digest: str
     series: str
@@ -42,13 +47,16 @@ class TrackedRun:
     summary: Fields
     tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
     images: dict[str, str] = field(default_factory=dict)  # name -> path relative to the results folder
-    lines: tuple[str, ...] = ()  # of the artifact of the records
+    lines: tuple[str, ...] = ()  # lines of the artifact with the records
 
 
 def study_runs(
     folder: Path, found: Findings, plots: Sequence[Plot], records: Sequence[Record]
 ) -> list[TrackedRun]:
-    """Return the runs of a folder, that of the study last. OSError where a figure cannot be read."""
+    """Return the runs of a folder, with the run of the study last.
+
+    Raise `OSError` if a figure cannot be read.
+    """
     groups = group_by(
         (record for record in found.records if record.case.kind == "case"),
         lambda record: Line(record.setting, record.case.workload, method_of(record.case)),
@@ -65,7 +73,19 @@ def _run(
     series: str, name: str, study: str, kind: str, records: Sequence[Record], tags: Iterable[str],
     config: Fields, rows: Mapping[Any, Fields], **media: Any,
 ) -> TrackedRun:  # fmt: skip
-    """Return a run with what these records have in common in its config, and their number in its summary."""
+    """Return a run whose config has the fields that the records share, and whose summary has their counts.
+
+    Args:
+        series: The identifier that stays the same when results are added.
+        name: The name of the run.
+        study: The name of the study, which is the group of the run.
+        kind: The job type of the run.
+        records: The records that the run represents.
+        tags: Further tags of the run.
+        config: Further fields of its config.
+        rows: A mapping from sort key to row of the history.
+        **media: The tables, images and lines of the run.
+    """
     counts = Counter(record.status for record in records)
     config = _shared([_filters(record) for record in records]) | config
     config = _row(config | {"kind": kind, "study": study, "study_digest": digest_of(study), "series": series})
@@ -93,7 +113,7 @@ def _method_run(
 
 
 def _filters(record: Record) -> Fields:
-    """Return what runs can be filtered by: fields of the case, and of where it ran."""
+    """Return the fields by which runs can be filtered: those of the case and of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     where = {name: environment.get(name) for name in _ENVIRONMENT}
@@ -102,14 +122,14 @@ def _filters(record: Record) -> Fields:
 
 
 def _shared(rows: Sequence[Fields]) -> Fields:
-    """Return the fields that are equal in every row."""
+    """Return the fields that are equal in all rows."""
     return {name: value for name, value in rows[0].items() if all(row.get(name) == value for row in rows)}
 
 
 def _study_run(folder: Path, found: Findings, plots: Iterable[Plot], records: Sequence[Record]) -> TrackedRun:
-    """Return the run of the study, whose rows are the ideal speed-ups."""
+    """Return the run of the study, whose rows contain the ideal speed-ups."""
     pictures = {path: path.read_bytes() for path in sorted(folder.glob("report/*.png"))}
-    whole = {path: content for path, content in pictures.items() if b"IEND" in content[-12:]}  # not torn
+    whole = {path: content for path, content in pictures.items() if b"IEND" in content[-12:]}  # complete
     fields, failed = ("replicate", "status", "reason", "text", "setting", "key"), ("failed", "skipped")
     failures = [
         {"case": label(record.case)} | {name: getattr(record, name) for name in fields}
@@ -135,12 +155,12 @@ def _study_run(folder: Path, found: Findings, plots: Iterable[Plot], records: Se
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the metric of the ideal speed-up relative to a number of devices."""
+    """Return the name of the metric of the ideal speed-up relative to a number of devices."""
     return f"ideal/from_{baseline}"
 
 
 def _fastest_row(each: FastestMethod) -> Fields:
-    """Return the fastest mode of a problem on a number of devices, and the best of the other modes."""
+    """Return a row with the fastest mode of a problem on a number of devices, and the second fastest."""
     case, (low, high) = each.first.case, each.first.interval or (None, None)
     return {
         "problem": family_name(case), "size": size_name(case), "devices": case.devices,
@@ -153,13 +173,13 @@ def _fastest_row(each: FastestMethod) -> Fields:
 
 
 def _row(fields: Fields) -> Fields:
-    """Return the fields that W&B keeps: it drops None, and a number that JSON cannot hold is None."""
+    """Return the fields in the form that W&B keeps, without those that are None, NaN or infinite."""
     plain = {_plain(str(name)): _plain(value) for name, value in fields.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the form in which W&B returns it; what is no scalar becomes a text."""
+    """Return a value in the form in which W&B returns it; a value that is not a scalar becomes JSON text."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
@@ -168,5 +188,5 @@ def _plain(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return the digest of a JSON value."""
+    """Return a hexadecimal hash of a JSON value, 16 characters long."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

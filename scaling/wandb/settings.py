@@ -1,4 +1,7 @@
-"""Where runs go: the settings of `tracking`. The key, the server and the default entity are known to wandb."""
+"""Validate the `tracking` settings: the W&B project, entity and mode, time limits and tags.
+
+wandb itself finds the API key, the server and the default entity.
+"""
 
 import dataclasses
 import math
@@ -36,10 +39,13 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # field, whether
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """Where runs go, and when. There is no field for an API key: it comes from WANDB_API_KEY or netrc."""
+    """The destination and times of publications.
+
+    There is no field for an API key, which wandb reads from WANDB_API_KEY or netrc.
+    """
 
     project: str = "ad-scaling"
-    entity: str | None = None  # None: the default entity of the key
+    entity: str | None = None  # None for the default entity of the API key
     mode: str = "auto"  # online if there is a key, else offline
     timeout: float = 20.0  # seconds
     every: float = 60.0  # seconds between two publications while a study runs
@@ -54,7 +60,10 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings of a `tracking` config, whose mode WANDB_MODE in the environment overrides."""
+        """Return the settings of a `tracking` config; the variable WANDB_MODE overrides its mode.
+
+        Raise `Refusal` if a key or value is invalid.
+        """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields.keys() - set(known):
