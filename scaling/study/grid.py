@@ -25,9 +25,7 @@ _BYTES = {
 EVERY = "all"  # mesh: every factorization; devices: every available device count of the planned hardware
 _COMMAND_LINE = "on the command line"
 _Fields = dict[str, Any]  # fields of a grid; a list is swept
-_Sources = dict[
-    str, str
-]  # field -> its source: the command line, the study, or one of its grids
+_Sources = dict[str, str]  # field -> its source: the command line, the study, or one of its grids
 
 
 class UnusedField(NamedTuple):
