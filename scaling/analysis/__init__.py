@@ -1,1 +1,1 @@
-"""From records to curves, fits and comparisons. Imports no JAX."""
+"""Statistics of the records: scaling curves, fits, comparisons, forecasts and lint. Imports no JAX."""

@@ -1,6 +1,7 @@
-"""The answer: what a results folder shows, as sentences and a short table.
+"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures.
 
-Does not compute (curves.py), and knows no pages or figures (report/).
+The numbers are computed in curves.py and the other modules of this folder. The HTML page and the figures are
+made in the folder report; report/answers.py builds the tables and cards of that page.
 """
 
 import statistics
@@ -43,13 +44,17 @@ from scaling.core.formatting import (
 )
 from scaling.core.record import REASONS, Record
 
-_MOST_ROWS = 20  # of the summary
+_MOST_ROWS = 20  # the largest number of rows in the summary table
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return what the folder shows, with numbers: the fastest modes, scaling, and what went wrong."""
+    """Return the findings of a results folder as sentences, with numbers.
+
+    The sentences describe the fastest modes, the scaling and the failures. If nothing was measured, they
+    describe the plans.
+    """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
         parts = (
@@ -71,10 +76,10 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return for each family (all its rows, the rows of its largest problem with the least time first).
+    """Return one pair for each family: all its rows, and the rows of its largest problem, fastest first.
 
-    The largest problem is taken from those measured on the most device counts: points that grow with their
-    devices are on one device count each.
+    The largest problem is chosen from those measured on the most device counts. In a study whose number of
+    points grows with the devices, each problem is measured on one device count only.
     """
     heads = []
     for family in group_by(findings.fastest, _family).values():
@@ -89,7 +94,7 @@ def _family(row: FastestMethod) -> tuple:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return for each family the fastest method for its largest problem, and the devices to use."""
+    """Return a sentence per family: the fastest method for its largest problem and the devices to use."""
     if not findings.fastest:
         kinds = ", ".join(dict.fromkeys(_engine_name(timing.case) for timing in findings.timings))
         return [
@@ -111,7 +116,7 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _engine_name(case: Case) -> str:
-    """Return what was timed, where it is no mode of JAX."""
+    """Return the name of what was timed if it is not a differentiation mode of JAX."""
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -139,7 +144,10 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
 
 
 def _count_devices(findings: Findings, timing: Timing) -> str:
-    """Return the number of devices, and in a study on several nodes that of nodes and node-hours."""
+    """Return the number of devices in words.
+
+    In a study on several nodes, add the number of nodes and the node-hours of a million calls.
+    """
     devices = count_of(timing.case.devices, "device")
     if not timing.nodes or not findings.has_several_nodes:
         return devices
@@ -148,13 +156,13 @@ def _count_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, with the blocks that chunk=auto chose and the memory that they save."""
+    """Return the name of a method, with the block sizes chosen by chunk=auto and their memory use."""
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return the memory of chunk=auto against that of all at once, or '' where it is not known."""
+    """Return the memory used with chunk=auto and that without blocks in words, or '' if either is unknown."""
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
@@ -162,14 +170,17 @@ def _describe_saved_memory(record: Record) -> str:
 
 
 def list_measured(row: FastestMethod) -> str:
-    """Return in words that a method has no rival, and what else was measured for the same problem."""
+    """Return a clause stating that a method has no competitor and listing what else was measured."""
     others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
     *names, last = [name_with_blocks(row.first), *others]
     return f"only {', '.join(names)} and {last} were measured" if names else f"only {last} was measured"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Return the speed-up of a timing over its baseline, and over the best plain jit program."""
+    """Return the speed-up of a timing over its baseline and over the best plain jit program, in words.
+
+    The list is empty if the timing is not on a strong scaling curve or is the baseline of its curve.
+    """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
         return []
@@ -188,9 +199,12 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return the fewest devices that are not distinguished from the fastest, with the efficiency there.
+    """Return sentences that recommend a device count for one problem, with the efficiency on that count.
 
-    rows: those of one problem, one for each number of devices, the least time first.
+    The recommended count is the smallest one that cannot be distinguished from the fastest.
+
+    Args:
+        rows: the fastest methods of one problem, one for each device count, in ascending order of time.
     """
     first = rows[0].first
     more = [row.first for row in rows if row.first.case.devices > first.case.devices]
@@ -225,13 +239,13 @@ def _describe_more_devices(first: Timing, more: Timing) -> str:
 
 
 def _is_tied(slow: Timing, fast: Timing) -> bool:
-    """Return whether two timings are not distinguished: the interval of their ratio includes 1."""
+    """Return whether two timings cannot be distinguished: the interval of their ratio includes 1."""
     low = time_ratio(slow, fast).low
     return low is None or low <= 1
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return up to how many devices the efficiency of a curve stays at the threshold or above."""
+    """Return a clause with the largest device count up to which the efficiency reaches the threshold."""
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
         return f"up to how many devices the efficiency stays at {least} is not determined"
@@ -246,7 +260,10 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return for each other engine its fastest time over JAX's, over all problems that both have."""
+    """Return a sentence for each other engine with the ratio of its fastest time to that of JAX.
+
+    The ratio is the median over all problems and device counts that were measured with both engines.
+    """
     both = (each for each in findings.baselines if each.over_jax)
     fastest = least_by(
         both,
@@ -278,7 +295,7 @@ def _problem_of(baseline: Baseline) -> str:
 
 
 def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return each timing of another engine with JAX's fastest for its problem, under PEER_COLUMNS."""
+    """Return a table row per timing of another engine, with the fastest JAX method, under PEER_COLUMNS."""
     return [
         (
             _problem_cell(findings, timing),
@@ -300,9 +317,9 @@ def _problem_cell(findings: Findings, timing: Timing) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return for each kind and family the curve that is fastest on the most devices.
+    """Return a sentence for each kind of scaling and each family about the fastest curve on the most devices.
 
-    A strong curve that the headline describes is left out.
+    A strong scaling curve that `describe_fastest` already describes is omitted.
     """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
     key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
@@ -335,7 +352,7 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return what was planned for a hardware, on how many devices, with which tools."""
+    """Return a sentence on a plan: number of cases, device counts, hardware, and the compiler versions."""
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
@@ -356,7 +373,7 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return how close the predictions for one hardware were, and how often an order was right."""
+    """Return sentences on the accuracy of the predictions for one hardware: time ratios and method order."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -375,13 +392,16 @@ def describe_score(scores: PlanScores) -> list[str]:
 
 
 def _describe_plans(findings: Findings) -> list[str]:
-    """Return what was planned besides the measurements, and how close predictions were."""
+    """Return a sentence for each plan, and sentences on the accuracy of its predictions."""
     sentences = [f"Planned for {each.title}: {describe_plan(each)}" for each in findings.forecasts]
     return [*sentences, *(sentence for scores in findings.plan_scores for sentence in describe_score(scores))]
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return how many cases failed and were skipped, by reason, the most frequent first."""
+    """Return a sentence with the number of failed cases and one with the skipped cases, by reason.
+
+    The most frequent reason comes first.
+    """
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)
@@ -395,7 +415,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
 
 
 def _describe_problems(findings: Findings) -> list[str]:
-    """Return what went wrong, and what a reader must know of the folder."""
+    """Return sentences on failures, oversubscription, mixed environments, and missing or damaged records."""
     crowded = sum(not timing.honest for timing in findings.timings)
     missing, damaged, environments = len(findings.missing), len(findings.damaged), findings.environments
     return [
@@ -413,7 +433,14 @@ def _describe_problems(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the rows of the largest problem of each family, and the sentences that no row says."""
+    """Return the table rows of a results folder and the sentences that the table does not cover.
+
+    If there are more than 20 rows, only those of the largest problem of each family are returned.
+
+    Returns:
+        rows: tuples of cells under COLUMNS. The list is empty if nothing was measured.
+        sentences: the remaining findings. They are all findings if there are no rows.
+    """
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
     parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_problems)
@@ -426,7 +453,11 @@ def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
 
 
 def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
-    """Return the fastest mode of each problem on each number of devices, or of some, under COLUMNS."""
+    """Return a table row for the fastest mode of each problem on each device count, under COLUMNS.
+
+    Args:
+        some: the fastest methods to list. By default all of them are listed.
+    """
     findings = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []
     for row in findings.fastest if some is None else some:
@@ -438,7 +469,7 @@ def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None)
 
 
 def _format_certainty(row: FastestMethod) -> str:
-    """Return the ratio of a row, or why it is not certain."""
+    """Return the ratio of the runner-up to the fastest method, or the reason why there is none."""
     if row.empty:
         return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
     if row.second is None:

@@ -1,6 +1,6 @@
-"""Autocorrelation: whether the samples of one process, in the order they were taken, are independent.
+"""Autocorrelation and trend of the time samples of one process, by rank tests.
 
-Works on ranks, so that an outlier counts no more than any other large sample.
+The tests use ranks, so that an outlier has no more weight than any other large sample.
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtr  # not scipy.stats, which takes 0.3 s to import
 
-_SIGNIFICANCE = 1e-3  # how often independent samples would be called dependent
+_SIGNIFICANCE = 1e-3  # probability that independent samples are called dependent
 
 
 def trend(samples: Sequence[float]) -> float | None:
-    """Return by how much the last third is slower than the first, as a fraction of the median.
+    """Return the slowdown from the first to the last third of the samples, as a fraction of the median.
 
-    None where Spearman's rank correlation with the order is not significant, or there are under three
-    samples.
+    Return None if Spearman's rank correlation with the sample index is not significant, or if there are fewer
+    than three samples.
     """
     ranks, count = _centred_ranks(samples), len(samples)
     if count < 3 or not ranks.any():
@@ -31,10 +31,10 @@ def trend(samples: Sequence[float]) -> float | None:
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
-    """Return how many times as wide the interval of the median should be because of autocorrelation.
+    """Return the factor by which autocorrelation widens the confidence interval of the median.
 
-    Assumes a first-order process. None where the autocorrelation is not significant. Source: Bartels 1982,
-    the rank version of von Neumann's ratio test, and its variance.
+    The factor assumes a first-order autoregressive process. Return None if the autocorrelation is not
+    significant. Source: Bartels 1982, the rank version of von Neumann's ratio test and its variance.
     """
     n, correlation = len(samples), _lag_one_correlation(samples)
     if n < 3:
@@ -44,18 +44,21 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the same factor, significant or not; at most the square root of the number of samples."""
+    """Return the factor of `interval_widening` without a significance test.
+
+    The factor is at least 1 and at most the square root of the number of samples.
+    """
     correlation = max(0.0, _lag_one_correlation(samples))
     return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
 
 
 def _lag_one_correlation(samples: Sequence[float]) -> float:
-    """Return the correlation of each sample's rank with that of the one before; 0 where all are equal."""
+    """Return the lag-one autocorrelation of the ranks of the samples, or 0 if all samples are equal."""
     ranks = _centred_ranks(samples)
     return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
 
 
 def _centred_ranks(samples: Sequence[float]) -> Any:
-    """Return the ranks minus their mean; equal samples share the mean of their ranks."""
+    """Return the ranks of the samples minus their mean. Equal samples share the mean of their ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

@@ -1,7 +1,8 @@
-"""Baselines: each timing compared with the derivative written by hand, the machine's measured peaks, and JAX.
+"""Ratios of each timing to handwritten derivatives, machine peaks (roofline) and the fastest JAX method.
 
-Compares within one environment and on the same number of devices. Work is what is counted in the traced
-program: bytes that a program moves beyond its inputs and its result show as distance from the roof.
+Timings are compared within one environment and on the same device count. Work is counted in the traced
+program. Memory traffic beyond the inputs and the result is not counted, so that it lowers the achieved
+fraction of the peak.
 """
 
 import json
@@ -17,9 +18,9 @@ from scaling.core.case import CEILING, Case
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 
-# By kind of work and machine: (amount of work, amount per second).
+# (target, dtype, precision, machine) -> pairs of (amount of work, amount per second)
 Rates = Mapping[tuple, Sequence[tuple[int, float]]]
-_PEAKS = {  # target -> its name, and the field that counts its work
+_PEAKS = {  # target -> name in the output, record field with the counted work
     "copy": ("memory", "compulsory"),
     "matmul": ("arithmetic", "flops"),
     "transcendental": ("transcendentals", "transcendentals"),
@@ -28,10 +29,10 @@ _PEAKS = {  # target -> its name, and the field that counts its work
 
 
 class Bound(NamedTuple):
-    """The machine peak that binds a timing: the one that needs the longest time for the counted work.
+    """The machine peak that limits a timing: the one that needs the longest time for the counted work.
 
-    fraction: that time over the measured time; above 1 where the counted work was not all done, such as bytes
-    that stay in a cache.
+    `fraction` is that time divided by the measured time. It exceeds 1 if the counted work was not all done,
+    for example if bytes stay in a cache.
     """
 
     name: str
@@ -40,17 +41,17 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A timing compared with others of its problem on as many devices; None for what was not measured."""
+    """A timing compared with other timings of the same problem. A field is None if that was not measured."""
 
     timing: Timing
-    by_hand: Estimate | None  # its time over the fastest that is written by hand
+    by_hand: Estimate | None  # time over that of the fastest handwritten derivative
     bound: Bound | None
-    jax: Timing | None = None  # for a peer: the fastest method of JAX
-    over_jax: Estimate | None = None  # its time over that
+    jax: Timing | None = None  # for another engine: the fastest JAX method
+    over_jax: Estimate | None = None  # time over that of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return the baselines of each timing of a derivative."""
+    """Return the baseline comparisons of each timing that is not of a machine peak."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)
@@ -75,7 +76,10 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
 
 
 def _bound(timing: Timing, rates: Rates) -> Bound | None:
-    """Return the bound among the peaks that were measured on the same machine and whose work was counted."""
+    """Return the machine peak that limits a timing, or None if no peak applies.
+
+    A peak applies if it was measured on the same machine and the program's work of that kind was counted.
+    """
     bounds = []
     for target, (name, field) in _PEAKS.items():
         amount, measured = getattr(timing.records[0], field), rates.get(_rate_key(target, timing))
@@ -85,7 +89,7 @@ def _bound(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return the measured rates by target, dtype, precision and machine."""
+    """Return a dict from (target, dtype, precision, machine) to measured (work, rate) pairs."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
         case, work = timing.case, machine_peaks.peak_work(timing.case)
@@ -95,12 +99,16 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Return the rate measured at the largest size that is no more work: both may fit into one cache."""
+    """Return the rate measured with the largest amount of work up to `amount`.
+
+    A larger measurement may exceed a cache into which `amount` fits. If all measurements did more work, the
+    smallest one is used.
+    """
     return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
 def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the rates of a target that were measured on the machine and with the numbers of a timing."""
+    """Return the (work, rate) pairs of a target for the machine and the number format of a timing."""
     return rates.get(_rate_key(target, timing), ())
 
 
@@ -109,14 +117,14 @@ def _rate_key(target: str, timing: Timing) -> tuple:
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return what identifies the machine of a timing, whatever its function and engine."""
+    """Return a hashable key of the machine and the device count of a timing, without workload and engine."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
 class RooflinePoint(NamedTuple):
-    """A timing with its intensity and its rate on one device."""
+    """A timing with its arithmetic intensity and its rate on one device."""
 
     timing: Timing
     intensity: float  # operations per compulsory byte
@@ -125,18 +133,18 @@ class RooflinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The timings of a family on one number of devices of one machine, with the machine's peaks."""
+    """The timings of one family on one device count of a machine, with the measured peaks of that machine."""
 
-    case: Case  # that of the largest size
+    case: Case  # the case with the largest size
     environment: str
     honest: bool
     memory: float  # bytes per second of the fastest copy
     arithmetic: float  # operations per second of the fastest matrix product
-    points: Mapping[Method, tuple[RooflinePoint, ...]]  # by intensity
+    points: Mapping[Method, tuple[RooflinePoint, ...]]  # sorted by intensity
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return a roofline for each family and environment, on the fewest devices with measured peaks."""
+    """Return a roofline for each family and environment, on the smallest device count with measured peaks."""
     rates, made = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(

@@ -1,6 +1,6 @@
-"""Certainty: whether two timings can be distinguished, and what makes their difference doubtful.
+"""Checks for doubtful timings: dispatch latency, a single process, throttling or foreign load.
 
-Which intervals of a ratio or an exponent are too wide to mean anything is defined in core/formatting.py.
+The limits above which an interval of a ratio or an exponent is too wide are defined in core/formatting.py.
 """
 
 from typing import TYPE_CHECKING
@@ -13,18 +13,21 @@ DISTURBED = 0.2  # the fraction of marked samples above which a timing counts as
 
 
 def dispatch_floor(timing: "Timing") -> float:
-    """Return the seconds of an empty call measured with a timing, or 0 where none was measured."""
+    """Return the seconds of an empty call measured together with a timing, or 0 if none was measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: "Timing") -> float | None:
-    """Return the seconds of an empty call if the timing is shorter than ten of them, else None."""
+    """Return the seconds of an empty call if the timing is shorter than ten empty calls, else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < FLOORS * floor else None
 
 
 def is_empty_call(timing: "Timing") -> bool:
-    """Return whether the interval of a timing reaches down to an empty call."""
+    """Return whether a timing cannot be distinguished from an empty call.
+
+    The lower end of its interval (or its median if there is no interval) is then at most the empty call.
+    """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
@@ -39,12 +42,12 @@ def disturbed_share(timing: "Timing") -> float:
 
 
 def marks_of(timing: "Timing") -> list[str]:
-    """Return the names of the marks on the samples of a timing, such as 'foreign load'."""
+    """Return the names of the disturbances recorded for the samples of a timing, such as 'foreign load'."""
     return sorted({mark.replace("_", " ") for record in timing.records for mark in record.marked})
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return in words what makes it doubtful that one timing is faster than another; () for nothing."""
+    """Return the reasons to doubt that one timing is faster than another, or () if there are none."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:

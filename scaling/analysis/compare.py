@@ -1,6 +1,7 @@
-"""Comparison of two results folders, case by case: what became slower, what faster, what is undecided.
+"""Comparison of the times in two results folders (regression test): slower, faster or undecided cases.
 
-Cases are joined by key, not by environment: that is what differs. Ratios are computed in ratios.py.
+Cases are matched by their key and not by their environment, because the environment is what differs. The
+ratios of times are computed in ratios.py.
 """
 
 import dataclasses
@@ -22,49 +23,51 @@ from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_cell, format_duration, format_percentage, format_ratio
 from scaling.core.record import Record
 
-# In the order of the output.
+# Verdicts in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
 BAD = (SLOWER, "failed in B", "failed in both")
 VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", UNDECIDED, SAME)
 COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
-MARGIN = 0.01  # a smaller change means nothing: memory layout alone changes a time by as much
-FALSE_DISCOVERIES = 0.05  # expected share among the cases called slower or faster
+MARGIN = 0.01  # relative; memory layout alone can change a time by this much
+FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
 _MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """A case in both folders."""
+    """The comparison of one case between folder A and folder B."""
 
     case: Case
     verdict: str
     a: tuple[Record, ...] = ()  # one record per process
     b: tuple[Record, ...] = ()
-    ratio: Ratio | None = None  # B over A
-    p: float | None = None  # corrected for the number of cases (Benjamini and Hochberg)
+    ratio: Ratio | None = None  # time in B over time in A
+    p: float | None = None  # corrected for multiple testing (Benjamini and Hochberg)
     text: str = ""
 
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of two folders: A the old one, B the new one."""
+    """The comparison of two folders: A is the old one, B the new one."""
 
     a: Path
     b: Path
     margin: float
-    rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest ratio first
-    differences: Sequence[str]  # between the environments
-    notes: Sequence[str]  # what was left out
+    rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest change first
+    differences: Sequence[str]  # differences between the environments
+    notes: Sequence[str]  # omitted records
 
     @property
     def bad(self) -> bool:
-        """Return whether any case became slower or failed in B."""
+        """Return whether any case became slower in B or failed in B."""
         return any(row.verdict in BAD for row in self.rows)
 
 
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
-    """Return the folders A and B; for one folder, its baseline variant (`scaling run versus=...`) and the
-    folder itself.
+    """Return the paths of folders A and B.
+
+    If only one folder is given, A is its baseline variant (written by `scaling run versus=...`) and B is the
+    folder itself. Raise Refusal if there is no such variant or more than one.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -84,7 +87,11 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare each case of two folders: it differs if the ratio is beyond the margin and not by chance."""
+    """Compare each case of two folders.
+
+    A case counts as different if its ratio exceeds the margin significantly, with the false discovery rate
+    controlled over all cases.
+    """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
     if a.resolve() == b.resolve():
@@ -103,7 +110,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return the records of each case in the newest environment of its workload, and what was left out."""
+    """Return the records per case in the newest environment of each workload, and notes on omissions."""
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     last = {r.case.workload: r.setting for r in sorted(records, key=lambda r: r.started_at or "")}
@@ -114,7 +121,11 @@ def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    """Return a case with its ratio but without a verdict, or the reason for no ratio; None: nobody ran it."""
+    """Return the comparison of one case, or None if the case ran in neither folder.
+
+    The ratio is estimated if the case was measured in both folders. The verdict is then still 'undecided';
+    `_with_verdicts` decides it.
+    """
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
     unmeasured = (r for r in (*old, *new) if r.status != "ok")
@@ -131,9 +142,9 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the rows with verdicts where there are enough processes."""
+    """Return the rows with their verdicts, for the cases that have enough processes for a p-value."""
     by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
-    for paired in (True, False):  # ratios of unpaired processes have a larger variance
+    for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
         by_row |= zip(group, ratios.moderate_variances([by_row[i] for i in group]), strict=True)
     raw = {i: p for i in by_row if (p := ratios.p_value(by_row[i], margin)) is not None}
@@ -159,7 +170,7 @@ def _sort_key(row: ComparedCase) -> tuple:
 
 
 def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
-    """Return the facts of the environments that differ: 'jax (0.10.1, then 0.10.2)'."""
+    """Return the environment facts that differ between the folders, such as 'jax (0.10.1, then 0.10.2)'."""
     a, b = (
         group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
         for side in (old, new)
@@ -172,7 +183,7 @@ def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> li
 
 
 def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the facts of an environment, those within a fact by themselves."""
+    """Yield the facts of an environment as pairs of name and text, with nested dicts flattened."""
     for name in record.environment.keys() - set(OF_THE_CASE):
         value = record.environment[name]
         for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
@@ -180,18 +191,18 @@ def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
             yield part, words if plain not in (None, "") else "none"
 
 
-# In words.
+# Output as text.
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return what was compared and how far it can be trusted; the last line counts the verdicts."""
+    """Return lines on the folders, their environments and the order of sampling, then the verdict counts."""
     measured = [row.ratio for row in comparison.rows if row.ratio]
     differ = (
         f"they differ in {'; '.join(comparison.differences)}"
         if comparison.differences
         else "nothing recorded differs"
     )
-    # Law 9: no path of a machine.
+    # Output contains no absolute path of a machine.
     a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
     counts = Counter(row.verdict for row in comparison.rows)
     lines = [
@@ -211,7 +222,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def _describe_turns(unpaired: int, measured: int) -> list[str]:
-    """Return whether the cases of both folders were measured in turns."""
+    """Return lines stating whether the samples of the two folders were taken alternately."""
     if not unpaired:
         return ["Every case was measured in turns with the other side."] if measured else []
     which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
@@ -223,7 +234,10 @@ def _describe_turns(unpaired: int, measured: int) -> list[str]:
 
 
 def comparison_rows(comparison: FolderComparison, most: int = _MOST_ROWS) -> list[tuple[str, ...]]:
-    """Return the cases under COLUMNS, changed ones first; the last row counts those beyond `most`."""
+    """Return a table row for each case under COLUMNS, changed cases first.
+
+    If there are more than `most` cases, the last row counts the omitted ones.
+    """
     lines = [_format_row(row) for row in comparison.rows[:most]]
     rest = Counter(row.verdict for row in comparison.rows[most:])
     words = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
@@ -242,14 +256,14 @@ def _format_row(row: ComparedCase) -> tuple[str, ...]:
 
 
 def _describe_blocks(row: ComparedCase) -> str:
-    """Return the blocks that chunk=auto chose in each folder, where they differ: other programs."""
+    """Return the block sizes chosen by chunk=auto in each folder, or '' if they are equal."""
     chosen = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
     a, b = (" or ".join(blocks) or "unknown" for blocks in chosen)
     return "" if a == b else f"; chunk=auto: {a}, then {b}"
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return the comparison as Markdown, for a pull request: the summary, the table, the remarks."""
+    """Return the comparison as Markdown for a pull request: the summary, the table and the remarks."""
     *remarks, summary = map(format_cell, comparison_lines(comparison))
     cells = ([format_cell(text) for text in row] for row in comparison_rows(comparison))
     table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))

@@ -1,7 +1,7 @@
-"""Crossover: the fastest mode for each size and number of devices, and where along the sizes it changes.
+"""Crossover sizes: the fastest mode for each size and device count, and the sizes at which it changes.
 
-Each cell of a map compares modes on one problem. Between the measured sizes nothing is claimed, except where
-straight lines through the neighbouring times would cross.
+Each cell of a map compares the modes on one problem. Between the measured sizes only the crossing of straight
+lines through the neighboring times is estimated.
 """
 
 import math
@@ -18,42 +18,42 @@ from scaling.core.case import Case
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two sizes, whatever the memory setting.
+    """A change of the fastest method between two sizes, regardless of the memory setting.
 
-    Both methods were measured at both sizes and are distinguished there.
+    Both methods were measured at both sizes, and their times are distinguished there.
     """
 
     devices: int
     before: Method
     after: Method
-    below: int  # the last size at which `before` is known to be fastest
-    above: int  # the first size at which `after` is known to be fastest
-    at: float  # where straight lines through both methods' times cross on logarithmic axes
-    doubts: tuple[str, ...]  # what makes it doubtful, in words
+    below: int  # the closest smaller size at which `before` is known to be faster
+    above: int  # the closest larger size at which `after` is known to be faster
+    at: float  # size at which log-log interpolated times are equal
+    doubts: tuple[str, ...]  # reasons for doubt
 
     @property
     def sure(self) -> bool:
-        """Return whether there is no doubt."""
+        """Return whether there is no reason for doubt."""
         return not self.doubts
 
 
 @dataclass(frozen=True)
 class FastestModeMap:
-    """The fastest mode of one family for each size and number of devices, the other sizes held constant."""
+    """The fastest mode of one family for each size and device count, with the other sizes held constant."""
 
-    case: Case  # that of the largest size on the most devices
+    case: Case  # the case with the largest size on the most devices
     environment: str
     honest: bool
-    swept: str  # such as "m", or "points = m" where both vary together
-    held: str  # the other sizes, such as "points=6 o=2"
+    swept: str  # such as "m", or "points = m" if both vary together
+    held: str  # the constant sizes, such as "points=6 o=2"
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
-    cells: Mapping[tuple[int, int], FastestMethod]  # by (size, devices); no cell for what was not measured
+    cells: Mapping[tuple[int, int], FastestMethod]  # (size, device count) -> method; missing if not measured
     crossovers: tuple[Crossover, ...]
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a map for each family that was measured at two sizes or more, in each environment."""
+    """Return a map for each environment and each family that was measured at two sizes or more."""
     by_place = least_by(timings, lambda t: _place(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
@@ -74,7 +74,11 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
 def _crossovers_of_line(
     line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the changes of the fastest method, each between the nearest sizes that show it."""
+    """Return the changes of the fastest method along the sizes, each between the closest sizes that show it.
+
+    Args:
+        line: pairs of size and fastest timing on one device count, in ascending order of size.
+    """
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):
@@ -88,9 +92,10 @@ def _crossovers_of_line(
 def _crossover_between(
     one: tuple[int, Timing], other: tuple[int, Timing], by_place: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    """Return the change between the fastest of two sizes.
+    """Return the change of the fastest method between two sizes, or None if there is none.
 
-    None unless both methods were measured at both sizes and are distinguished there.
+    A change requires that both methods were measured at both sizes and that their times are distinguished
+    there.
     """
     (below, first), (above, last) = one, other
     before, after = base_method(first.case), base_method(last.case)
@@ -106,13 +111,13 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether one timing is known to be faster than another, and is more than an empty call."""
+    """Return whether one timing is significantly faster than another and longer than an empty call."""
     low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
 def _place(timing: Timing, method: Method) -> tuple:
-    """Return what identifies a method on one problem, on as many devices, in one environment."""
+    """Return a hashable key of the environment, problem, device count and method of a timing."""
     case = timing.case
     sizes = tuple(sorted(size_values(case).items()))
     return timing.environment, timing.honest, family_key(case), sizes, case.devices, method

@@ -1,6 +1,6 @@
-"""Curves: what the records of a study show: scaling over devices, time over sizes, and the fastest method.
+"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records.
 
-Takes records and returns values; does not format or draw them.
+The functions take records and return values. They neither format nor draw them.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from scaling.core.record import Record
 from scaling.core.store import latest
 
 KINDS = ("strong", "weak")
-_UNKNOWN = (None, None, None)  # in place of an estimate
-_WORK_TOLERANCE = 0.01  # by how much the work per device may differ within a weak curve (law 8)
+_UNKNOWN = (None, None, None)  # replaces an Estimate
+_WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Timing:
     """The time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # of the processes' medians
-    # 95 %, between processes, or within the only one; None: too few samples
+    median: float  # median of the medians of the processes
+    # 95 %, between processes, or within a single process; None if there are too few samples
     interval: tuple[float, float] | None
 
     @property
@@ -40,33 +40,37 @@ class Timing:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Return every sample of every process."""
+        """Return the time samples of all processes, in seconds."""
         return tuple(seconds for record in self.records for seconds in record.seconds)
 
     @property
     def replicates(self) -> int:
-        """Return the number of processes; with one, the interval is within that process."""
+        """Return the number of processes. If it is 1, the interval is that of the samples of this process."""
         return len(self.records)
 
     @property
     def environment(self) -> str:
-        """Return the digest of the environment; timings are compared within one environment only."""
+        """Return the digest of the environment. Timings are compared within one environment only."""
         return self.records[0].setting
 
     @property
     def honest(self) -> bool:
-        """Return whether each device had a core of its own; other timings are never drawn as scaling."""
+        """Return whether each device had its own core. Other timings are never drawn as scaling."""
         return self.records[0].honest
 
     @property
     def nodes(self) -> int | None:
-        """Return the number of nodes, None where a record does not know them."""
+        """Return the number of nodes, or None if it was not recorded."""
         return nodes_of(self.records[0])
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One device count of a curve. `*_low` and `*_high` are 95 % intervals, None for too few samples."""
+    """The measurement of a curve on one device count.
+
+    The fields `*_low` and `*_high` are the ends of 95 % confidence intervals. They are None if there are too
+    few samples.
+    """
 
     devices: int
     points: int
@@ -74,42 +78,45 @@ class CurvePoint:
     low: float | None
     high: float | None
     samples: int
-    baseline_devices: int  # the smallest number of devices of the curve
-    speedup: float  # over the same program on the baseline: 1 there, ideally devices / baseline_devices
+    baseline_devices: int  # the smallest device count of the curve
+    speedup: float  # ideally devices / baseline_devices
     speedup_low: float | None
     speedup_high: float | None
     efficiency: float
     efficiency_low: float | None
     efficiency_high: float | None
-    against_jit: float | None  # speed-up over the best plain jit program on one device, not written by hand
+    against_jit: float | None  # speed-up over the best plain jit program on one device
     against_jit_low: float | None
     against_jit_high: float | None
 
     @property
     def ideal(self) -> float:
-        """Return the speed-up without any loss."""
+        """Return the ideal speed-up: the device count divided by that of the baseline."""
         return self.devices / self.baseline_devices
 
     @property
     def is_baseline(self) -> bool:
-        """Return whether this is the point that the others of its curve are compared with."""
+        """Return whether this is the baseline measurement of its curve."""
         return self.devices == self.baseline_devices
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Timings that differ only in devices (strong), or in devices at constant points per device (weak)."""
+    """A scaling curve: timings that differ only in the device count.
+
+    In strong scaling the number of points is constant; in weak scaling the number of points per device is.
+    """
 
     name: str
-    case: Case  # that of the smallest device count, without its mesh
+    case: Case  # the case on the smallest device count, without its mesh
     kind: str
     environment: str
     points: tuple[CurvePoint, ...]
-    timings: tuple[Timing, ...]  # one for each point; of several meshes the fastest
+    timings: tuple[Timing, ...]  # one per device count, with its fastest mesh
 
     @property
     def baseline_devices(self) -> int:
-        """Return the smallest number of devices that was measured, the baseline of speed-up."""
+        """Return the smallest measured device count, which is the baseline of the speed-up."""
         return self.points[0].devices
 
     @property
@@ -119,12 +126,12 @@ class Curve:
 
     @property
     def relative(self) -> str:
-        """Return ' relative to 2 devices' where the baseline is not one device, else ''."""
+        """Return text such as ' relative to 2 devices', or '' if the baseline is one device."""
         return relative_to(self.baseline_devices)
 
     @property
     def size(self) -> str:
-        """Return the size of the problem in words; for a weak curve that of each device."""
+        """Return the problem size in words. For weak scaling it is the size per device."""
         if self.kind == "strong":
             return size_name(self.case)
         share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
@@ -133,29 +140,32 @@ class Curve:
 
 @dataclass(frozen=True)
 class FastestMethod:
-    """The fastest method for one problem on one number of devices, compared with the best of the others."""
+    """The fastest method for one problem on one device count, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # the best of the other modes, or memory settings where there is one mode
-    ratio: float | None  # second over first
+    second: Timing | None  # the best other mode, or memory setting if there is one mode
+    ratio: float | None  # time of `second` over that of `first`
     ratio_low: float | None
     ratio_high: float | None
-    by_hand: float | None  # first over the derivative written by hand, where that was measured
-    others: tuple[Timing, ...] = ()  # of the same problem, but written by hand or by another engine
+    by_hand: float | None  # time of `first` over that of the handwritten derivative
+    others: tuple[Timing, ...] = ()  # same problem, but handwritten or by another engine
 
     @property
     def empty(self) -> bool:
-        """Return whether the first cannot be distinguished from an empty call: no mode is the fastest."""
+        """Return whether the fastest timing cannot be distinguished from an empty call.
+
+        No mode is then called the fastest.
+        """
         return certainty.is_empty_call(self.first)
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the interval of the ratio excludes 1, and the first is more than an empty call."""
+        """Return whether the ratio's interval excludes 1 and the fastest timing exceeds an empty call."""
         return self.ratio_low is not None and self.ratio_low > 1 and not self.empty
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return in words what makes it doubtful that the first is the fastest."""
+        """Return the reasons to doubt that the first method is the fastest."""
         if self.second is None:
             return ()
         determined = is_ratio_determined(self.ratio_low, self.ratio_high)
@@ -164,12 +174,12 @@ class FastestMethod:
 
     @property
     def sure(self) -> bool:
-        """Return whether the two are distinguished without any doubt."""
+        """Return whether the two methods are distinguished and there is no reason for doubt."""
         return self.distinguished and not self.doubts
 
     @property
     def certainty(self) -> str:
-        """Return in words how sure the answer is, for a cell of a table."""
+        """Return the certainty of the result in words, for a table cell."""
         if self.second is None or self.empty:
             return "an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -179,24 +189,24 @@ class FastestMethod:
 
 @dataclass(frozen=True)
 class SizeSweep:
-    """Time against one size, with a line for each method; everything else is the same."""
+    """Times against one problem size, with one line for each method. All other fields are constant."""
 
-    case: Case  # that of the largest size
+    case: Case  # the case with the largest size
     environment: str
     honest: bool
-    swept: str  # such as "m", or "points = m" where both vary together
-    held: str  # the other sizes, such as "points=6 o=2"
-    lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing), sorted by size
+    swept: str  # such as "m", or "points = m" if both vary together
+    held: str  # the constant sizes, such as "points=6 o=2"
+    lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
 
 def nodes_of(record: Record) -> int | None:
-    """Return the number of nodes of a case, None where its record does not know them."""
+    """Return the number of nodes on which a case ran, or None if it was not recorded."""
     shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
     nodes = shape.get("nodes") if isinstance(shape, dict) else None
     return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
 
 
-# By which timings are sorted.
+# Fields of a case in the order in which they sort timings.
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
     "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
@@ -205,7 +215,7 @@ _ORDER = (
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return the timing of every measured case in each environment, sorted; oversubscribed ones too."""
+    """Return a sorted timing per measured case and environment, including oversubscribed ones."""
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
     timings = (Timing(tuple(g), ratios.case_median(g), ratios.case_interval(g)) for g in groups)
@@ -218,25 +228,25 @@ def _sort_key(timing: Timing) -> tuple:
 
 
 def _sortable(value: Any) -> tuple:
-    """Return a value so that None comes before numbers, and numbers before words."""
+    """Return a sort key for a value: None sorts before numbers, and numbers sort before strings."""
     if isinstance(value, Mapping):
         return tuple(value.items())
     return isinstance(value, str), value or 0
 
 
 def family_key(case: Case) -> tuple:
-    """Return what identifies the function that is differentiated, whatever its size."""
+    """Return a hashable key of the differentiated function, regardless of its size."""
     what = (case.workload, case.target, case.variant, case.wrt, case.reduce)
     return (*what, case.dtype, case.precision, case.data_seed)
 
 
 def problem_size(case: Case) -> int:
-    """Return the product of the points and every size, by which problems of a family are ordered."""
+    """Return the product of the number of points and all sizes, which orders the problems of a family."""
     return case.points * math.prod(case.sizes.values())
 
 
 def family_name(case: Case) -> str:
-    """Return the function that is differentiated in words, whatever its size."""
+    """Return the differentiated function in words, regardless of its size."""
     words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}"]
     words += [case.reduce and f"reduce={case.reduce}", "" if case.dtype == "float32" else case.dtype]
     words.append("" if case.precision == "highest" else f"{case.precision} precision")
@@ -244,7 +254,7 @@ def family_name(case: Case) -> str:
 
 
 def size_name(case: Case) -> str:
-    """Return the sizes and points in words."""
+    """Return the sizes, the number of points and the data seed in words."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
     return " ".join(
         [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
@@ -252,24 +262,24 @@ def size_name(case: Case) -> str:
 
 
 def baseline_name(devices: int) -> str:
-    """Return the baseline of a speed-up in words."""
+    """Return the baseline of a speed-up in words, such as '2 devices'."""
     return "one device" if devices == 1 else count_of(devices, "device")
 
 
 def relative_to(devices: int) -> str:
-    """Return ' relative to 2 devices' where a baseline is not one device, else ''."""
+    """Return text such as ' relative to 2 devices', or '' if the baseline is one device."""
     return "" if devices == 1 else f" relative to {baseline_name(devices)}"
 
 
 def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return the curves of these kinds, each within one environment.
+    """Return the scaling curves of the given kinds, each within one environment.
 
-    Oversubscribed records and weak series without constant work per device are left out.
+    Oversubscribed records are omitted, as are weak scaling series without constant work per device.
     """
     timings = [timing for timing in pool_processes(records) if timing.honest]
     plain = _best_plain_programs(timings)
     series = {kind: _series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS}
-    if len(scaling) > 1:  # a series of one device count may be a point of a series of the other kind
+    if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         series["weak"] = [s for s in series["weak"] if len(s) > 1]
         growing = {(t.environment, t.case) for s in series["weak"] for t in s if t.case.devices > 1}
         series["strong"] = [
@@ -280,7 +290,7 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
 
 
 def weak_refusals(records: Iterable[Record]) -> list[str]:
-    """Return a sentence for each series that grows with its devices but is not weak scaling, with numbers."""
+    """Return a sentence per series whose points grow with the devices but whose work per device varies."""
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -290,26 +300,32 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each curve, sorted by devices; of several meshes the fastest."""
+    """Return the timings of each curve by ascending device count, with the fastest mesh of each count."""
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
     return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return what the cases of a curve share: the case on one device, if weak with its part of the points."""
+    """Return the case that all cases of a curve share: one device and no mesh.
+
+    For weak scaling it has the number of points per device.
+    """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """Return for each program and number of devices the timing of the fastest mesh."""
+    """Return the timing of the fastest mesh for each program and device count."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, dataclasses.replace(t.case, mesh=None)))
     return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return why a series is not weak scaling; None if operations and bytes per device are constant."""
+    """Return the reason why a series is not weak scaling, or None if it is.
+
+    In weak scaling the operations and the compulsory bytes per device are constant.
+    """
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -327,13 +343,16 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return a note where compulsory bytes are derived because a record was written before they were kept."""
+    """Return a note if a record's compulsory bytes were derived from its buffer sizes, else ''."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
 def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    """Return the fastest plain jit program on one device by (environment, problem), none by hand."""
+    """Return the fastest plain jit program on one device, as a dict from (environment, problem) to timing.
+
+    Handwritten derivatives and other engines are excluded.
+    """
     plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and _competes(t.case))
     return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 
@@ -346,7 +365,7 @@ def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a curve: its case without what varies."""
+    """Return the name of a curve: the label of its case without the varying fields."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -355,7 +374,7 @@ def curve_name(kind: str, case: Case) -> str:
 
 def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> CurvePoint:
     more = timing.case.devices / base.case.devices
-    work = more if weak else 1.0  # how many times the work of the baseline was done
+    work = more if weak else 1.0  # total work relative to the baseline
     low, high = timing.interval or (None, None)
     speedup, against_jit = _speedup_over(base, timing), _speedup_over(plain, timing) if plain else _UNKNOWN
     return CurvePoint(
@@ -370,22 +389,22 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def _speedup_over(base: Timing, timing: Timing) -> Estimate:
-    """Return the speed-up over a baseline; exactly 1 for the baseline itself."""
+    """Return the speed-up over a baseline, which is exactly 1 for the baseline itself."""
     return Estimate(1.0, 1.0, 1.0) if base is timing else time_ratio(base, timing)
 
 
 def compare_times(top: Timing, bottom: Timing) -> Ratio:
-    """Return the time of one timing over that of another, with what it was estimated from."""
+    """Return the ratio of the times of two timings, with its error and the number of paired processes."""
     return ratios.estimate_ratio(top.records, bottom.records)
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the time of one timing over that of another, with its interval."""
+    """Return the ratio of the times of two timings with its 95 % interval."""
     return compare_times(top, bottom).estimate
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note where a ratio of pairs differs visibly from that of the times shown, else ''."""
+    """Return a note if the ratio from pairs differs visibly from the ratio of the medians, else ''."""
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
         return ""
@@ -393,14 +412,14 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
-    """Return JAX's fastest method for each problem on each number of devices, in each environment."""
+    """Return the fastest JAX method for each problem, device count and environment."""
     timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
     groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
     return [_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _competes(t.case)])]
 
 
 def _competes(case: Case) -> bool:
-    """Return whether a case may be the fastest: one of JAX that is not written by hand."""
+    """Return whether a case may be called the fastest: it uses JAX and is not a handwritten derivative."""
     return case.engine == "jax" and not case.ad_mode.closed_form
 
 
@@ -410,7 +429,7 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
     ratio, low, high = time_ratio(second, first) if second else _UNKNOWN
-    # A sparse derivative written by hand may be dense or its nonzeros: never compare one with the other.
+    # A handwritten sparse derivative is dense or only its nonzeros; never compare the two.
     written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
     excluded = tuple(t for t in group if not _competes(t.case))
@@ -418,7 +437,7 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
-    """Return time against size, for everything that was measured at two sizes or more."""
+    """Return the times against size of all cases that were measured at two sizes or more."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(pool_processes(records)),
@@ -428,7 +447,7 @@ def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
 
 
 def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
-    """Return the sweeps of timings that differ in method and size alone."""
+    """Return the sweeps of timings that differ only in method and size."""
     sweeps = []
     for swept, held, timings in find_sweeps(group, lambda timing: timing.case):
         largest = max(timings, key=lambda t: problem_size(t.case))

@@ -1,8 +1,8 @@
-"""Efficiency breakdown: how much of the lost efficiency is communication, imbalance and dispatch latency.
+"""Breakdown of lost parallel efficiency into communication, load imbalance, dispatch latency and the rest.
 
-What is neither measured nor counted is left to "serial", with serial work and contention. Overlap is not
-known: communication hidden behind computation is counted as if it were waited for. So the rest may be
-negative, as it is for super-linear speed-up.
+The rest, called "serial", contains serial work, contention, and every loss that was neither measured nor
+counted. Overlap is unknown, so communication that is hidden behind computation counts as if it were exposed.
+The rest may therefore be negative; it is also negative for super-linear speed-up.
 """
 
 import statistics
@@ -15,23 +15,27 @@ from scaling.analysis.curves import Curve, Timing
 
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
-    """The lost efficiency of one point of a curve, as fractions of its device-seconds.
+    """The lost efficiency on one device count of a curve, as fractions of its device-seconds.
 
-    They add up to 1 - efficiency.
+    The fractions add up to 1 - efficiency.
     """
 
     devices: int
-    communication: float | None  # None: bytes not counted, or no all-reduce timed on as many devices
-    imbalance: float | None  # None for one process: waiting between its devices cannot be seen
-    dispatch: float | None  # None where no empty call was timed
-    serial: float  # the rest: serial work, contention, and whatever is None
+    communication: float | None  # None if bytes were not counted or no all-reduce was timed on that count
+    imbalance: float | None  # None for one process: its devices are timed together
+    dispatch: float | None  # None if no empty call was timed
+    serial: float  # the rest: serial work, contention, and the losses that are None
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Return the breakdown of each point beyond one device; () without the same program on one device.
+    """Return the efficiency breakdown for each device count above one.
 
-    peaks: the timings of the machine peaks. Points are left out where an empty call takes as long as the case
-    or longer, there or on one device; `count_refused` counts them.
+    Return () if the same program was not measured on one device. A device count is omitted if an empty call
+    takes at least as long as the case, on it or on one device; `count_refused` counts these.
+
+    Args:
+        curve: the scaling curve.
+        peaks: the timings of the machine peaks.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()
@@ -45,7 +49,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def count_refused(curve: Curve) -> int:
-    """Return how many points have no breakdown because an empty call takes as long as the case or longer."""
+    """Return the number of device counts without a breakdown because an empty call takes at least as long."""
     base, *rest = curve.timings
     if base.case.devices > 1:
         return 0
@@ -53,7 +57,7 @@ def count_refused(curve: Curve) -> int:
 
 
 def _is_floor_bound(timing: Timing) -> bool:
-    """Return whether an empty call takes as long as the timing or longer."""
+    """Return whether an empty call takes at least as long as the timing."""
     dispatch = _dispatch_seconds(timing)
     return dispatch is not None and dispatch >= timing.median
 
@@ -61,7 +65,7 @@ def _is_floor_bound(timing: Timing) -> bool:
 def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
     seconds = (_communication_seconds(timing, rates), _waiting_seconds(timing), _dispatch_seconds(timing))
     communication, imbalance, dispatch = (None if s is None else s / timing.median for s in seconds)
-    ideal = _dispatch_seconds(base)  # the dispatch latency on one device is part of the ideal
+    ideal = _dispatch_seconds(base)  # the dispatch latency on one device is part of the ideal time
     if dispatch is not None:
         dispatch = None if ideal is None else dispatch - efficiency * ideal / base.median
     serial = 1 - efficiency - sum(share or 0.0 for share in (communication, imbalance, dispatch))
@@ -69,7 +73,7 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
-    """Return the seconds that an all-reduce of as many bytes takes by itself."""
+    """Return the seconds of an isolated all-reduce of the same number of bytes, or None if unknown."""
     amount, measured = timing.records[0].collective_bytes, rates_like("all_reduce", timing, rates)
     if not amount:
         return amount
@@ -77,10 +81,10 @@ def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean seconds that a device waits for the slowest process.
+    """Return the mean seconds that a device waits for the slowest process, or None if unknown.
 
-    Taken as half of what the fastest process waits: exact for two processes, and for more if they are spread
-    evenly.
+    It is estimated as half of the waiting time of the fastest process. This is exact for two processes, and
+    for more processes if their times are evenly spread.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
@@ -91,6 +95,6 @@ def _waiting_seconds(timing: Timing) -> float | None:
 
 
 def _dispatch_seconds(timing: Timing) -> float | None:
-    """Return the seconds of an empty call on as many devices."""
+    """Return the seconds of an empty call on the same device count, or None if none was measured."""
     known = [record.floor_seconds for record in timing.records if record.floor_seconds is not None]
     return statistics.median(known) if known else None

@@ -1,4 +1,4 @@
-"""Findings: everything that follows from the records of a results folder, as one value."""
+"""All results derived from the records of one folder, as a single value (class Findings)."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -34,12 +34,12 @@ EFFICIENCY = 0.5
 
 @dataclass(frozen=True)
 class Findings:
-    """The newest record of each case of a results folder, and what follows from them."""
+    """The newest record of each case of a results folder, and all results derived from these records."""
 
     name: str
     records: list[Record]
     damaged: list[str]
-    missing: list[str]  # labels of the study's cases without a record, each replicate counted
+    missing: list[str]  # labels of cases of the study without a record, one per replicate
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[FastestMethod]
@@ -47,26 +47,26 @@ class Findings:
     fastest_mode_maps: list[FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]
-    scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # of the curves with enough device counts
-    # Of the curves from one device on.
+    scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
+    # Only curves with a measurement on one device.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
     size_exponents: list[SizeExponent]
     pareto_fronts: list[ParetoFront]
     mesh_comparisons: list[Variants]
-    forward_comparisons: list[Variants]  # of inputs that mode=mixed differentiates forward
+    forward_comparisons: list[Variants]  # inputs that mode=mixed differentiates in forward mode
     overlaps: list[Gain]
     coloring_gains: list[Gain]
-    forecasts: list[Forecast]  # one for each planned hardware
-    plan_scores: list[PlanScores]  # of the cases that were both planned and measured
-    efficiency: float = EFFICIENCY  # that another device should keep
+    forecasts: list[Forecast]  # one per planned hardware
+    plan_scores: list[PlanScores]  # only cases that were both planned and measured
+    efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
-        """Return the points of a timing on scaling curves by kind; {} where devices were oversubscribed."""
+        """Return a dict from kind of curve to the measurement of a timing, or {} if it is oversubscribed."""
         return self.points_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def points_by_case(self) -> dict[tuple[str, Case], dict[str, CurvePoint]]:
-        """Return the points on scaling curves by (environment, case), and by kind of curve."""
+        """Return a dict from (environment, case) to a dict from kind of curve to measurement."""
         points: dict[tuple[str, Case], dict[str, CurvePoint]] = {}
         for curve in self.curves:
             for point, timing in zip(curve.points, curve.timings, strict=True):
@@ -74,13 +74,13 @@ class Findings:
         return points
 
     def curve_of(self, timing: Timing) -> Curve | None:
-        """Return the strong curve of a timing, None where it is on none."""
+        """Return the strong scaling curve that contains a timing, or None if there is none."""
         place = (timing.environment, timing.case)
         strong = (curve for curve in self.curves if curve.kind == "strong" and timing.honest)
         return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the fewest devices that the program of a curve of this kind does not fit on."""
+        """Return the smallest device count on which the program ran out of memory, or None."""
         return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
 
     @functools.cached_property
@@ -94,17 +94,17 @@ class Findings:
 
     @functools.cached_property
     def has_several_nodes(self) -> bool:
-        """Return whether a case ran on more than one node."""
+        """Return whether any case ran on more than one node."""
         return any((timing.nodes or 1) > 1 for timing in self.timings)
 
     @functools.cached_property
     def environments(self) -> list[str]:
-        """Return the digests of the environments, in the order of their first cases."""
+        """Return the digests of the environments, ordered by the start of their first case."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
     @functools.cached_property
     def has_mixed_environments(self) -> bool:
-        """Return whether one workload was measured in more than one environment."""
+        """Return whether any workload was measured in more than one environment."""
         pairs = {(r.case.workload, r.setting) for r in self.records}
         return len(pairs) > len({workload for workload, _ in pairs})
 
@@ -116,14 +116,18 @@ def read(
     loaded: Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Return what a results folder says, of every environment in it or of these settings only.
+    """Read a results folder and return the findings.
 
-    unrecorded: records of cases that jobs have lost and that are not in the folder yet. loaded: the records
-    of the folder, where they have been loaded before. efficiency: that another device should keep.
+    Args:
+        folder: the results folder.
+        only: the digests of the environments to include. By default all are included.
+        unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
+        loaded: the records of the folder, if they have already been loaded.
+        efficiency: the parallel efficiency below which more devices are considered not worthwhile.
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
-    scaling = study.get("scaling")  # the file may hold anything
+    scaling = study.get("scaling")  # the file is not validated, so any JSON value may occur
     stated = scaling if isinstance(scaling, list) else [scaling]
     kinds = [kind for kind in analysis.KINDS if kind in stated] or ["strong"]
     cases = study.get("cases")
@@ -165,7 +169,7 @@ def read(
 
 
 def _plan_files(folder: Path) -> dict[str, PlanFile]:
-    """Return the plan files of a folder by hardware; damaged files are left out."""
+    """Return the plan files of a folder as a dict from hardware to file. Damaged files are omitted."""
     contents = (
         (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
     )
@@ -173,7 +177,7 @@ def _plan_files(folder: Path) -> dict[str, PlanFile]:
 
 
 def _label_of_cell(cell: Mapping[str, Any]) -> str:
-    """Return the label of a case in a study file, or its key where the case is damaged."""
+    """Return the label of a case in a study file, or its key if the case is damaged."""
     try:
         return label(from_dict(cell["case"]))
     except (KeyError, TypeError, ValueError):
@@ -181,7 +185,10 @@ def _label_of_cell(cell: Mapping[str, Any]) -> str:
 
 
 def describe_environment(findings: Findings, environment: str, honest: bool = True) -> str:
-    """Return what must be stated with a number, such as ' [environment 1a2b, oversubscribed]', or ''."""
+    """Return the qualification of a number, such as ' [environment 1a2b, oversubscribed]', or ''.
+
+    The environment is named only if the folder has mixed environments.
+    """
     words = [f"environment {environment}"] if findings.has_mixed_environments else []
     words += [] if honest else ["oversubscribed"]
     return f" [{', '.join(words)}]" if words else ""

@@ -1,7 +1,7 @@
-"""Forecast: what a plan says, as values and in words: curves, what does not fit, the cheapest count.
+"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count.
 
-Takes planned records; the title, price and memory of the hardware come from the plan's own file. Does not
-know the time model.
+The functions take planned records. The title, price and memory of the hardware come from the plan file. The
+time model itself is not used here.
 """
 
 import dataclasses
@@ -19,81 +19,84 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-_LEVEL = (2.5, 97.5)  # per cent
-_HALF_EFFICIENCY = 0.5  # the efficiency under which another device is hardly worth it
-_TIME_FACTOR = 2.0  # without a deadline, the cheapest count within this factor times the least time
+_LEVEL = (2.5, 97.5)  # percentiles
+_HALF_EFFICIENCY = 0.5  # the parallel efficiency below which more devices hardly pay
+_TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Facts of an environment that are equal for all cases of one plan.
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 
 @dataclass(frozen=True)
 class PredictedPoint:
-    """One device count of a predicted curve."""
+    """The prediction for one device count of a curve."""
 
     record: Record
-    efficiency: float  # against the fewest devices that were planned
-    efficiency_interval: tuple[float, float] | None = None  # 95 %; None where the draws were not kept
+    efficiency: float  # relative to the smallest planned device count
+    efficiency_interval: tuple[float, float] | None = None  # 95 %; None if the draws were not kept
 
     @property
     def devices(self) -> int:
-        """Return the number of devices."""
+        """Return the device count."""
         return self.record.case.devices
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a call, the median of the prediction."""
+        """Return the median of the predicted seconds per call."""
         return _predicted_seconds(self.record)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the seconds."""
+        """Return the 95 % interval of the predicted seconds."""
         return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
 
     @property
     def by_formula(self) -> bool:
-        """Return whether it is for more devices than programs were compiled for."""
+        """Return whether the device count exceeds those for which programs were compiled."""
         return self.record.predicted["by"] == "formula"  # type: ignore[index]
 
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """Planned cases that differ only in devices (strong), or have constant points per device (weak)."""
+    """Planned cases that differ only in the device count.
+
+    In strong scaling the number of points is constant; in weak scaling the number of points per device is.
+    """
 
     name: str
-    case: Case  # that of the fewest devices, without its mesh
+    case: Case  # the case on the smallest device count, without its mesh
     kind: str
     points: tuple[PredictedPoint, ...]
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Everything that was planned for one hardware."""
+    """All planned cases and predicted curves for one hardware."""
 
     hardware: str
     title: str
-    price: float | None  # of a device for an hour
-    memory: float | None  # of a device
+    price: float | None  # per device and hour
+    memory: float | None  # per device
     records: tuple[Record, ...]
     curves: tuple[PredictedCurve, ...]
 
     @property
     def too_large(self) -> list[Record]:
-        """Return the records of cases that do not fit."""
+        """Return the records of the cases that exceed the device memory."""
         return [record for record in self.records if record.reason == "too_large"]
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What the file of a plan says of its hardware; None for what it does not say."""
+    """The description of the hardware in a plan file. A field is None if the file does not contain it."""
 
     title: str | None = None
     price: float | None = None
     memory: float | None = None
-    kinds: tuple[str, ...] = ("strong",)  # of scaling
+    kinds: tuple[str, ...] = ("strong",)  # kinds of scaling
 
 
 def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
-    """Return what a plan file says; it may hold anything."""
+    """Parse the content of a plan file and ignore invalid values."""
     hardware, scaling = content.get("hardware"), content.get("scaling")
     facts = hardware if isinstance(hardware, Mapping) else {}
     numbers = (facts.get(name) for name in ("price", "memory"))
@@ -103,7 +106,12 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
-    """Return a forecast for each hardware; `files` are the plan files by hardware."""
+    """Return a forecast for each hardware.
+
+    Args:
+        plans: the records of planned cases.
+        files: a dict from hardware to plan file.
+    """
     made = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
@@ -113,7 +121,7 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Fo
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return the forecast of the cases with these keys."""
+    """Return the forecast restricted to the cases with the given keys."""
     curves = [
         dataclasses.replace(curve, points=tuple(p for p in curve.points if p.record.key in keys))
         for curve in forecast.curves
@@ -125,8 +133,8 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the newest plan.
 
-    Workloads in files of their own have environments of their own: of each workload the newest environment is
-    taken that has the facts of the newest plan.
+    Workloads that are defined in separate files have separate environments. For each workload, the newest
+    environment is taken that agrees with the newest plan in hardware, versions, source and XLA flags.
     """
     facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
@@ -140,7 +148,10 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 
 
 def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
-    """Return the curves of each kind; a curve of one point only where its case is on no other curve."""
+    """Return the predicted curves of each kind.
+
+    A curve with a single device count is omitted if its case is also on another curve.
+    """
     curves = [curve for kind in kinds for curve in _curves_of_kind(records, kind)]
     kept, seen = list[PredictedCurve](), set[str]()
     for curve in sorted(curves, key=lambda curve: len(curve.points) == 1):
@@ -157,7 +168,7 @@ def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve
 
 
 def _curve(records: Iterable[Record], kind: str) -> PredictedCurve:
-    """Return the curve of these records; of several meshes on as many devices it has the fastest."""
+    """Return the predicted curve of the given records, with the fastest mesh of each device count."""
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
     base, *_ = ordered = [best[devices] for devices in sorted(best)]
     case, points = dataclasses.replace(base.case, mesh=None), []
@@ -173,7 +184,10 @@ def _predicted_seconds(record: Record) -> float:
 
 
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """Return the interval of an efficiency from draws of the same machines; None where they were not kept."""
+    """Return the 95 % interval of an efficiency from paired draws, or None if the draws were not kept.
+
+    The i-th draws of both predictions assume the same machine parameters.
+    """
     one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
     if not one or len(one) != len(other):
         return None
@@ -185,7 +199,12 @@ _Row = tuple[PredictedCurve, PredictedPoint]
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return when more devices stop paying, what does not fit, and which count is the cheapest."""
+    """Return sentences on the fastest method, the efficiency limit, the cheapest device count and memory.
+
+    Args:
+        forecast: the forecast for one hardware.
+        deadline: the largest allowed seconds per call. By default it is twice the least predicted time.
+    """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
     sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
@@ -195,7 +214,7 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
 def _answers_of_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
-    """Return the fastest method, where efficiency falls under a half, and the cheapest count."""
+    """Return a sentence on the fastest method with its efficiency limit, and one on the cheapest count."""
     rows = [(curve, point) for curve in curves for point in curve.points]
     largest = max(point.devices for _, point in rows)
     best, _ = last = min((row for row in rows if row[1].devices == largest), key=lambda row: row[1].seconds)
@@ -207,9 +226,9 @@ def _answers_of_problem(
 
 
 def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
-    """Describe the cheapest count within the deadline, or within twice the least time."""
+    """Return a clause on the cheapest device count within the deadline, or within twice the least time."""
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
-    # With a deadline the upper end of the interval counts.
+    # A given deadline applies to the upper end of the interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
     bound = format_duration(limit)
     if not in_time:
@@ -225,9 +244,10 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Describe the fastest, the fewest devices not distinguished from it, and what is fastest on the most.
+    """Return a clause on the fastest prediction, the smallest count tied with it, and the most devices.
 
-    The points of a weak curve do different work: there it is the fastest on the most devices only.
+    The measurements of a weak scaling curve do different amounts of work, so that only the fastest method on
+    the most devices is described for it.
     """
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
@@ -243,15 +263,16 @@ def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
 
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
-    """Describe a method with its time and its devices."""
+    """Return a method with its predicted time and device count in words."""
     time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
     return f"{method_of(curve.case).name} {time} on {where}"
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
-    """Return whether two predictions are not distinguished: the interval of their ratio includes 1.
+    """Return whether two predictions cannot be distinguished: the interval of their ratio includes 1.
 
-    The ratio uses draws of the same machines. Without draws, each time must lie in the interval of the other.
+    The ratio is computed from draws of the same machine parameters. Without draws, each time must lie in the
+    interval of the other.
     """
     if interval := _efficiency_interval(one.record, other.record, 1.0):
         return interval[0] <= 1 <= interval[1]
@@ -260,13 +281,13 @@ def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
 
 
 def format_efficiency(point: PredictedPoint) -> str:
-    """Return an efficiency with its interval."""
+    """Return an efficiency with its interval as percentages."""
     ends = " to ".join(map(format_percentage, point.efficiency_interval or ()))
     return f"{format_percentage(point.efficiency)}{', ' if ends else ''}{ends}"
 
 
 def _describe_half_efficiency(curve: PredictedCurve) -> str:
-    """Describe between which counts efficiency falls under a half."""
+    """Return a clause with the device counts between which the efficiency falls below one half."""
     if len(curve.points) == 1:
         return "planned on no other number of devices"
     against = f"of {count_of(curve.points[0].devices, 'device')}"
@@ -281,7 +302,7 @@ def _describe_half_efficiency(curve: PredictedCurve) -> str:
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
-    """Describe which case runs out of memory first, or which needs the largest share of it."""
+    """Return a sentence on the first case that runs out of memory, or on the largest memory use."""
     if not_fitting := forecast.too_large:
         first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
@@ -297,7 +318,7 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
-    """Describe from which count on predictions are by formula alone."""
+    """Return a sentence with the device count from which predictions are extrapolated without compilation."""
     points = [point for curve in forecast.curves for point in curve.points]
     formula = [point.devices for point in points if point.by_formula]
     if not formula:

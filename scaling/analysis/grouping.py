@@ -1,4 +1,4 @@
-"""Grouping: items of an iterable by a key."""
+"""Helper functions that group the items of an iterable by a key."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items by key; keys and items keep the order in which they come."""
+    """Return a dict from key to list of items. Keys and items keep their original order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -16,11 +16,11 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], float]) -> dict[K, T]:
-    """Return for each key the first item with the least cost."""
+    """Return a dict from key to the item with the least cost. The first item wins a tie."""
     return {of: min(group, key=cost) for of, group in group_by(items, key).items()}
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each group, then the second of each, and so on."""
+    """Return the first item of each group, then the second item of each group, and so on (round-robin)."""
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]

@@ -1,8 +1,9 @@
-"""Growth: the exponent with which the time of each method grows with a size.
+"""Empirical complexity: the exponent with which the time of each method grows with a problem size.
 
-The exponent is the slope of a straight line through the logarithms of the measured sizes, not a limit. From
-four sizes on, a parabola tests whether there is one slope; if not, the interval includes the slopes at both
-ends. With three sizes this test is not possible, and the interval is wide.
+The exponent is the slope of a straight line through the logarithms of the measured sizes and times; it is not
+an asymptotic limit. With four sizes or more, a parabola tests whether the slope is constant. If it is not,
+the interval includes the slopes at both ends. With three sizes this test is impossible, and the interval is
+wide.
 """
 
 import math
@@ -18,8 +19,8 @@ from scaling.analysis.curves import SizeSweep, Timing
 from scaling.analysis.methods import Method
 from scaling.analysis.ratios import Estimate
 
-_LEAST = 3  # sizes: a line always fits two
-_ROUNDING = 1e-6  # the change of slope, over a size e times as large, below which it is rounding
+_LEAST = 3  # the least number of sizes; a line fits any two
+_ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class SizeExponent:
     method: Method
     exponent: Estimate
     sizes: int  # the number of sizes used
-    left_out: int  # the number of sizes left out because they take less than ten empty calls
-    bent: bool  # whether the exponent changes along the sizes, significantly at 5 %
+    left_out: int  # the number of sizes omitted because they take less than ten empty calls
+    bent: bool  # whether the exponent changes along the sizes, at a significance level of 5 %
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of every method with three sizes or more above the dispatch floor."""
+    """Return the exponent of each method that has three sizes or more above the dispatch floor."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -48,9 +49,9 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Return the slope of the logarithms by least squares, and whether it changes along the sizes."""
+    """Return the log-log slope by least squares, and whether it changes significantly along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
-    # Relative to the first, so that constant times have the slope 0 exactly.
+    # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
     (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
@@ -63,7 +64,12 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
 
 
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """Return the coefficients about the mean size, but the constant, and half of their intervals."""
+    """Fit a polynomial in the centered logarithms of the sizes by least squares.
+
+    Returns:
+        coefficients: from degree 1 upward, without the constant.
+        half_widths: half the widths of their 95 % intervals.
+    """
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
     coefficients, *_ = np.linalg.lstsq(powers, times)
     residuals, freedom = times - powers @ coefficients, len(times) - degree - 1

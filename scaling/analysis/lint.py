@@ -1,6 +1,7 @@
-"""Lint: what a strict reviewer would criticise in a results folder, and how to fix it.
+"""Lint rules for benchmark quality: defects of a results folder that a strict reviewer would criticize.
 
-A rule is a row of the table RULES: a function that returns where it is broken, in words with numbers.
+Each rule is a row of the table RULES. It has a function that returns the violations in words with numbers,
+and a text on how to fix them.
 """
 
 from collections import Counter
@@ -19,21 +20,21 @@ from scaling.core.formatting import count_of, format_duration, format_percentage
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-Rule = Callable[[Findings], list[str]]  # returns where it is broken, in words
-Fault = Callable[[Timing], str]  # returns what is wrong with a timed case, or ''
+Rule = Callable[[Findings], list[str]]  # returns its violations in words
+Fault = Callable[[Timing], str]  # returns the defect of a timed case in words, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
-_LEAST = 7  # samples
-_WIDE = 0.05  # of the median, either side
-_TREND = 0.02  # of the median, within a process
-_NARROW = 0.01  # of the median, by which autocorrelation widens an interval
-_PADDED = 0.1  # of points times seeds
+_LEAST = 7  # the least number of samples of a process
+_WIDE = 0.05  # relative half-width of an interval
+_TREND = 0.02  # change within a process, relative to the median
+_NARROW = 0.01  # widening by autocorrelation, relative to the median
+_PADDED = 0.1  # fraction of points times seeds
 _WRONG = ("wrong_answer", "not_finite")
-_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # shown elsewhere, or fields of the case
+_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or fields of the case
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A rule that the folder breaks: how often, the first cases with their numbers, and what fixes it."""
+    """A violated rule: its number of violations, the first violations in words, and the fix."""
 
     rule: str
     severity: str
@@ -43,7 +44,7 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Return every rule that the folder breaks, errors first."""
+    """Return a finding for each violated rule, errors first."""
     broken = ((name, severity, fix, find_places(findings)) for severity, name, find_places, fix in RULES)
     return [
         LintFinding(name, severity, len(places), _text(places), fix)
@@ -53,13 +54,13 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 
 def _text(places: Sequence[str]) -> str:
-    """Return the first two different places, the most frequent first, and how many more there are."""
+    """Return the two most frequent distinct violations, and the number of the others."""
     counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(places).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words; notes do not count."""
+    """Return the number of errors and warnings in words. Notes are not counted."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -67,7 +68,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return the verdict and the findings under COLUMNS."""
+    """Return the verdict and the findings as table rows under COLUMNS."""
     remarks = lint_findings(findings)
     rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
     return [("verdict", verdict(remarks), "", "", ""), *rows]
@@ -78,7 +79,11 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _for_timings(fault: Fault) -> Rule:
-    """Return a rule for each timed case, from a function that returns its fault in words, or nothing."""
+    """Return a rule that applies a check to each timed case.
+
+    Args:
+        fault: a function that returns the defect of a timing in words, or '' if there is none.
+    """
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)
@@ -87,7 +92,7 @@ def _for_timings(fault: Fault) -> Rule:
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
-    """Return the failed cases: those with a wrong answer, or the others."""
+    """Return the failed cases in words: those with a wrong answer if `wrong`, else all others."""
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
@@ -100,11 +105,11 @@ def _skipped_cases(findings: Findings) -> list[str]:
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
 
 
-# What is wrong with a timed case.
+# Checks of one timed case. Each returns the defect in words, or ''.
 
 
 def _half_width(timing: Timing) -> float:
-    """Return the larger distance from the median to an end of its interval, as a fraction; 0: no interval."""
+    """Return the larger relative distance from the median to an end of its interval, or 0 if it has none."""
     low, high = timing.interval or (timing.median, timing.median)
     return max(high - timing.median, timing.median - low) / timing.median
 
@@ -150,14 +155,21 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Judge the first compilation of each process; each further one may have another level."""
+    """Return the trend within a process in words, or '' if it is small.
+
+    Only the first compilation of each process is tested, because each recompilation may change the mean time.
+    """
     first = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((autocorrelation.trend(samples) or 0.0 for samples in first), key=abs)
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Judge timings of one process: an interval between processes does not rest on their samples."""
+    """Return the widened interval of a single process in words, or '' if the widening is small.
+
+    With several processes the interval does not depend on the samples within a process, so that it is not
+    tested.
+    """
     if timing.replicates > 1:
         return ""
     times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
@@ -171,12 +183,15 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Return the blocks of processes that chose differently: an interval between them means nothing."""
+    """Return the block sizes if the processes of a case chose different ones, else ''.
+
+    The programs then differ, so that an interval between the processes is meaningless.
+    """
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 
 
-# What is wrong with a folder.
+# Rules for a whole folder. Each returns its violations in words.
 
 
 def _nothing_measured(findings: Findings) -> list[str]:
@@ -215,7 +230,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the curves not measured on one device, though no record says that it does not fit there."""
+    """Return the names of curves without a measurement on one device that is not known to be too large."""
     return [
         curve.name
         for curve in _scaled_curves(findings)
@@ -257,7 +272,7 @@ def _uncommitted_code(findings: Findings) -> list[str]:
 
 _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
-RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, rule, where it is broken, fix
+RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
     (WARNING, "nothing measured, only planned", _only_planned,
      "`scaling run study=...` on a machine of that kind"),

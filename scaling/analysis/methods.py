@@ -1,7 +1,7 @@
-"""Methods: how a derivative is computed, as a short value and in words.
+"""The method of a case (mode, batching, engine, seeds, memory setting) as a named tuple and in words.
 
-A method is a mode with its batching, engine and formulation, and a memory setting (how many seeds and points
-are taken at a time, where the result is kept, what reverse mode saves). Works on cases, not on measurements.
+A memory setting consists of the number of seeds and points per block, the storage of the result, and the
+rematerialization policy of reverse mode. The functions take cases and not measurements.
 """
 
 from dataclasses import replace
@@ -11,12 +11,12 @@ from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
-# Fields that trade memory for time; they change neither the result nor the mode. None: no such setting.
+# Fields that trade memory for time without changing the result or the mode. None if not set.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """The fields of a case that say how a derivative is computed, but not on which devices."""
+    """The fields of a case that define how a derivative is computed, but not on which devices."""
 
     mode: str
     batch: str
@@ -37,14 +37,14 @@ class Method(NamedTuple):
         batched = MODES[self.mode].has_seeds or self.batch != "vmap"
         mode = f"{self.mode} ({self.batch})" if batched else self.mode
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
-        if (self.engine == "jax") != self.jit:  # JAX compiles by default, most peers do not
+        if (self.engine == "jax") != self.jit:  # JAX is compiled by default, most other engines are not
             words.append("compiled" if self.jit else "eager")
         words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
         return _join(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting in words, or '' where all seeds and points are taken at once."""
+        """Return the memory setting in words, or '' if all seeds and points are processed at once."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -52,7 +52,7 @@ class Method(NamedTuple):
 
     @property
     def short_memory_setting(self) -> str:
-        """Return the memory setting in few words, for a mark of a figure."""
+        """Return an abbreviated memory setting, for a label in a figure."""
         chunk = count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk
         limit = self.memory_limit and format_bytes(self.memory_limit)
         return _join(chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
@@ -87,10 +87,10 @@ def base_method(case: Case) -> Method:
 
 
 def describe_call(case: Case) -> str:
-    """Return in words how a program is called and split, such as 'shard_map, points split'.
+    """Return the transformation and partitioning of a program in words, such as 'shard_map, points split'.
 
-    A case of split=both without a mesh stands for a curve, which has the fastest mesh on each number of
-    devices.
+    A case with split=both and without a mesh represents a curve, which uses the fastest mesh on each device
+    count.
     """
     if case.api == "jit":
         return case.api

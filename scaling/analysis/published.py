@@ -1,7 +1,4 @@
-"""Published: the numbers that the study's sources report, next to what was measured.
-
-The published numbers are in published.yaml.
-"""
+"""Table of numbers from the literature (published.yaml) next to the corresponding measurements."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -17,7 +14,7 @@ from scaling.analysis.stages import first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number, format_ratio
 
-_DEFAULTS: Mapping[str, Any] = {  # of a published row
+_DEFAULTS: Mapping[str, Any] = {  # default fields of the case of a published row
     **dict.fromkeys((*MEMORY_FIELDS, "reduce", "forward")), "seeds": "identity", "overlap": False,
 }  # fmt: skip
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")
@@ -29,10 +26,10 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a row for each published number, under COLUMNS; none where nothing of them was measured."""
+    """Return a table row for each published number under COLUMNS, or [] if none of them was measured."""
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
-        # The environment that was measured last speaks, if it has what the row needs.
+        # Use the newest environment that contains the timings of this row.
         tried = ((where, _measure(findings, where, group, row)) for where in reversed(findings.environments))
         where, value = next((pair for pair in tried if pair[1] is not None), ("", None))
         measured |= value is not None
@@ -54,7 +51,10 @@ def _format_published(row: Mapping[str, Any]) -> str:
 
 
 def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
-    """Return what was measured, and its ratio to the published number, the nearer end of a range."""
+    """Return the measurement in words and its ratio to the published number.
+
+    If the publication gives a range, the nearer end is used.
+    """
     if row.get("times"):
         return format_ratio(value), ""
     nearest = min((each * 1e-6 for each in row["published"]), key=lambda seconds: abs(seconds - value))
@@ -64,7 +64,7 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measure(
     findings: Findings, where: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return seconds, or a ratio of seconds, in one environment; None where one was not measured."""
+    """Return the seconds, or a ratio of seconds, measured in one environment, or None if not measured."""
     timing = _find_timing(findings, where, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
@@ -80,14 +80,14 @@ def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]
 
 
 def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Return whether a case has these fields; of its sizes, those that are named."""
+    """Return whether a case has the given field values. Sizes that are not given may have any value."""
     sizes = fields.get("sizes", {}).items()
     plain = ((name, value) for name, value in fields.items() if name != "sizes")
     return all(case[n] == v for n, v in plain) and all(case["sizes"].get(n) == v for n, v in sizes)
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
-    """Return what became of a case that has no time."""
+    """Return the status and reason of a case without a time, or 'not in this study'."""
     bad = (
         r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
     )

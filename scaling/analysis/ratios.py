@@ -1,13 +1,13 @@
-"""Ratios: how well the time of a case is known, and the ratio of the times of two cases.
+"""Confidence intervals and p-values of a time and of the ratio of two times, for all comparisons.
 
-One estimator for speed-ups, for the next mode, for two folders and for baselines. Samples lie within
-compilations, those within processes, those within allocations (cluster jobs). The highest level with two
-members or more shows how much a repetition differs: variation at lower levels is in its members already. So
-with one process an interval is that of its samples, and says nothing of what the next process would give.
-Processes that took their samples in turns are compared pair by pair, so that disturbances of both cancel.
+The same estimator is used for speed-ups, runner-up modes, two folders and baselines. Samples are nested in
+compilations, compilations in processes, and processes in allocations (cluster jobs). The error is estimated
+at the highest level with two members or more, whose variation includes that of all lower levels. With a
+single process the interval is that of its samples and does not describe the variation between processes.
+Processes that took their samples alternately are compared in pairs, so that common disturbances cancel.
 
-Intervals are Student's on logarithms, for unequal variances (Welch). Of the samples of one process the
-variance of the median comes from order statistics, without an assumption on how they are distributed.
+Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
+variance of the median comes from order statistics, without an assumption on the distribution.
 """
 
 import itertools
@@ -26,14 +26,14 @@ from scaling.analysis.grouping import group_by
 from scaling.core.intervals import median_interval
 from scaling.core.record import Record
 
-LEAST_VARIANCE = 1e-18  # of a logarithm: no time is known to a part in a billion
-_LEAST_CASES = 20  # for which variances are moderated
-_LEAST_SAMPLES = 6  # of a process: with fewer, the extremes enclose the median less than 95 % of the time
-_VISIBLE = 0.02  # by which a ratio of pairs may differ from that of the medians without a note
+LEAST_VARIANCE = 1e-18  # of a logarithm: no time is measured to a relative accuracy of 1e-9
+_LEAST_CASES = 20  # the least number of cases for which variances are moderated
+_LEAST_SAMPLES = 6  # with fewer, the extremes contain the median with less than 95 %
+_VISIBLE = 0.02  # largest difference of the logarithms that needs no note
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval; None where the interval is not known."""
+    """A number with the ends of its 95 % interval, which are None if the interval is unknown."""
 
     value: float
     low: float | None
@@ -42,17 +42,17 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the times of two cases with its 95 % interval, None where there are too few samples."""
+    """The ratio of two cases' times with its 95 % interval, which is None if there are too few samples."""
 
     value: float
-    of_medians: float  # the ratio of the two times as they are shown
+    of_medians: float  # the ratio of the two displayed times
     low: float | None = None
     high: float | None = None
-    pairs: int = 0  # of processes whose samples were taken in turns
+    pairs: int = 0  # number of pairs of processes that took samples alternately
     error: float = 0.0  # squared standard error of the logarithm
     freedom: float = 0.0  # degrees of freedom of the error
-    count: float = 0.0  # of independent differences; 0 where a process is alone, so that there is no p-value
-    deviations: Mapping[Hashable, float] = field(default_factory=dict)  # member -> logarithm minus the mean
+    count: float = 0.0  # number of independent differences; 0 with one process: no p-value
+    deviations: Mapping[Hashable, float] = field(default_factory=dict)  # process or allocation -> log - mean
 
     @property
     def estimate(self) -> Estimate:
@@ -61,26 +61,26 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio of pairs differs visibly from that of the times that are shown."""
+        """Return whether the ratio from pairs differs visibly from the ratio of the displayed medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
 class _Level(NamedTuple):
-    """A time, or a ratio of pairs, with its error, from the highest level with two members or more."""
+    """A time, or a ratio from pairs, with its error at the highest level with two members or more."""
 
     value: float
-    error: float | None  # squared standard error of the logarithm; None: too few samples
+    error: float | None  # squared standard error of the logarithm; None if there are too few samples
     freedom: float
-    members: Mapping[Hashable, float]  # logarithms of processes or allocations; empty below these levels
+    members: Mapping[Hashable, float]  # process or allocation -> log(time); empty at lower levels
 
 
 def process_median(record: Record) -> float:
-    """Return the seconds of one process: the median of its compilations' medians."""
+    """Return the time of one process in seconds: the median of the medians of its compilations."""
     return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return the samples of each compilation, in order."""
+    """Return one list of samples (seconds) for each compilation, in order."""
     counts = [int(further.get("samples", 0)) for further in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
@@ -88,16 +88,19 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
 
 def case_median(records: Sequence[Record]) -> float:
-    """Return the seconds of a case: the median of its processes' medians."""
+    """Return the time of a case in seconds: the median of the medians of its processes."""
     return statistics.median(map(process_median, records))
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a case's time, from one record per process; None: too few samples.
+    """Return the 95 % interval of the time of a case, or None if there are too few samples.
 
-    Of several processes, or allocations: the rank interval of their medians where there are enough (six),
-    else Student's on the logarithms. Of one process: the rank interval of its samples, enclosing those of
-    every compilation, and as much wider as autocorrelation asks for.
+    For several processes or allocations it is the rank interval of their medians if there are at least six,
+    else Student's interval on the logarithms. For a single process it is the smallest interval that contains
+    the rank intervals of all its compilations, each widened for autocorrelation.
+
+    Args:
+        records: one record per process.
     """
     level = _highest_level(records)
     if not level.members:
@@ -111,7 +114,7 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the rank interval of the median, wider where the samples are autocorrelated."""
+    """Return the rank interval of the median, widened if the samples are autocorrelated."""
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
@@ -120,7 +123,12 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Return the ratio of the times of two cases, from one record per process each."""
+    """Estimate the ratio of the times of two cases.
+
+    Args:
+        top: the records of the numerator, one per process.
+        bottom: the records of the denominator, one per process.
+    """
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
@@ -149,7 +157,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _highest_level(records: Sequence[Record]) -> _Level:
-    """Return the level of allocations, processes, compilations or samples: the first that has several."""
+    """Return the error estimate from the highest level that has several members.
+
+    The levels are allocations, processes, compilations and samples.
+    """
     logs = [math.log(process_median(record)) for record in records]
     jobs = [_allocation(record) for record in records]
     members = _average_by_allocation([record.replicate for record in records], logs, jobs)
@@ -168,7 +179,7 @@ def _level_of_members(members: Mapping[Hashable, float]) -> _Level:
 
 
 def _level_of_samples(seconds: Sequence[float]) -> _Level:
-    """Return the median of the samples of one process, with the error of its logarithm.
+    """Return the median of the samples of one process, with the standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -182,14 +193,14 @@ def _level_of_samples(seconds: Sequence[float]) -> _Level:
 
 
 def _allocation(record: Record) -> str:
-    """Return the job of a process; processes without a job are in one allocation."""
+    """Return the job identifier of a process. All processes without a job share one allocation."""
     return str(record.environment.get("job"))
 
 
 def _average_by_allocation(
     processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return the mean of each allocation, or the logarithms themselves where there is one allocation."""
+    """Return a dict from allocation to mean logarithm, or from process to logarithm for one allocation."""
     if len(set(allocations)) == 1:
         return dict(zip(processes, logs, strict=True))
     groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
@@ -203,7 +214,7 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two cases differ by no more than the margin; None if unknown.
+    """Return the p-value of the null hypothesis that two cases differ by at most the margin, or None.
 
     Source: McCarthy and Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
     """
@@ -215,17 +226,18 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return the ratios with each variance drawn towards those of the others (empirical Bayes).
+    """Return the ratios with each variance shrunk toward the common variance (empirical Bayes).
 
-    Few processes know little of their own variance, many cases know it well. Source: Smyth 2004, the
-    moderated t of limma. Cases that share processes are correlated, so the prior never counts for more than
-    the effective number of independent cases (the design effect of cluster sampling).
+    The variance from a few processes is uncertain, but that of many cases together is well known. Source:
+    Smyth 2004, the moderated t-statistic of limma. Cases that share processes are correlated, so that the
+    prior weight is limited by the effective number of independent cases (the design effect of cluster
+    sampling).
     """
     known = [ratio for ratio in ratios if ratio.count]
     if len(known) < _LEAST_CASES:
         return list(ratios)
     freedom = np.array([ratio.freedom for ratio in known])
-    variance = np.array([ratio.error * ratio.count for ratio in known])  # of one difference
+    variance = np.array([ratio.error * ratio.count for ratio in known])  # variance of a single difference
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
     half = _inverse_trigamma(float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean()))
@@ -241,7 +253,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Return where the trigamma function has this value, by Newton's method; 1e6 stands for infinity."""
+    """Return the inverse of the trigamma function by Newton's method. The value 1e6 represents infinity."""
     if value < 1e-6:
         return 1e6
     x = 0.5 + 1 / value

@@ -1,7 +1,7 @@
-"""Scaling fits: the laws of Amdahl, Gustafson and Gunther (universal scalability) fitted to a curve.
+"""Fits of Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve.
 
-Fits the logarithm of time by least squares; the residuals are taken as noise of equal variance on every
-number of devices. A good fit does not prove that a law holds.
+The logarithm of time is fitted by least squares. The residuals are treated as noise with the same variance on
+every device count. A good fit does not prove that a law holds.
 """
 
 import math
@@ -18,21 +18,21 @@ from scaling.analysis.ratios import LEAST_VARIANCE, Estimate
 from scaling.core.formatting import is_share_determined
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # of the searches for an interval, and for the other part
+_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # sizes of the searches for an interval and for the other part
 
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to one curve. Its speed-up is relative to its own time on one device."""
+    """A law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
-    parts: Mapping[str, Estimate]  # "serial"; of the last "contention" (sigma) and "coherency" (kappa)
-    seconds: float  # on one device
+    parts: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
+    seconds: float  # fitted time on one device
     spread: float  # standard deviation of the residuals of the logarithms
-    best: bool  # of the laws fitted to this curve
+    best: bool  # whether this is the best law for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the speed-up of the law; of a weak curve the scaled speed-up."""
+        """Return the speed-up predicted by the law. For a weak scaling curve it is the scaled speed-up."""
         first, *others = (part.value for part in self.parts.values())
         if self.name == GUSTAFSON:
             return devices - first * (devices - 1)
@@ -40,7 +40,7 @@ class ScalingFit:
 
     @property
     def limit(self) -> float | None:
-        """Return the largest speed-up on any number of devices; None where there is no limit."""
+        """Return the largest speed-up over all device counts, or None if it is unbounded."""
         first = next(iter(self.parts.values())).value
         if self.peak:
             return self.speedup(self.peak)
@@ -48,26 +48,26 @@ class ScalingFit:
 
     @property
     def peak(self) -> float | None:
-        """Return the number of devices beyond which more devices are slower; None where there is none."""
+        """Return the device count beyond which the time increases, or None if there is none."""
         if self.name != UNIVERSAL or not self.parts["coherency"].value:
             return None
         return max(1.0, math.sqrt((1 - self.parts["contention"].value) / self.parts["coherency"].value))
 
     @property
     def determined(self) -> bool:
-        """Return whether the interval of every part is narrow enough to mean something."""
+        """Return whether the interval of every parameter is narrow enough to be meaningful."""
         return all(is_share_determined(part.low, part.high) for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
-        """Return the doubt to state with a limit whose part might be 0; '' where its interval excludes 0."""
+        """Return the caveat for a limit whose parameter might be 0, or '' if its interval excludes 0."""
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
 
 
 class _LinearForm(NamedTuple):
-    """A law as log(time) = log(seconds on one device) + sign log(1 + sum of parts times columns) + shift."""
+    """A law as log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
 
     name: str
     parts: tuple[str, ...]
@@ -77,12 +77,13 @@ class _LinearForm(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws of a curve's kind: Amdahl's or, if weak, Gustafson's, and universal scalability.
+    """Fit the laws that apply to the kind of a curve, and mark the best one.
 
-    A law needs one device count more than it has parameters (the time on one device among them): three for
-    the first two, four for universal scalability. Each part lies between 0 and 1. The best law is the one
-    with the least AICc; with too few device counts for that, the simpler one unless an F test at 5 % rejects
-    it.
+    Strong scaling curves are fitted with Amdahl's law, weak ones with Gustafson's law, and both with the
+    universal scalability law. A fit needs one device count more than the law has parameters, including the
+    time on one device: three for the first two laws, four for universal scalability. Each part lies between 0
+    and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler law is
+    best unless an F test at 5 % rejects it.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
@@ -93,10 +94,10 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the experimentally determined serial fraction of a point of a strong curve.
+    """Return the experimentally determined serial fraction of a measurement on a strong scaling curve.
 
-    None where the speed-up is not relative to one device. Negative for super-linear speed-up. Source: Karp
-    and Flatt 1990, Measuring parallel processor performance.
+    Return None if the speed-up is not relative to one device or is the one on one device. The fraction is
+    negative for super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
@@ -120,11 +121,11 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearForm]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the law with the least AICc, or what an F test prefers where that is not defined."""
+    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined."""
     if len(laws) < 2:
         return next(iter(laws), None)
     squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
-    known = [len(law.parts) + 2 for law in laws]  # the time on one device and the spread are estimated too
+    known = [len(law.parts) + 2 for law in laws]  # plus the time on one device and the spread
     if count > known[-1] + 1:
         criteria = [
             count * math.log(max(s / count, LEAST_VARIANCE)) + 2 * k * count / (count - k - 1)
@@ -136,14 +137,15 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _largest_squares(squares: float, freedom: int) -> float:
-    """Return the sum of squares up to which an F test at 5 % does not reject other parts."""
+    """Return the largest sum of squares at which an F test at 5 % does not reject other parameter values."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
-    """Return a law. The interval of a part is its profile interval: what an F test at 5 % does not reject.
+    """Return a law fitted to the logarithms of the times, with profile intervals of its parts.
 
-    An optimum on a bound counts as the best there is, so that the interval is never empty.
+    A profile interval contains all values that an F test at 5 % does not reject. If the optimum lies on a
+    bound, its sum of squares is taken as the minimum, so that the interval is never empty.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target)
@@ -158,9 +160,9 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
-    """Return the residuals of the logarithms: (..., parts) -> (..., device counts).
+    """Return the residuals of the logarithms, mapping parts of shape (..., parts) to (..., device counts).
 
-    The time on one device is at its best.
+    The time on one device is set to its optimum.
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)
@@ -171,11 +173,11 @@ def _sum_of_squares(form: _LinearForm, target: Any, parts: Any) -> Any:
 
 
 def _best_parts(form: _LinearForm, target: Any) -> Any:
-    """Return the parts with the least squares, each between 0 and 1; a bound where it is as good."""
+    """Return the least-squares parts, each between 0 and 1, preferring bounds that fit equally well."""
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
         columns = form._replace(columns=form.columns[:, free])
-        # The squared sine keeps a part within its bounds; the start adds a tenth on the most devices.
+        # The squared sine bounds a part by 0 and 1. The initial part adds about a tenth to the time.
         start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
         found = least_squares(
             lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
@@ -191,9 +193,17 @@ def _best_parts(form: _LinearForm, target: Any) -> Any:
 
 
 def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return how far a part may go from its best value towards an end, the sum of squares under `most`.
+    """Return the end of the profile interval of one part in the direction of a bound.
 
-    Works on cube roots: parts of a ten-millionth matter on thousands of devices.
+    The search uses cube roots, because parts of 1e-7 matter on thousands of devices.
+
+    Args:
+        form: the law.
+        target: the transformed logarithms of the times.
+        index: the index of the part.
+        best: the optimum of the part.
+        end: the bound of the part, 0 or 1.
+        most: the largest accepted sum of squares.
     """
     inside, outside = math.cbrt(best), end
     for _ in range(_ROUNDS):
@@ -207,7 +217,7 @@ def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: f
 
 
 def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
-    """Return the sum of squares for each value of one part, the other at its best (by bisection)."""
+    """Return the sum of squares for each value of one part, with the other part optimized by bisection."""
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values
     for other in {*range(len(form.parts))} - {index}:
@@ -218,5 +228,5 @@ def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
             slope = form.columns[:, other] / (1 + parts @ form.columns.T)
             falls = (_residuals(form, target, parts) * slope).sum(-1) > 0
             low, high = np.where(falls, middle, low), np.where(falls, high, middle)
-        parts[:, other] *= low > 0  # never so small by itself
+        parts[:, other] *= low > 0  # 0 if the bisection never left the lower bound
     return _sum_of_squares(form, target, parts)

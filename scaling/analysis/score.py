@@ -1,6 +1,6 @@
-"""Plan scores: predicted against measured times of the same case on the same kind of device.
+"""Accuracy of predictions: ratios of predicted to measured times of the same case and kind of device.
 
-Timings under ten empty calls are left out: they are mostly dispatch latency.
+Timings shorter than ten empty calls are omitted because they are mostly dispatch latency.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-ORDER_FACTOR = 2.0  # the order of two cases counts where their measured times differ by more than this
+ORDER_FACTOR = 2.0  # the order of two cases is scored if their times differ by more
 
 
 class PlannedPair(NamedTuple):
@@ -28,12 +28,12 @@ class PlannedPair(NamedTuple):
 
     @property
     def predicted_seconds(self) -> float:
-        """Return the median of the prediction."""
+        """Return the median of the predicted seconds."""
         return self.plan.predicted["seconds"]  # type: ignore[index]
 
     @property
     def ratio(self) -> float:
-        """Return the predicted over the measured time."""
+        """Return the ratio of the predicted to the measured time."""
         return self.predicted_seconds / self.timing.median
 
     @property
@@ -45,15 +45,15 @@ class PlannedPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanScore:
-    """The errors of a group of predictions."""
+    """The prediction errors of a group of cases."""
 
-    workload: str | None  # None: all workloads
+    workload: str | None  # None for all workloads
     method: Method | None
     pairs: tuple[PlannedPair, ...]
 
     @property
     def ratios(self) -> list[float]:
-        """Return predicted over measured times, sorted."""
+        """Return the ratios of predicted to measured times in ascending order."""
         return sorted(pair.ratio for pair in self.pairs)
 
     @property
@@ -68,7 +68,7 @@ class PlanScore:
 
     @property
     def worst(self) -> float:
-        """Return the ratio that is furthest from 1."""
+        """Return the ratio that is furthest from 1 on a logarithmic scale."""
         return max(self.ratios, key=lambda ratio: abs(math.log(ratio)))
 
     @property
@@ -79,17 +79,17 @@ class PlanScore:
 
 @dataclass(frozen=True)
 class PlanScores:
-    """The scores of one hardware: in total, by workload and method, and of the predicted order of methods."""
+    """The prediction scores for one hardware: total, by workload and method, and for the order of methods."""
 
     hardware: str
     total: PlanScore
     parts: tuple[PlanScore, ...]
-    ordered: int  # pairs of methods whose order was predicted correctly
-    comparable: int  # pairs of methods whose measured times differ by more than ORDER_FACTOR
+    ordered: int  # number of comparable pairs whose order was predicted correctly
+    comparable: int  # number of pairs whose times differ by more than ORDER_FACTOR
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each hardware that was planned for and measured on; the last plan counts."""
+    """Return the scores of each hardware that was both planned for and measured, using the newest plan."""
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():

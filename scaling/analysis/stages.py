@@ -1,4 +1,4 @@
-"""Stages: the time before the first result of a program, and after how many calls that has paid off."""
+"""Time to the first result (tracing, compilation, sparsity detection), and the break-even number of calls."""
 
 import math
 import statistics
@@ -6,12 +6,13 @@ import statistics
 from scaling.analysis.curves import Timing
 from scaling.core.record import COMPILING_STAGES
 
-_SPARSITY = ("detect_seconds", "color_seconds")  # finding the nonzeros of a sparse derivative, and its seeds
+_SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of these stages, the median of the replicates; None where no record has
-    any of them.
+    """Return the total seconds of the given stages, as the median over processes.
+
+    Return None if no record has any of these stages.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
@@ -19,24 +20,30 @@ def stage_seconds(timing: Timing, *names: str) -> float | None:
 
 
 def sparsity_seconds(timing: Timing) -> float | None:
-    """Return the seconds of detecting the sparsity pattern and coloring it, or None where there were none."""
+    """Return the seconds of sparsity detection and coloring, or None if there were none."""
     return stage_seconds(timing, *_SPARSITY)
 
 
 def compiling_seconds(timing: Timing) -> float | None:
-    """Return the seconds of tracing, lowering and compiling."""
+    """Return the seconds of tracing, lowering and compiling, or None if they were not recorded."""
     return stage_seconds(timing, *COMPILING_STAGES)
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the seconds from the plain function to the first result, the median of the replicates."""
+    """Return the seconds from the plain function to the first result, as the median over processes.
+
+    Return None if no record has a first call.
+    """
     names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return after how many calls a program is faster in total than another; None: never, or not known."""
+    """Return the number of calls after which a program is faster in total than another.
+
+    Return None if it never is, or if the time of a first call is unknown.
+    """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
         return None

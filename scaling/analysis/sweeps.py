@@ -1,6 +1,6 @@
-"""Sweeps: which size of a family of cases varies, and which sizes are held constant.
+"""Parameter sweeps: the size that varies within a family of cases, and the sizes that are constant.
 
-Works on the sizes of cases, not on measurements.
+The functions use the sizes of cases and not measurements.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,23 +13,23 @@ T = TypeVar("T")
 
 
 class Sweep(NamedTuple):
-    """The size that varies most, with the sizes that vary together with it."""
+    """The size with the most values in a sweep, and the sizes that vary together with it."""
 
     name: str  # such as "m"
-    title: str  # such as "m", or "points = m" where both have the same values
+    title: str  # such as "m", or "points = m" if both have the same values
 
 
 def size_values(case: Case) -> dict[str, int]:
-    """Return the number of points and every size, by name."""
+    """Return a dict from name to value of the number of points and all sizes."""
     return {"points": case.points, **case.sizes}
 
 
 def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Return (sweep, constant sizes in words, items) for each sweep over two sizes or more.
+    """Return the sweep, the constant sizes in words, and the items of each sweep over two sizes or more.
 
-    The items belong to one family. The swept size is the one with the most values on a single number of
-    devices, so that points that grow with the devices are not a sweep. The sizes that are not swept separate
-    the sweeps from each other. Items whose sizes have different names are kept apart.
+    The items belong to one family. The swept size is the one with the most values on a single device count,
+    so that a number of points that grows with the devices is not a sweep. Each combination of the other sizes
+    is a separate sweep. Items whose sizes have different names are never in the same sweep.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
@@ -62,7 +62,7 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return the names of the sizes that vary; names that determine each other are in one list."""
+    """Return the names of the sizes that vary, with names that determine each other in one list."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:
@@ -72,7 +72,7 @@ def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
 
 
 def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
-    """Return whether each value of one name goes with a single value of the other, both ways."""
+    """Return whether the values of two names correspond one to one over all rows."""
     pairs = {(row[one], row[other]) for row in rows}
     return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 

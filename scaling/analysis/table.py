@@ -1,8 +1,8 @@
-"""The table: a row for each record of a results folder, in full precision; one type per column.
+"""Export tables (records, curves, samples, laws, plans) as typed columns, for CSV, Parquet and pandas.
 
-What does not fit has tables of its own: points of curves, samples, fitted laws, plans. All of them are joined
-by `key` and `environment`. Rows are plain mappings, so that a report needs no pandas; `load` returns a
-DataFrame.
+The main table has one row per record in full precision. The other tables are joined to it by `key` and
+`environment`, except that of the laws, which has the name and environment of a curve. Rows are plain dicts,
+so that a report needs no pandas; `load` returns a DataFrame.
 """
 
 import csv
@@ -20,7 +20,7 @@ from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
 
 UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
-_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}  # of pandas
+_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
 _PLAN_FIELDS = (
@@ -28,12 +28,12 @@ _PLAN_FIELDS = (
     "flops", "transcendentals", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes",
     "collective_bytes", "compulsory_bytes", *_PLAN_ONLY,
 )  # fmt: skip
-_PREDICTION_COLUMNS = {  # part of a prediction -> its column
+_PREDICTION_COLUMNS = {  # key of a prediction -> column
     "seconds": "predicted_seconds", "low": "low", "high": "high", "call": "call_seconds",
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_PARTS: dict[str, tuple[str, type]] = {  # column -> nested field, type; a list counts by its length
+_PARTS: dict[str, tuple[str, type]] = {  # column -> record field, type; a list is replaced by its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
     "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
     "colors.columns": ("colors", int), "colors.rows": ("colors", int),
@@ -44,7 +44,7 @@ _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for e
 
 
 class ExportTable(NamedTuple):
-    """A table: its name, the type of each column, and rows; a missing value is None."""
+    """A table: its name, the type of each column, and its rows. A missing value is None."""
 
     name: str
     column_types: Mapping[str, type]  # bool, int, float or str
@@ -52,14 +52,14 @@ class ExportTable(NamedTuple):
 
 
 def _plain_fields(of: type) -> dict[str, type]:
-    """Return the fields of a dataclass that hold one value, with their types; of several a field is text."""
+    """Return the scalar fields of a dataclass with their types, taking the first member of a union type."""
     hints = typing.get_type_hints(of).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
 _RECORD_FIELDS = _plain_fields(Record)
-_CASE_COLUMNS = {  # field of a case -> its column; a record has fields of the same name
+_CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the same name
     name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
 }
 _TYPES: dict[str, type] = {
@@ -69,13 +69,17 @@ _TYPES: dict[str, type] = {
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
     **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
     "index": int, "nodes": int, "honest": bool, "best": bool,
-}  # fmt: skip  # others are text
+}  # fmt: skip  # all other columns are text
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
-    """Return a results folder as a pandas DataFrame: a row for each record, or for each sample.
+    """Return a results folder as a pandas DataFrame, with one row per record or per sample.
 
     The columns are documented in docs/notebook.md.
+
+    Args:
+        folder: the results folder.
+        samples: whether to return one row per sample.
     """
     found = read(store.folder_of(fspath(folder)))
     frame = to_frame(record_table(found))
@@ -111,15 +115,15 @@ def write_csv_table(table: ExportTable, file: TextIO) -> None:
 
 
 def export_tables(findings: Findings) -> list[ExportTable]:
-    """Return every table of a folder; that of plans only where there is a plan."""
+    """Return all export tables of a folder. The table of plans is included only if there is a plan."""
     tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
     return [*tables, plan_table(findings)] if findings.forecasts else tables
 
 
 def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
-    """Return a table with these columns, sizes after the case and facts of the environment at the end.
+    """Return a table with typed columns: the given ones with the sizes inserted, then environment facts.
 
-    Integer columns that hold words or integers beyond 64 bits become text.
+    An integer column becomes text if it contains strings or integers beyond 64 bits.
     """
     names = {
         prefix: [n for row in rows for n in row if n.startswith(prefix)]
@@ -140,7 +144,10 @@ def _exceeds_integer(value: Any) -> bool:
 
 
 def record_table(findings: Findings) -> ExportTable:
-    """Return the table of records, whatever their status: case, fields, time, speed-up, environment."""
+    """Return the table of all records, whatever their status.
+
+    Its columns contain the case, the record fields, the time, the speed-up and the environment.
+    """
     lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
     answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
@@ -168,7 +175,10 @@ def record_table(findings: Findings) -> ExportTable:
 
 
 def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
-    """Return the place of a record on its curve; on two, that of the kind with more device counts."""
+    """Return the speed-up cells of a record from its scaling curve, or {} if it is on none.
+
+    If the record is on a strong and a weak scaling curve, the one with more device counts is used.
+    """
     points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not points:
         return {}
@@ -177,7 +187,7 @@ def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Rec
 
 
 def curve_table(findings: Findings) -> ExportTable:
-    """Return a row for each point of a curve, with its case."""
+    """Return the table of scaling curves, with one row per device count of each curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind} | _case_cells(timing.records[0]) | vars(point)
         for curve in findings.curves
@@ -196,7 +206,10 @@ def curve_table(findings: Findings) -> ExportTable:
 
 
 def sample_table(findings: Findings) -> ExportTable:
-    """Return a row for each sample in order; `seconds_min` is the same sample on the fastest process."""
+    """Return the table of samples, in order.
+
+    The column `seconds` has the time of the slowest process, and `seconds_min` that of the fastest one.
+    """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     kinds = {name: float if name.startswith("seconds") else _TYPES.get(name, str) for name in columns}
     return ExportTable("samples", kinds, _sample_rows(findings.records))
@@ -212,7 +225,7 @@ def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def law_table(findings: Findings) -> ExportTable:
-    """Return a row for each part of each fitted law."""
+    """Return the table of fitted laws, with one row per parameter."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
          "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
@@ -238,7 +251,7 @@ def law_table(findings: Findings) -> ExportTable:
 
 
 def plan_table(findings: Findings) -> ExportTable:
-    """Return a row for each planned case: what was counted, and the predicted times."""
+    """Return the table of planned cases, with their counted work and predicted times."""
     rows = []
     for forecast in findings.forecasts:
         points = (point for curve in forecast.curves for point in curve.points)
@@ -265,7 +278,7 @@ def _case_cells(record: Record) -> dict[str, Any]:
 
 
 def _part_cells(record: Record) -> dict[str, Any]:
-    """Return the parts of nested fields; None where a part has another type than its column."""
+    """Return the cells of nested record fields, with None if the type differs from that of the column."""
     cells = {}
     for column, (field, kind) in _PARTS.items():
         value = getattr(record, field)
@@ -280,7 +293,7 @@ def _environment_cells(record: Record) -> dict[str, str]:
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return an environment as names and words; lists and mappings are joined."""
+    """Return an environment as pairs of name and text, with lists and dicts joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):

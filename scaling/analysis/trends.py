@@ -1,6 +1,7 @@
-"""Trends in words: crossovers, growth with size, laws of scaling, and what there is to choose besides a mode.
+"""Sentences on crossovers, growth with size, fitted scaling laws, and alternatives within a mode.
 
-Besides answer.py, which describes the largest problem; knows no tables, pages or figures.
+The alternatives are memory settings, meshes, forward inputs, overlap and coloring. The fastest mode of the
+largest problem is described in answer.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,13 +51,13 @@ from scaling.core.formatting import (
 
 T = TypeVar("T")
 Origin = tuple[str, bool, Case]  # environment, honest, case
-LARGE_ERROR = 0.1  # of the times: a law with a larger error describes little
-_SMALL_FACTOR = 1.1  # the factor in time that saving memory may cost
-_MOST_METHODS = 4  # named for a family
+LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
+_SMALL_FACTOR = 1.1  # the largest slowdown accepted for saving memory
+_MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def format_time(timing: Timing) -> str:
-    """Return the time of a timing with its interval."""
+    """Return the median of a timing with its interval in words."""
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
@@ -67,9 +68,14 @@ def _largest_of_families(
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
-    """Return a sentence for the largest item of each family, of several that with the least cost.
+    """Return one sentence for each family, on its item with the largest problem size.
 
-    describe: takes the item and all of its family.
+    Args:
+        findings: the findings, for the description of environments.
+        items: the items to choose from.
+        origin_of: a function that returns the environment, the honest flag and the case of an item.
+        cost: a function that decides between items of the same size; the least cost wins.
+        describe: a function that takes the item and all items of its family, and returns the sentence.
     """
 
     def family(item: T) -> tuple:
@@ -87,7 +93,7 @@ def _largest_of_families(
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return for each family where the fastest mode changes along the largest sizes, from which to which."""
+    """Return a sentence for each family on the sizes at which the fastest mode changes."""
     return _largest_of_families(
         findings,
         (each for each in findings.fastest_mode_maps if each.crossovers),
@@ -119,7 +125,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return for each family the exponents of its methods, at the largest sizes on the fewest devices."""
+    """Return a sentence for each family on the growth exponents of its methods.
+
+    The sweep with the largest sizes on the smallest device count is described.
+    """
     groups = group_by(findings.size_exponents, lambda one: id(one.sweep)).values()
     return _largest_of_families(
         findings,
@@ -131,7 +140,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
-    """Return the exponents in words; those that are not determined come last."""
+    """Return the growth exponents in words, with undetermined ones last."""
     sweep, half = rows[0].sweep, _MOST_METHODS // 2
     shown = rows if len(rows) <= _MOST_METHODS else [*rows[:half], *rows[-half:]]
     known = [one for one in shown if is_exponent_determined(*one.exponent[1:])]
@@ -145,7 +154,10 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
 
 
 def describe_laws(findings: Findings) -> list[str]:
-    """Return for each family and kind the law of the fastest curve of the largest problem, and its limit."""
+    """Return a sentence for each family and kind of scaling on the best law and its limit.
+
+    The law is that of the fastest curve of the largest problem.
+    """
     best = [
         (curve, law)
         for curve, laws in findings.scaling_fits
@@ -178,7 +190,10 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return what there is to choose besides the mode: memory, mesh, forward inputs, overlap and colors."""
+    """Return sentences on the alternatives within a mode.
+
+    The alternatives are memory settings, meshes, forward inputs, overlap and coloring.
+    """
     memory = _largest_of_families(
         findings,
         findings.pareto_fronts,
@@ -200,7 +215,7 @@ def describe_variants(findings: Findings) -> list[str]:
 def _describe_rows(
     findings: Findings, found: Iterable[Variants], head: str, name: Callable[[Case], str]
 ) -> list[str]:
-    """Return for each family, on the most devices, the fastest variant, the next, and the slowest."""
+    """Return a sentence for each family on its fastest, second and slowest variant, on the most devices."""
     return _largest_of_families(
         findings,
         found,
@@ -211,7 +226,7 @@ def _describe_rows(
 
 
 def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
-    """Return for each family, on the most devices, what the fastest of these timings gains."""
+    """Return a sentence for each family on the gain of its fastest timing, on the most devices."""
     return _largest_of_families(
         findings,
         found,
@@ -222,14 +237,14 @@ def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callabl
 
 
 def _describe_program(head: str, timing: Timing) -> str:
-    """Return what a sentence is about: a family, the method without its memory setting, and its devices."""
+    """Return the subject of a sentence: the family, the method without memory setting, and the devices."""
     case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
     what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
 
 
 def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
-    """Return the fastest memory setting, and what less memory costs."""
+    """Return a sentence on the fastest memory setting and on the time cost of settings with less memory."""
     first = front.fastest
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
@@ -242,7 +257,7 @@ def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
 
 
 def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
-    """Return the memory and time of a setting relative to the fastest."""
+    """Return the memory and the time of a setting relative to the fastest setting, in words."""
     auto, times = automatic_blocks(setting.timing.records[0]), time_ratio(setting.timing, first.timing)
     name = f"{setting.name} ({auto})" if auto else setting.name
     what = " the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest"
@@ -252,7 +267,7 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
 
 
 def _describe_variants(of: Variants, head: str, name: Callable[[Case], str]) -> str:
-    """Return the fastest variant, the next, and the slowest."""
+    """Return a sentence on the fastest, the second and the slowest variant."""
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
     verb = f"is fastest{doubts}" if of.distinguished else "is tied with the next, not distinguished,"
@@ -276,7 +291,7 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    """Return the fastest method with colored seeds, its cost, and when it pays."""
+    """Return a sentence on a timing with colored seeds: time, cost of the coloring, and break-even count."""
     timing, record, before = gain.timing, gain.timing.records[0], stages.sparsity_seconds(gain.timing)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""

@@ -1,7 +1,4 @@
-"""Variants: one program under several values of a field: meshes, memory settings, overlap, kinds of seeds.
-
-Takes timings and returns which variant is fastest, which takes the least memory, and what each costs.
-"""
+"""Comparison of meshes, memory settings, overlap and seed coloring of one program, with Pareto fronts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,27 +21,27 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class Variants:
-    """Timings of one program that differ in one field, two at least, the fastest first."""
+    """At least two timings of one program that differ only in the compared fields, fastest first."""
 
-    case: Case  # without the field
+    case: Case  # the case without the compared fields
     environment: str
     honest: bool
-    rows: tuple[tuple[Timing, Estimate], ...]  # with the time over that of the fastest
+    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time over that of the fastest
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the interval of the ratio of the second to the fastest excludes 1."""
+        """Return whether the interval of the ratio of the second to the fastest timing excludes 1."""
         low = self.rows[1][1].low
         return low is not None and low > 1
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return in words what makes it doubtful that the first is the fastest."""
+        """Return the reasons to doubt that the first variant is the fastest."""
         return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 
 def compare_variants(timings: Iterable[Timing], *fields: str) -> list[Variants]:
-    """Return the variants of every program that was measured with several values of these fields."""
+    """Return the variants of each program that was measured with several values of the given fields."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, _without(t.case, fields)))
     found = []
     for (environment, honest, case), group in programs.items():
@@ -62,33 +59,39 @@ def _without(case: Case, fields: Iterable[str]) -> Case:
 
 @dataclass(frozen=True)
 class Gain:
-    """A timing that sends early or takes colored seeds, compared with one that does not."""
+    """A timing with overlapped communication or colored seeds, compared with one without."""
 
     timing: Timing
-    other: Timing | None  # None where that was not measured
-    ratio: Estimate | None  # the time of the other over that of the timing
+    other: Timing | None  # None if it was not measured
+    ratio: Estimate | None  # time of `other` over that of `timing`
 
     @property
     def seeds(self) -> int | None:
-        """Return the number of seeds: one for each color."""
+        """Return the number of seeds, which is the number of colors, or None if there is no coloring."""
         colors = self.timing.records[0].colors or {}
         return sum(count for count in colors.values() if isinstance(count, int)) or None
 
     @property
     def break_even(self) -> int | None:
-        """Return the evaluations after which it is faster in total, compiling included; None: never."""
+        """Return the number of evaluations after which this timing is faster in total, compilation included.
+
+        Return None if it never is, or if the other timing is missing.
+        """
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return every case that was measured with and without overlapped communication."""
+    """Return the gain of each case that was measured with and without overlapped communication."""
     found = compare_variants(timings, "overlap")
     pairs = [sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in found]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return every timing with colored seeds and the fastest method with all; none is written by hand."""
+    """Return the gain of each timing with colored seeds over the fastest method with all seeds.
+
+    Handwritten derivatives are excluded.
+    """
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     groups = group_by(seeded, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices))
     gains = []
@@ -101,7 +104,7 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
 
 
 class MemoryPoint(NamedTuple):
-    """A timing with the memory of a device and its time."""
+    """A timing with the memory of one device and the time of a call."""
 
     memory: int  # bytes
     seconds: float
@@ -116,19 +119,19 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """The memory settings under which one program was measured, two at least.
+    """The memory settings with which one program was measured; there are at least two.
 
-    Memory is that of a device: inputs, result and temporaries, as reported by the compiler.
+    Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
 
     case: Case  # without a memory setting
     environment: str
-    settings: tuple[MemoryPoint, ...]  # the smallest first
+    settings: tuple[MemoryPoint, ...]  # in ascending order of memory
     not_fitting: tuple[Record, ...] = field(default=())  # settings that ran out of memory
 
     @property
     def best(self) -> tuple[MemoryPoint, ...]:
-        """Return the settings on the Pareto front: the smallest first, the fastest last."""
+        """Return the settings on the Pareto front in ascending order of memory. The fastest one is last."""
         return tuple(setting for setting in self.settings if setting.best)
 
     @property
@@ -143,16 +146,19 @@ class ParetoFront:
 
     @property
     def automatic(self) -> tuple[MemoryPoint, ...]:
-        """Return the settings whose blocks were chosen automatically (chunk=auto)."""
+        """Return the settings whose block sizes were chosen automatically (chunk=auto)."""
         return tuple(setting for setting in self.settings if setting.timing.case.chunk == AUTO)
 
     def smallest_within(self, factor: float) -> MemoryPoint:
-        """Return the smallest setting that takes at most this factor times the least time."""
+        """Return the setting with the least memory that takes at most `factor` times the least time."""
         return next(setting for setting in self.best if setting.seconds <= factor * self.fastest.seconds)
 
 
 def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a front for every program under two memory settings or more, oversubscribed ones left out."""
+    """Return a Pareto front for each program that was measured with two memory settings or more.
+
+    Oversubscribed timings are omitted.
+    """
     newest = latest(records)
     timings = [t for t in pool_processes(newest) if t.honest and not t.case.ad_mode.is_value]
     needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in timings)
@@ -171,7 +177,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
 
 
 def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the points that no other beats in both memory and time, the smallest first."""
+    """Return the Pareto-optimal timings in time and memory, in ascending order of memory."""
     front: list[MemoryPoint] = []
     for point in sorted(points, key=lambda point: point[:2]):
         if not front or point.seconds < front[-1].seconds:
@@ -180,7 +186,10 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes of one device: the measured peak, else what the program needs; None: not known."""
+    """Return the bytes on one device, or None if they are unknown.
+
+    They are the measured peak, or else what the compiler reports for the program.
+    """
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
@@ -191,7 +200,7 @@ def memory_setting_name(case: Case) -> str:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the blocks that chunk=auto has chosen, in words, or '' for other records."""
+    """Return the block sizes chosen by chunk=auto in words, or '' if the record has none."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -202,10 +211,10 @@ def automatic_blocks(record: Record) -> str:
 
 
 def mesh_name(case: Case) -> str:
-    """Return the devices over points times the devices over seeds, such as '2x4'."""
+    """Return the mesh shape in words, points axis by seeds axis, such as '2x4'."""
     return "x".join(map(str, case.axes))
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of points times seeds that is padding, so that both divide evenly."""
+    """Return the fraction of points times seeds that is padding for an even division over the mesh."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

@@ -1,1 +1,1 @@
-"""What a person sees: the page, figures, terminal, exports and proposal."""
+"""Output of the results: HTML page, figures, terminal tables, exports and the compute-time proposal."""

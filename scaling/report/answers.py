@@ -1,6 +1,7 @@
-"""Answers: which mode is fastest for each problem, on how many devices, by how much and how sure.
+"""Tables and summary cards of the HTML page on the fastest mode, runner-up, device count and certainty.
 
-From measurements; where nothing was measured, from plans. Knows no markup.
+They come from measurements or, if nothing was measured, from plans. The sentences come from
+analysis/answer.py. This module produces no markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ NOTE = (
 
 
 class Card(NamedTuple):
-    """The fastest method for the largest problem of a family."""
+    """The text of one summary card: the fastest method for the largest problem of a family."""
 
     family: str
     mode: str
@@ -43,7 +44,7 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return how sure it is that the first is the fastest."""
+    """Return in words how certain it is that the first method is the fastest."""
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -54,19 +55,19 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def format_ratio_of(row: FastestMethod) -> str:
-    """Return the time of the runner-up over that of the fastest, with its interval."""
+    """Return the ratio of the runner-up's time to the fastest time, with its interval, in words."""
     return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
 
 
 def problem_name(findings: Findings, row: FastestMethod) -> str:
-    """Return the family and size of a problem, and its environment where there are several."""
+    """Return the family and size of a problem, with the environment if the folder has several."""
     case, first = row.first.case, row.first
     where = describe_environment(findings, first.environment, first.honest)
     return f"{family_name(case)} {size_name(case)}{where}"
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return the fastest mode of each problem, on the number of devices where it takes least."""
+    """Return a table of the fastest mode of each problem, on the device count with the least time."""
     problems = group_by(
         findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
     )
@@ -75,7 +76,7 @@ def answer_table(findings: Findings) -> Table:
 
 
 def device_table(findings: Findings) -> Table:
-    """Return the fastest mode of each problem on each number of devices."""
+    """Return a table of the fastest mode of each problem on each device count."""
     note = "The same for each number of devices."
     return _table_of(findings, "each", "Fastest mode on each number of devices", note, findings.fastest)
 
@@ -98,7 +99,7 @@ def _table_of(findings: Findings, anchor: str, title: str, note: str, rows: Iter
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return a card for each family."""
+    """Return a card for each family, from measurements or else from plans."""
     if findings.timings:
         return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
@@ -123,7 +124,7 @@ def _describe_second(name: str, row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    """Return the speed-up over the same program on its baseline, or '' for the baseline itself."""
+    """Return the speed-up over the baseline of the same program in words, or '' for the baseline itself."""
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
@@ -132,7 +133,10 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield a card for the largest problem of each family, without values and what is written by hand."""
+    """Yield cards for the largest planned problem of each family.
+
+    Plain values and handwritten derivatives are excluded.
+    """
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()
@@ -142,7 +146,7 @@ def _planned_cards(forecast: Forecast) -> Iterable[Card]:
 
 
 def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
-    """Return the card with the least predicted time, and the least of the other modes."""
+    """Return a card with the least predicted time and the least predicted time of the other methods."""
     best = min(points, key=lambda point: point.seconds)
     case, name = best.record.case, method_of(best.record.case).name
     rivals = [

@@ -1,4 +1,4 @@
-"""Case panels: the samples of one case over time, with their marks, and its stages and memory in words."""
+"""Detail panels of the HTML page, one per case: samples over time, disturbances, stages and memory."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,13 +9,17 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures import marks
 from scaling.report.figures.theme import BLUE, VERMILION
 
-MOST_SAMPLES = 40_000  # on one page; of more, one of every few of each process
+MOST_SAMPLES = 40_000  # limit for one page; above it, only every n-th sample is drawn
 _MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
 _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the panel of each case as JSON values, by anchor; groups are records with names."""
+    """Return the panel of each case as JSON-compatible values, in a dict from anchor to panel.
+
+    Args:
+        groups: pairs of an anchor and a list of (process name, record) pairs.
+    """
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
     step = 1 + total // MOST_SAMPLES
@@ -23,7 +27,11 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 
 def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    """Return the facts of a case, and of each process its name, its samples and the marked ones."""
+    """Return the panel of one case.
+
+    It contains the facts in words and, for each process, its name, its samples and the indices of disturbed
+    samples. Every `step`-th sample is included.
+    """
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
     samples = [
@@ -35,7 +43,7 @@ def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
 
 
 def _describe(records: Sequence[Record]) -> list[str]:
-    """Return the stages, memory, marks and error of a case in words."""
+    """Return the stages, memory, disturbances and numerical error of a case in words."""
     words = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
     words += _list_ranges(records, (*_SPARSITY, *STAGES), "_seconds", "", format_duration)
     words += _list_ranges(records, _MEMORY, "_bytes", " memory", format_bytes)
@@ -53,7 +61,7 @@ def _describe(records: Sequence[Record]) -> list[str]:
 def _list_ranges(
     records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
 ) -> list[str]:
-    """Return each field that is known with its least and largest value."""
+    """Return the range of each recorded field over the records, in words."""
     words = []
     for name in names:
         known = [value for record in records if (value := getattr(record, name)) is not None]
@@ -63,7 +71,7 @@ def _list_ranges(
 
 
 def _marked_samples(record: Record, step: int) -> list[int]:
-    """Return the numbers of the drawn samples that were taken in a marked turn."""
+    """Return the indices of the drawn samples that were taken in a turn with a disturbance."""
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
     drawn = of_sample[: len(record.seconds) : step]
@@ -71,7 +79,7 @@ def _marked_samples(record: Record, step: int) -> list[int]:
 
 
 def samples_spec() -> marks.Spec:
-    """Return the specification of the figure of a panel; a script fills in the rows."""
+    """Return the Vega-Lite specification of a panel's figure. A script of the page inserts the rows."""
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
     cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}

@@ -1,6 +1,4 @@
-"""Choice: the curves that stand for a study where there is room for a few: those of the largest problem
-of each family.
-"""
+"""Selection of the scaling curves to show if space is limited: those of each family's largest problem."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,19 +6,19 @@ from scaling.analysis.curves import Curve, family_key, problem_size
 from scaling.analysis.grouping import group_by
 from scaling.core.case import problem
 
-ENOUGH_COUNTS = 3  # numbers of devices
+ENOUGH_COUNTS = 3  # the least number of device counts that a preferred problem has
 
 
 def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the curves on several numbers of devices."""
+    """Return the curves with at least two device counts."""
     return [curve for curve in curves if len(curve.points) > 1]
 
 
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of the largest problem of each kind, environment, baseline and family; values
-    come last.
+    """Return the curves of the largest problem, for each kind, environment, baseline and family.
 
-    A problem measured on fewer than three numbers of devices counts only where there is no other.
+    A problem measured on fewer than three device counts is chosen only if there is no other. Groups of value
+    computations come last.
     """
     families = group_by(
         multi_point_curves(curves),
@@ -32,7 +30,10 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the same without values, the fastest on the most devices first."""
+    """Return `curves_of_largest_problems` without value computations.
+
+    Within a group, the curve that is fastest on the most devices comes first.
+    """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [
         sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))

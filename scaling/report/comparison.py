@@ -1,4 +1,4 @@
-"""The comparison page: the cases of two folders, changed ones first, with the samples of both sides."""
+"""HTML page that compares two results folders case by case, with the samples of both."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ NOTE = (
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the page of a comparison into the report of folder B; return its path."""
+    """Write the HTML page of a comparison to the report of folder B and return its path."""
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, page.render(comparison_page(comparison)).encode())
@@ -34,7 +34,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
 
 
 def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the page: what changed, then what did not, folded."""
+    """Return the page of a comparison, with changed cases first. Unchanged cases are collapsed."""
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))
@@ -53,7 +53,7 @@ def comparison_page(comparison: FolderComparison) -> Page:
 
 
 def _table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
-    """Return a table with the case in its first column."""
+    """Return a table of compared cases, with the case in the first column."""
     order = [COLUMNS.index("case"), *(at for at, name in enumerate(COLUMNS) if name != "case")]
     cells = [tuple(row[at] for at in order) for _, row in pairs]
     return Table(

@@ -1,4 +1,4 @@
-"""A document: headings, paragraphs, lists, tables and figures, as Markdown and as LaTeX.
+"""Markdown and LaTeX writer for a document of headings, paragraphs, lists, tables and figures.
 
 All text is plain and is escaped, so that text from a record cannot become markup.
 """
@@ -19,19 +19,19 @@ class Heading(NamedTuple):
 
 
 class Paragraph(NamedTuple):
-    """A few sentences."""
+    """A paragraph of plain text."""
 
     text: str
 
 
 class ItemList(NamedTuple):
-    """A list of sentences."""
+    """A bulleted list of sentences."""
 
     texts: tuple[str, ...]
 
 
 class DocumentTable(NamedTuple):
-    """Rows of cells under columns."""
+    """A table with a caption, column names and rows of cells."""
 
     caption: str
     columns: tuple[str, ...]
@@ -39,7 +39,7 @@ class DocumentTable(NamedTuple):
 
 
 class DocumentFigure(NamedTuple):
-    """A figure: the names of its files next to the document, one for a page and one for LaTeX."""
+    """A figure with a caption and the names of its two files: one for Markdown, one for LaTeX."""
 
     caption: str
     shown: str
@@ -55,7 +55,7 @@ _LATEX_ESCAPES = {
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}", "[": "{[}",
     "]": "{]}", "*": "{*}",
 }  # fmt: skip
-_LIGATURE = re.compile(r"([-',])(?=\1)")  # two of them would become one sign
+_LIGATURE = re.compile(r"([-',])(?=\1)")  # TeX would join two of them into one character
 _LATEX_SYMBOLS = {
     "µ": r"\ensuremath{\mu}",
     "μ": r"\ensuremath{\mu}",
@@ -77,12 +77,12 @@ PREAMBLE = r"\usepackage{graphicx}"
 
 
 def _to_one_line(text: str) -> str:
-    """Return text on one line, without control characters."""
+    """Return the text on one line, without control characters."""
     return " ".join(clean_text(text).split())
 
 
 def escape_markdown(text: str) -> str:
-    """Return plain text as Markdown."""
+    """Escape plain text for Markdown."""
     escaped = (
         _MARKDOWN.sub(r"\\\1", _to_one_line(text))
         .replace("&", "&amp;")
@@ -95,7 +95,10 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return plain text as LaTeX in ASCII: accents as commands, other characters by code point."""
+    """Escape plain text for LaTeX, as ASCII.
+
+    Accents become commands, and other non-ASCII characters become their code points.
+    """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)
 
@@ -117,12 +120,12 @@ def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
 
 
 def to_latex(blocks: Sequence[DocumentBlock]) -> str:
-    """Return the document as LaTeX for \\input; it needs PREAMBLE."""
+    """Return the document as LaTeX for \\input. It requires PREAMBLE."""
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as Markdown."""
+    """Return a Markdown table, with its cells escaped."""
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))
     return "\n".join([head, f"|{' --- |' * len(columns)}", *lines])
 

@@ -1,4 +1,4 @@
-"""Export: a results folder as files for other programs: CSV, Parquet, Extra-P, and figures."""
+"""Files that `scaling export` writes for other programs: CSV, Parquet, Extra-P and figure files."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterable
@@ -11,12 +11,15 @@ from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.store import replacing
 
-FOLDER = "export"  # within the results folder by default
+FOLDER = "export"  # the default subfolder of the results folder
 _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
-    """Write a results folder in these formats and return the files. Bad input is refused before."""
+    """Write a results folder in the given formats and return the paths of the files.
+
+    Raise Refusal before anything is written if a format is unknown or cannot be written.
+    """
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
@@ -56,7 +59,7 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    """Write a file for each experiment into a folder of its own, and remove those of an earlier export."""
+    """Write an Extra-P file per experiment to the folder `extrap`, and remove files of earlier exports."""
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []
@@ -88,7 +91,7 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def formats(words: Iterable[str]) -> list[str]:
-    """Return the requested formats, given as several words or separated by commas; CSV by default."""
+    """Return the requested format names, which may be separated by commas. The default is CSV."""
     asked = [name for word in words for name in word.split(",") if name]
     if words and not asked:
         raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")

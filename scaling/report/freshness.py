@@ -1,7 +1,7 @@
-"""Whether the report of a results folder was written from what the folder holds now.
+"""Cache check of a report: whether it is up to date with the records, the plans and the source code.
 
-The report is a function of the records, study.json, the plans and this package. Their digest is kept next to
-the report. Does not import what draws the report.
+The digest of these inputs is stored next to the report. This module does not import the code that draws the
+report.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ _STATE = ".inputs.json"
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return a digest of everything that the report of a folder is made from."""
+    """Return the SHA-256 digest of all inputs of the report of a folder."""
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""
@@ -25,7 +25,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report was written from inputs with this digest, and is complete."""
+    """Return whether the report is complete and was written from inputs with this digest."""
     state = store.read_json(folder / "report" / _STATE)
     if (
         not isinstance(state, dict)
@@ -37,6 +37,6 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Note that the report was written from inputs with this digest."""
+    """Store the digest of the inputs from which the report was written, with the list of its files."""
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

@@ -1,4 +1,4 @@
-"""Labels: how figures and tables describe a case, and how text from records is cleaned."""
+"""Text labels of cases in figures and tables, file names, and removal of control characters."""
 
 import re
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from scaling.analysis.methods import describe_call
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # except the end of a line
-_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # not allowed in text files and XML
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all of them except the line feed
+_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow
 _NO_STEM = re.compile("[^a-z0-9]+")
-_UNBREAKABLE = re.compile(  # spaces within a number and its unit or noun, and within an interval
+_UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and in an interval
     r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
     r"(?=to )|(?<=to) (?=[-\d])"
 )
@@ -18,19 +18,19 @@ JOINED = "\N{NO-BREAK SPACE}"
 
 
 def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return in words what is the same for all of a panel."""
+    """Return the subtitle of a panel: constant sizes, device count and transformation."""
     how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
 
 
 def clean_text(text: str) -> str:
-    """Return text without control characters, which become spaces, and without lone surrogates."""
+    """Return the text with control characters replaced by spaces and invalid characters by U+FFFD."""
     return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name a unique part of a file name and anchor, in lower-case letters and digits."""
+    """Map each name to a unique file stem and anchor of lowercase letters, digits and hyphens."""
     made: dict[str, str] = {}
     for name in names:
         stem = _NO_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
@@ -41,5 +41,5 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Return text with no space at which a line may break within a number, its unit or its interval."""
+    """Return the text with non-breaking spaces within numbers, units and intervals."""
     return _UNBREAKABLE.sub(JOINED, text)

@@ -1,7 +1,7 @@
-"""Page: one HTML file that needs no network: a state, cards, tables and figures, the rest of them folded.
+"""HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
 
-The markup is in page.html.jinja, its style and script in page.css and page.js. Text from records is escaped;
-figures are Vega-Lite specifications, drawn in the browser by the scripts in vega.min.js.
+The markup is in page.html.jinja, and its style and script are in page.css and page.js. Text from records is
+escaped. Figures are Vega-Lite specifications that vega.min.js draws in the browser.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ from scaling.report.figures.marks import Figure
 from scaling.report.labels import clean_text, file_stems, keep_numbers_whole
 from scaling.report.table import Table
 
-_OPEN = ("fastest", "devices")  # the sections that are not folded where something was measured
+_OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
 
 
 class Section(NamedTuple):
-    """A part of a page: sentences, a figure and a table, folded unless it is open."""
+    """A section of the page with sentences, a figure or a table. It is collapsed unless `opened` is set."""
 
     anchor: str
     title: str
-    tells: str  # in one line
+    tells: str  # summary in one line
     note: str = ""
     sentences: Sequence[str] = ()
     figure: Figure | None = None
@@ -47,24 +47,24 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Everything that a page shows."""
+    """The content of a page."""
 
     title: str
     provenance: str
-    badges: Sequence[tuple[str, str]]  # status and words
+    badges: Sequence[tuple[str, str]]  # pairs of status and text
     sections: Sequence[Section]
     cards: Sequence[Card] = ()
     panels: Mapping[str, Any] = {}
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return the section of a table; the first sentence of its note says what it tells."""
+    """Return a section for a table, with the first sentence of the table's note as its summary."""
     tells = ", ".join(word for word in (table.size, table.note.partition(". ")[0].rstrip(".")) if word)
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
 def report_page(findings: Findings, title: str, page_tables: Iterable[Table]) -> Page:
-    """Return the page of a results folder."""
+    """Return the content of the page of a results folder."""
     timings = tables.measured_timings(findings)
     panels = case_panels(
         (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
@@ -111,7 +111,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    """Return the sentences that go with a figure, by the figure's name."""
+    """Return a dict from figure name to the sentences printed with that figure."""
     of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
     notes = {
         f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
@@ -140,7 +140,7 @@ def _load_vega() -> str:
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML."""
+    """Render the page as HTML."""
     figures = [section.figure for section in page.sections if section.figure]
     cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
     text = _load_template().render(

@@ -1,7 +1,7 @@
-"""The proposal: what an application for compute time needs of a study, as Markdown and as LaTeX.
+"""Markdown and LaTeX text for a compute-time proposal: recommended mode, speed-up, node-hours, extrapolation.
 
-It recommends one mode for the largest problem of each family, names its baseline, derives device-hours and
-node-hours, and says how far a plan extrapolates. Series without constant work per device are left out.
+The proposal recommends one mode for the largest problem of each family, names its baseline, and derives
+device-hours and node-hours. Weak scaling series without constant work per device are omitted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,9 +38,9 @@ from scaling.report.document import (
 )
 from scaling.report.figures import files, over_devices
 
-FOLDER = "proposal"  # in the report folder
-CALLS = 10**6  # of the derivative, for which time is requested
-_NOT_WEAK = "Not weak scaling: "  # the beginning of a refusal by curves.py
+FOLDER = "proposal"  # subfolder of the report
+CALLS = 10**6  # number of calls of the derivative for which time is requested
+_NOT_WEAK = "Not weak scaling: "  # prefix of the sentences of curves.weak_refusals
 _NO_CURVE = (
     "No curve of the scaling of a derivative came of this study: that takes the same program on several "
     "numbers of devices, for the same problem or at constant work for each."
@@ -57,7 +57,7 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the proposal of a results folder into its report, with its figures; return the files."""
+    """Write the proposal of a results folder with its figures to the report, and return the files."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
@@ -76,7 +76,7 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
 
 
 def _write_figures(target: Path, findings: Findings, curves: Sequence[Curve]) -> list[DocumentFigure]:
-    """Write a figure of the recommended modes for each kind of scaling that was measured; remove others."""
+    """Write a figure of the recommended modes for each kind of scaling, and remove outdated figures."""
     kinds = dict.fromkeys(curve.kind for curve in curves)
     found = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
     drawn = [figure for figure in found if figure]
@@ -110,7 +110,7 @@ def _document_blocks(
 
 
 def _section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
-    """Return a heading with a list, or nothing where there is no sentence."""
+    """Return a heading with a bulleted list, or [] if there are no sentences."""
     return [Heading(title), ItemList(tuple(sentences))] if sentences else []
 
 
@@ -119,7 +119,7 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return the recommended curve of a family: its baseline, its speed-up, and its law."""
+    """Return a paragraph on a recommended curve: its baseline, its speed-up and its fitted law."""
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
@@ -167,7 +167,7 @@ def _format_efficiency(point: CurvePoint) -> str:
 
 
 def _request(curve: Curve) -> list[str]:
-    """Return the device-hours and node-hours of a number of calls, with their derivation."""
+    """Return a sentence with the device-hours and node-hours of a number of calls, and their derivation."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
@@ -188,7 +188,7 @@ def _request(curve: Curve) -> list[str]:
 
 
 def _extrapolate(findings: Findings, curve: Curve) -> list[str]:
-    """Return the predicted time on the most planned devices of the same program, and the plan's error."""
+    """Return sentences with the predicted time on the most planned devices, and the prediction error."""
     sentences = []
     scores = {each.hardware: each.total for each in findings.plan_scores}
     same = stem(curve.case, curve.kind)
@@ -212,7 +212,7 @@ def _extrapolate(findings: Findings, curve: Curve) -> list[str]:
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    """Return what a reader must know before trusting the rest."""
+    """Return sentences on unequal work per device, mixed environments, failures and lint findings."""
     sentences = [
         "Points that grow with the devices, but not at constant work for each, so that they stand in no "
         f"table here: {refusal.removeprefix(_NOT_WEAK)}"

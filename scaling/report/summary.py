@@ -1,6 +1,6 @@
-"""The summary at the end of `scaling run`: the answer, the warnings, and the next steps, on one screen.
+"""Summary that `scaling run` prints at its end: fastest methods, warnings and next commands, on one screen.
 
-The long table is printed by `scaling report` (terminal.py).
+The full tables are printed by `scaling report` (terminal.py).
 """
 
 import textwrap
@@ -19,14 +19,14 @@ from scaling.report.answers import describe_certainty, problem_name
 from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
 
 LINES, WIDTH = 25, 80
-_RESERVED_LINES = 4  # for the lines below: other environments, counts and the path of the report
+_RESERVED_LINES = 4  # lines printed below: other environments, counts, report path
 _MOST_WARNINGS = 4
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return text in lines of at most this width, without breaking between a number and its unit or interval.
+    """Return the text as lines of limited width, without a break between a number and its unit or interval.
 
-    A word longer than a line stays whole, on a line of its own.
+    A word that is longer than a line is kept whole on its own line.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
@@ -36,7 +36,7 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
 
 
 def to_one_line(text: str, console: Console) -> str:
-    """Return text on one line in characters that the console can show."""
+    """Return the text on one line, restricted to characters that the console can display."""
     words = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return words
@@ -44,7 +44,7 @@ def to_one_line(text: str, console: Console) -> str:
 
 
 def print_wrapped(text: str, console: Console) -> None:
-    """Print a paragraph; on a terminal no line is broken within a number, elsewhere no line is broken."""
+    """Print a paragraph, wrapped on a terminal without breaking numbers, and unwrapped otherwise."""
     line = to_one_line(text, console)
     lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
     for line in lines:
@@ -52,7 +52,7 @@ def print_wrapped(text: str, console: Console) -> None:
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the lines of the summary, at most a screen with what is printed below them."""
+    """Return the lines of the summary, limited to one screen including the lines printed below them."""
     width = min(width, WIDTH)
     below = [*_list_warnings(findings, folder, width), *_next_steps(folder, width)]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
@@ -65,7 +65,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _take_fitting(paragraphs: Sequence[Sequence[str]], most: int, where: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit, and the number of the others."""
+    """Return the lines of the leading paragraphs that fit, and a line with the number omitted."""
     lines: list[str] = []
     for index, part in enumerate(paragraphs):
         last = index == len(paragraphs) - 1
@@ -76,7 +76,7 @@ def _take_fitting(paragraphs: Sequence[Sequence[str]], most: int, where: str) ->
 
 
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    """Return the fastest method for the largest problem, its time, and how sure that is."""
+    """Return a sentence on the fastest method for the largest problem, with its time and its certainty."""
     time = f"{answer.format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
     verb = "is fastest" if row.distinguished else "takes"
     words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
@@ -87,7 +87,7 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
 
 
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
-    """Return the first errors and warnings of lint, and the number of the others."""
+    """Return lines with the first lint errors and warnings, and the number of the others."""
     remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
     lines = [f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MOST_WARNINGS]]
     if more := len(remarks) - len(lines):
@@ -96,13 +96,13 @@ def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
 
 
 def _clip_line(text: str, width: int) -> str:
-    """Return one line; a cut line ends with a mark."""
+    """Return the text truncated to one line, with ' ...' appended if it was truncated."""
     first, *rest = wrap_text(text, width - 4) or [""]
     return f"{first} ..." if rest else first
 
 
 def _next_steps(folder: Path, width: int) -> list[str]:
-    """Return what to do next."""
+    """Return lines with the next commands to run and what they show."""
     steps = {
         f"scaling report {folder}": "every problem, curves and figures",
         f"scaling lint {folder}": "all warnings, and how to fix them",

@@ -1,4 +1,4 @@
-"""A table: a title, a note, columns, and rows of words, as every page and document shows them."""
+"""The class Table of text cells that the HTML page, the Markdown report and the console output share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 class Table(NamedTuple):
-    """A table: its anchor in a page, its title, a note, its columns and rows.
+    """A table of text: its HTML anchor, title, note, columns and rows.
 
-    row_anchors: the anchor of each row, of a case the name of its panel; without any, rows are numbered.
+    `row_anchors` are the HTML anchors of the rows. That of a case is the name of its panel. If it is empty,
+    the rows are numbered.
     """
 
     anchor: str
@@ -23,7 +24,7 @@ class Table(NamedTuple):
 
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return each row with its anchor."""
+        """Return pairs of an HTML anchor and a row."""
         anchors = self.row_anchors or [
             f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)
         ]
@@ -43,9 +44,14 @@ def make_table(
     columns: Mapping[str, Callable[[T], object]],
     row_anchors: Sequence[str] = (),
 ) -> Table:
-    """Return the table of some items, with a function that returns the cell of each column.
+    """Return a table with one row per item.
 
-    None is an empty cell; columns without any word are left out, but for the first.
+    A cell of None becomes empty text. Columns without any text are omitted, except the first one.
+
+    Args:
+        items: the items, one per row.
+        columns: a dict from column name to a function that returns the cell of an item.
+        row_anchors: the HTML anchors of the rows.
     """
     rows = [
         tuple("" if (cell := of(item)) is None else str(cell) for of in columns.values()) for item in items
@@ -57,5 +63,5 @@ def make_table(
 
 
 def join_words(*words: object) -> str:
-    """Return the words that are not empty, separated by commas."""
+    """Return the nonempty words, separated by commas."""
     return ", ".join(str(word) for word in words if word)

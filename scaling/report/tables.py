@@ -1,4 +1,4 @@
-"""Tables: what the report shows in rows besides the answer, each from items of the analysis and columns."""
+"""Contents of the report's collapsed tables: measured and failed cases, lint, plans, laws, machine."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,11 +31,11 @@ from scaling.options import machine_peaks
 from scaling.report.labels import describe_panel, file_stems
 from scaling.report.table import Table, join_words, make_table
 
-_MOST_VALUES = 6  # of a fact of the environment, such as the jobs
+_MOST_VALUES = 6  # the most values shown for an environment fact, such as the jobs
 
 
 def page_tables(findings: Findings) -> list[Table]:
-    """Return every folded table that has rows."""
+    """Return all collapsed tables that have rows."""
     tables = [
         measured_table(findings),
         unmeasured_table(findings),
@@ -57,17 +57,17 @@ def page_tables(findings: Findings) -> list[Table]:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the anchor of the row and the panel of a case."""
+    """Return the HTML anchor that the row and the panel of a case share."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
 def measured_timings(findings: Findings) -> list[Timing]:
-    """Return the timings of cases, without those of what the machine can do."""
+    """Return the timings of cases, without those of machine peaks and empty calls."""
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
 def measured_table(findings: Findings) -> Table:
-    """Return every measured case, replicates pooled."""
+    """Return a table with one row per measured case, pooled over its processes."""
     timings = measured_timings(findings)
     baselines = {(b.timing.environment, b.timing.honest, b.timing.case): b for b in findings.baselines}
     found = {id(t): baselines.get((t.environment, t.honest, t.case)) for t in timings}
@@ -109,7 +109,7 @@ def measured_table(findings: Findings) -> Table:
 
 
 def _list_ratios(findings: Findings, timing: Timing, field: str) -> str:
-    """Return a ratio of a case on its curves; of two kinds each with its name."""
+    """Return a ratio of a case on its scaling curves in words, with the kind named if it is not strong."""
     points = findings.points_of(timing)
     sign = "" if field == "efficiency" else "x"
     words = {kind: _format_point(point, field, sign) for kind, point in points.items()}
@@ -127,7 +127,7 @@ def _format_point(point: CurvePoint, field: str, sign: str) -> str:
 
 
 def _remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
-    """Return a function that returns the remarks on a measured case."""
+    """Return a function that maps the timing of a case to its remarks."""
     overlaps = {id(each.timing): each for each in findings.overlaps}
     eager = {_eager_key(timing): timing for timing in timings if not timing.case.jit}
 
@@ -150,18 +150,18 @@ def _remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
 
 
 def _eager_key(timing: Timing) -> tuple:
-    """Return what a case has in common with the same case without jit."""
+    """Return a hashable key that a compiled case shares with the same case without jit."""
     return timing.environment, timing.honest, label(timing.case, ["jit"])
 
 
 def _describe_collectives(record: Record) -> str:
-    """Return what a device sends in a call, and in which collectives."""
+    """Return the bytes that a device sends per call and the collectives it uses, in words."""
     kinds = [f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count]
     return f"sends {_format_megabytes(record.collective_bytes)} in {' and '.join(kinds)}" if kinds else ""
 
 
 def _format_megabytes(value: float | None) -> str:
-    """Return bytes in one unit, so that a column can be sorted."""
+    """Return a number of bytes in MB, always in the same unit so that a column can be sorted."""
     return f"{format_number(value / 1e6)} MB" if value else ""
 
 
@@ -170,7 +170,7 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def unmeasured_table(findings: Findings) -> Table:
-    """Return every case that failed, was skipped or is missing, failures first."""
+    """Return a table of all cases that failed, were skipped or are missing, failures first."""
     records = sorted(
         (r for r in findings.records if r.status != "ok"), key=lambda r: (r.status, r.reason or "")
     )
@@ -189,12 +189,12 @@ def unmeasured_table(findings: Findings) -> Table:
 
 
 def describe_reason(record: Record) -> str:
-    """Return the reason of a record with its meaning."""
+    """Return the reason of a record with its explanation."""
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
 def _plan_tables(findings: Findings) -> list[Table]:
-    """Return the tables of plans for each hardware, and of predicted against measured times."""
+    """Return tables of planned and omitted cases for each hardware, and of the prediction errors."""
     tables, stems = list[Table](), file_stems(each.hardware for each in findings.forecasts)
     for each in findings.forecasts:
         tables += [_planned_table(each, stems[each.hardware]), _unplanned_table(each, stems[each.hardware])]
@@ -215,7 +215,7 @@ def _plan_tables(findings: Findings) -> list[Table]:
 
 
 def _planned_table(forecast: Forecast, stem: str) -> Table:
-    """Return every planned case of a hardware."""
+    """Return a table of all cases planned for one hardware."""
     efficiency = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
     planned = sorted((r for r in forecast.records if r.status == "planned"), key=_planned_order)
     note = (
@@ -250,13 +250,13 @@ def _planned_order(record: Record) -> tuple[str, int]:
 
 
 def _format_share(seconds: float | None, record: Record) -> str:
-    """Return a part of the predicted time as a share."""
+    """Return a part of the predicted time as a percentage."""
     total = (record.predicted or {}).get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
-    """Return the memory of a device and its share of what there is."""
+    """Return the memory used on a device, with its percentage of the device memory."""
     if record.peak_bytes is None:
         return ""
     share = record.peak_bytes / record.capacity_bytes if record.capacity_bytes else None
@@ -264,7 +264,7 @@ def _describe_memory(record: Record) -> str:
 
 
 def _unplanned_table(forecast: Forecast, stem: str) -> Table:
-    """Return what does not fit, what failed and what was skipped."""
+    """Return a table of the cases that exceed the device memory, failed or were skipped in a plan."""
     rest = sorted((r for r in forecast.records if r.status in ("failed", "skipped")), key=_planned_order)
     title = f"Not planned for {forecast.title}: what does not fit or failed"
     return make_table(f"unplanned-{stem}", title, "", rest, {
@@ -344,7 +344,7 @@ def _format_count(count: int | None) -> str:
 
 
 def _machine_table(findings: Findings) -> Table:
-    """Return every machine peak and floor; a floor has a time and no rate."""
+    """Return a table of measured machine peaks and empty calls. An empty call has a time but no rate."""
 
     def rate(timing: Timing) -> str:
         if timing.case.kind != "ceiling":
@@ -371,7 +371,7 @@ def _machine_table(findings: Findings) -> Table:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return the facts of each environment, a column for each."""
+    """Return a table of environment facts, with one column per environment."""
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
@@ -389,6 +389,6 @@ def environment_table(findings: Findings) -> Table:
 
 
 def _join_values(values: Sequence[str]) -> str:
-    """Return values in a row; of many, the first and the number of the others."""
+    """Return the values joined by semicolons, with those beyond the first six replaced by their number."""
     more = len(values) - _MOST_VALUES
     return "; ".join(values[:_MOST_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

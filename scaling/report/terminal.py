@@ -1,6 +1,7 @@
-"""The terminal report: a table of the fastest modes, a table of the curves, and sentences.
+"""Console output of `scaling report`: tables of the fastest modes and the speed-ups, and sentences.
 
-Numbers are never broken; where a table is too wide for the console, each row is a paragraph.
+Numbers are never broken across lines. If a table is too wide for the console, each row is printed as a
+paragraph.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,12 @@ from scaling.report.labels import keep_numbers_whole
 from scaling.report.summary import print_wrapped, to_one_line, wrap_text
 from scaling.report.table import Table
 
-_MOST_CURVES = 6  # in the table of one problem
-_BORDERS = 3  # characters of a column around its cell
+_MOST_CURVES = 6  # the most curves in the table of one problem
+_BORDERS = 3  # characters of padding and border per column
 
 
 def print_report(findings: Findings, console: Console) -> None:
-    """Print the fastest modes, the curves and the sentences."""
+    """Print the fastest modes, the scaling curves and the sentences."""
     answer = answer_table(findings)
     if answer.rows:
         _print_table(answer, console)
@@ -36,7 +37,11 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return the speed-up of the curves of one problem, a row each, the fastest on the most devices first."""
+    """Return a table of the speed-ups of one problem, with one row per curve.
+
+    The curves are expected in the order of `derivative_curves`: the fastest on the most devices first. Only
+    the first six of them are included.
+    """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MOST_CURVES]:
@@ -55,7 +60,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table; where it is too wide, print a paragraph for each row."""
+    """Print a table, or one paragraph per row if it is too wide for the console."""
     rows = [
         [keep_numbers_whole(to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
@@ -76,7 +81,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column, at least that of its longest word; None where there is no room."""
+    """Return the width of each column in characters, or None if the longest words do not fit."""
     full = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     spare = width - _BORDERS * len(columns) - 1 - sum(least)

@@ -1,4 +1,4 @@
-"""The report: a results folder as a page, and its tables as Markdown and CSV, written as files."""
+"""Writer of the report folder: index.html, table.md and table.csv."""
 
 import io
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from scaling.report.table import Table
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
-    """Write the report of a results folder into its folder `report`; return the path of the page."""
+    """Write the report of a results folder to its subfolder `report` and return the path of the page."""
     findings = findings or read(folder)
     each = answers.device_table(findings)
     folded = [*([each] if each.rows else []), *tables.page_tables(findings)]
@@ -34,7 +34,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
 
 
 def study_title(folder: Path, findings: Findings) -> str:
-    """Return the name of a study with its title, where its file has one."""
+    """Return the name of a study, followed by the title in its study file if there is one."""
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     return f"{findings.name}: {title}" if title else findings.name

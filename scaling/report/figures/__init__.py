@@ -1,4 +1,4 @@
-"""Figures: every figure that a results folder has data for, in the order of the page."""
+"""List of the figures of a report in page order, with the file names of current and former figures."""
 
 from scaling.analysis.findings import Findings
 from scaling.report.figures import costs, over_devices, over_sizes
@@ -8,12 +8,12 @@ from scaling.report.labels import file_stems
 NAMES = (
     "devices", "scaling-strong", "scaling-weak", "mesh", "crossover", "size", "losses", "roofline", "memory",
 )  # fmt: skip
-FOR_HARDWARE = ("plan-", "score-")  # prefixes of further names, which end with the hardware
-FORMER_NAMES = ("front", "compile")  # of earlier versions, whose files are removed
+FOR_HARDWARE = ("plan-", "score-")  # prefixes of figure names that end with the hardware
+FORMER_NAMES = ("front", "compile")  # figures of earlier versions, whose files are removed
 
 
 def make_figures(findings: Findings) -> list[Figure]:
-    """Return every figure that the findings have data for."""
+    """Return all figures for which the findings contain data."""
     plan_stems = file_stems(each.hardware for each in findings.forecasts)
     score_stems = file_stems(each.hardware for each in findings.plan_scores)
     figures = [

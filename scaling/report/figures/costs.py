@@ -1,4 +1,4 @@
-"""Figures of costs: where the efficiency goes, the machine's peaks, memory, and how good predictions were."""
+"""Figures of lost efficiency (stacked bars), roofline, time against memory, and prediction accuracy."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,10 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return where the efficiency goes, for the fastest curve of the largest problem of each family."""
+    """Return a figure of the efficiency breakdown, or None if no breakdown is available.
+
+    It shows the fastest curve of the largest problem of each family.
+    """
     parts_of = {
         id(curve): parts
         for curve, parts in findings.efficiency_breakdowns
@@ -71,12 +74,15 @@ def draw_losses(findings: Findings) -> Figure | None:
 
 
 def _rank(curve: Curve) -> tuple[bool, int, float]:
-    """Rank the fastest on the most devices first; derivatives written by hand come last."""
+    """Return a sort key that is largest for the fastest curve on the most devices.
+
+    Handwritten derivatives rank lowest.
+    """
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _share_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return a row for each part of each number of devices, from the bottom up."""
+    """Return a row for each segment of the stacked bar of each device count, from bottom to top."""
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:
@@ -105,7 +111,10 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def draw_rooflines(findings: Findings) -> Figure | None:
-    """Return the rate of each timing against its operational intensity, under the measured peaks."""
+    """Return a roofline figure, or None if no machine peaks were measured.
+
+    It shows the rate of each timing against its arithmetic intensity, below the measured peaks.
+    """
     found = rooflines(findings.timings)
     shown = found[: marks.MOST_PANELS]
     if not shown:
@@ -149,7 +158,7 @@ def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> 
 
 
 def draw_memory(findings: Findings) -> Figure | None:
-    """Return time against memory for the problem with the most programs of each family."""
+    """Return a figure of time against memory for each family's problem with the most programs, or None."""
     groups = _fullest_problems(findings)
     if not groups:
         return None
@@ -171,7 +180,7 @@ def _program(point: MemoryPoint) -> str:
 
 
 def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the points of the problem with the most programs of each family with several programs."""
+    """Return the timings of the problem with the most programs, for each family with several programs."""
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings
@@ -185,7 +194,7 @@ def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
 
 
 def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return the number of methods with their settings, that of device counts, and the size."""
+    """Return the number of methods with their memory settings, the number of device counts, and the size."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
@@ -217,7 +226,7 @@ def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], sev
 
 
 def draw_scores(scores: PlanScores, stem: str) -> Figure:
-    """Return predicted against measured seconds of each case."""
+    """Return a figure of predicted against measured seconds of each case."""
     pairs = scores.total.pairs
     styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})
     rows = [

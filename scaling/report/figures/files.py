@@ -1,4 +1,4 @@
-"""Files: figures as Vega-Lite specifications, for a page and as SVG, PNG and PDF, without a browser."""
+"""Figure files: Vega-Lite specifications for the page, and SVG, PNG and PDF files by vl-convert."""
 
 import json
 import re
@@ -37,7 +37,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 
 
 def page_specs(figures: Sequence[Figure]) -> str:
-    """Return the specifications of all panels as JSON for a script element, in the colours of the page."""
+    """Return the specifications of all panels as JSON for a script element, with CSS variables as colors."""
     config = to_page_colours(CONFIG | {"legend": {"disable": True}})
     datasets, specs = _panel_specs(figures)
     for figure, panels in zip(figures, specs, strict=True):
@@ -50,18 +50,23 @@ def page_specs(figures: Sequence[Figure]) -> str:
 
 
 def to_script_json(value: Any) -> str:
-    """Return JSON for a script element, in which no text can end the element."""
+    """Return a value as JSON for a script element, escaped so that no text can end the element."""
     text = json.dumps(_map_texts(value, clean_text), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def to_page_colours(value: Any) -> Any:
-    """Return a specification with each of our colours as a variable of the style sheet."""
+    """Return a specification with each theme color replaced by its CSS variable."""
     return _map_texts(value, to_css_variable)
 
 
 def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Return the rows of figures as data sets, equal ones once, and the layers of each panel."""
+    """Return the data sets and the panel specifications of figures.
+
+    Returns:
+        datasets: a dict from name to rows. Equal rows are stored once.
+        specs: for each figure, a list with the height and layers of each panel.
+    """
     names: dict[str, str] = {}
     datasets: Spec = {}
 
@@ -79,7 +84,7 @@ def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a specification with every text in it changed, and numbers of six digits."""
+    """Return a specification with a function applied to each string, and floats rounded to six digits."""
     if isinstance(value, dict):
         return {key: _map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -90,7 +95,7 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the specification of a whole figure with its title, provenance and one legend."""
+    """Return the Vega-Lite specification of a whole figure with title, provenance and one shared legend."""
     titles = [
         [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
         for panel in figure.panels
@@ -117,7 +122,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 
 
 def describe_provenance(findings: Findings) -> str:
-    """Return the study, machine, date and commit of the records in words."""
+    """Return the study, machine, dates and commits of the records in words."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
     machines = sorted({str(record.environment.get("device_kind") or "unknown machine") for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
@@ -134,7 +139,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def javascript_library() -> str:
-    """Return vega.min.js, the library that draws the figures in a page, from the installed vl-convert."""
+    """Return the text of vega.min.js, which draws figures in a page, from the installed vl-convert."""
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -144,7 +149,7 @@ def javascript_library() -> str:
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write figures into a folder in these formats; return the files."""
+    """Write figures to a folder in the given formats and return the files."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = _renumber(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
@@ -156,13 +161,16 @@ def write_figures(
 
 
 def _renumber(svg: str) -> str:
-    """Return an SVG whose clip paths are numbered from 0; Vega counts on from one figure to the next."""
+    """Return an SVG with its clip paths numbered from 0.
+
+    Vega continues the numbering from one figure to the next, so that its output would depend on their order.
+    """
     names: dict[str, int] = {}
     return _CLIP.sub(lambda found: f"{found[1]}clip{names.setdefault(found[2], len(names))}", svg)
 
 
 def draw_report_pictures(folder: Path) -> None:
-    """Write every figure as PNG into the report of a folder, where a new report has left none."""
+    """Write all figures as PNG files to the report of a folder, unless it already contains PNG files."""
     target = folder / "report"
     if target.is_dir() and not any(target.glob("*.png")):
         findings = read(folder)
@@ -170,7 +178,13 @@ def draw_report_pictures(folder: Path) -> None:
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Remove the figures of an earlier version or of other records from a folder."""
+    """Remove the figure files of earlier versions or other records from a folder.
+
+    Args:
+        folder: the folder with the figure files.
+        formats: the file name extensions to remove.
+        keep: the files that are not removed.
+    """
     stems = (*NAMES, *FORMER_NAMES, *(f"{start}*" for start in FOR_HARDWARE))
     for path in {path for ending in formats for stem in stems for path in folder.glob(f"{stem}.{ending}")}:
         if path not in keep:

@@ -1,4 +1,4 @@
-"""Marks: axes, lines with intervals and labels that every figure is built of, and the figure as a value."""
+"""Vega-Lite building blocks of figures: axes, lines, intervals, labels; the classes Figure and Panel."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,17 +10,17 @@ from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
-Row = dict[str, Any]  # a row of a tidy table: one mark
+Row = dict[str, Any]  # a row of a tidy table, which one mark shows
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MOST_PANELS = 6
-_MOST_LABELS = 4  # lines with a label at their end
-_LABEL_HEIGHT = 0.065  # as a fraction of a panel
+_MOST_LABELS = 4  # the most lines that get a label at their end
+_LABEL_HEIGHT = 0.065  # as a fraction of the panel height
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: the field that it shows, the options of its channel, and its ends."""
+    """An axis: the field that it shows, the options of its encoding channel, and its domain."""
 
     field: str
     options: Mapping[str, Any]
@@ -28,11 +28,11 @@ class Axis:
     linear: bool = False
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return the channel of a field on this axis."""
+        """Return the Vega-Lite encoding channel of a field on this axis."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
-        """Return where a value lies on the axis, from 0 to 1."""
+        """Return the position of a value on the axis, as a fraction from 0 to 1."""
         low, high = self.domain
         if self.linear:
             return (value - low) / (high - low)
@@ -56,7 +56,7 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: the stem of its file names, its title and caption, its panels and its legend."""
+    """A figure: its file stem, title, caption, panels and legend."""
 
     name: str
     title: str
@@ -66,12 +66,12 @@ class Figure:
 
 
 def describe_omission(shown: int, found: int, what: str) -> str:
-    """Return the sentence of a caption that counts what is drawn; empty where that is everything."""
+    """Return a caption sentence with the number of items drawn, or '' if all are drawn."""
     return f" {shown} of {found} {what}." if shown < found else ""
 
 
 def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
-    """Return the title of a panel: the function, a detail, and the environment where there are several."""
+    """Return the title lines of a panel: the function, a detail, and the environment if it is not empty."""
     lines = (family_name(case), detail, environment and f"environment {environment}")
     return tuple(line for line in lines if line)
 
@@ -79,7 +79,7 @@ def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
 def log_axis(
     field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
 ) -> Axis:
-    """Return a logarithmic axis; labels have engineering prefixes before the unit, if there is one."""
+    """Return a logarithmic axis. If there is a unit, labels have SI prefixes before it."""
     positive = [value for value in values if value and value > 0]
     domain = min(positive) / margin, max(positive) * margin
     steps = (1, 2, 5) if domain[1] < 200 * domain[0] else (1,)
@@ -92,13 +92,13 @@ def log_axis(
 
 
 def linear_axis(field: str, title: str, high: float) -> Axis:
-    """Return a linear axis from zero."""
+    """Return a linear axis that starts at zero."""
     options = {"title": title, "scale": {"domain": (0, high), "nice": False}, "axis": {"tickCount": 6}}
     return Axis(field, options, (0, high), linear=True)
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each count, such as those of devices."""
+    """Return a logarithmic axis with a tick at each count, for example at each device count."""
     ticks = sorted(set(counts))
     margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
@@ -108,13 +108,13 @@ def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
 
 
 def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
-    """Return an axis with a band for each name, in this order."""
+    """Return a categorical axis with a band for each name, in the given order."""
     scale, axis = {"type": "band"}, {"labelAngle": 0}
     return Axis(field, {"title": title, "type": "nominal", "sort": list(names), "scale": scale, "axis": axis})
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a layer with a mark for each row, or with one line; channels of None are omitted."""
+    """Return a layer with one mark per row, or with a single line. Channels that are None are omitted."""
     encoding = {name: channel for name, channel in channels.items() if channel is not None}
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
 
@@ -125,7 +125,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return the channels of colour, of opacity while another line is isolated, and of the text on hover."""
+    """Return the encoding channels of color, of opacity (if a line is isolated) and of the tooltip."""
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -136,7 +136,16 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 def draw_points(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], fill: str | None = None, **more: Spec
 ) -> Spec:
-    """Return a mark for each row in the shape of its line; fill: the field with the colour of its inside."""
+    """Return a layer with a marker for each row, in the shape of its line.
+
+    Args:
+        rows: the rows.
+        x: the horizontal axis.
+        y: the vertical axis.
+        styles: the styles of the lines.
+        fill: the field with the color of the interior of a marker.
+        more: further encoding channels.
+    """
     if fill:
         more["fill"] = {"field": fill, "type": "nominal", "scale": None}
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
@@ -146,7 +155,7 @@ def draw_points(
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a bar for each row that has an interval: the fields of the axis with _low and _high."""
+    """Return a layer with an error bar for each row that has the interval fields *_low and *_high."""
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
     layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
@@ -154,14 +163,14 @@ def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineS
 
 
 def _keep_known(*fields: str) -> Spec:
-    """Return the transform of a layer that leaves out the rows without a value in these fields."""
+    """Return a layer transform that filters out rows with a missing value in the given fields."""
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 
 def draw_lines(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], dotted: bool = False, **mark: Any
 ) -> Spec:
-    """Return a line through the rows of each line that have a value."""
+    """Return a layer that connects the rows of each line, without rows that have no value."""
     options = {"strokeWidth": 1.8} | ({"strokeDash": [2, 3]} if dotted else {}) | mark
     dash = None if dotted else _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
@@ -170,7 +179,7 @@ def draw_lines(
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return lines, intervals and points, with a label at the end of each of at most four lines."""
+    """Return layers of lines, intervals and markers, with end labels if there are two to four lines."""
     ends = _last_of_lines(row for row in rows if row.get(y.field) is not None)
     labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MOST_LABELS else []
     points = draw_points(rows, x, y, styles) | _keep_known(y.field)
@@ -178,7 +187,7 @@ def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyl
 
 
 def _last_of_lines(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of each line, with its mode as its label, or what its name does not share."""
+    """Return the last row of each line with a label: its mode or, if modes are shared, its distinct words."""
     last = {row["line"]: row for row in rows}
     modes = {line: line.partition(" (")[0].partition(",")[0] for line in last}
     if len(set(modes.values())) < len(last):
@@ -191,7 +200,7 @@ def _last_of_lines(rows: Iterable[Row]) -> list[Row]:
 
 
 def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return the labels of rows at the right of their marks, moved apart where they would overlap."""
+    """Return a layer of labels to the right of the rows' marks, shifted apart to avoid overlap."""
     colours = {style.name: style.colour for style in styles}
     spread = [
         {
@@ -207,7 +216,7 @@ def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[Line
 
 
 def _spread(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
-    """Yield rows from the lowest up, with heights that lie at least a label apart."""
+    """Yield pairs of a row and its label height, from bottom to top, at least one label apart."""
     height = -math.inf
     for row in rows:
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
@@ -217,7 +226,7 @@ def _spread(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
 def draw_guide(
     points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
 ) -> list[Spec]:
-    """Return a dotted grey line through the points, with a label at its last point."""
+    """Return layers of a gray dotted line through (x, y) pairs, with an optional label at its end."""
     rows = [{x.field: at, y.field: value} for at, value in points]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
@@ -226,14 +235,21 @@ def draw_guide(
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
-    """Return the field `label` of each row as text, in the `colour` of the rows where they have one."""
+    """Return a text layer of the field `label`, in the color of the field `colour` if the rows have it."""
     options = {"color": MUTED, "align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     own = {"field": "colour", "type": "nominal", "scale": None} if rows and "colour" in rows[0] else None
     return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"}, color=own)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return the row of a timing: its time and interval, and its numbers and more words for the hover."""
+    """Return the row of a timing, with its time, its interval and its tooltip.
+
+    Args:
+        line: the name of the line.
+        timing: the timing.
+        words: further lines of the tooltip.
+        fields: further fields of the row.
+    """
     low, high = timing.interval or (None, None)
     samples, processes = len(timing.seconds), timing.replicates
     counts = count_of(samples, "sample") + (f" of {processes} processes" if processes > 1 else "")
@@ -244,11 +260,11 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
 
 
 def finite(rows: Iterable[Row], *fields: str) -> list[float]:
-    """Return the values of some fields that are known."""
+    """Return the values of the given fields that are not None."""
     return [row[field] for row in rows for field in fields if row.get(field) is not None]
 
 
 def with_ends(rows: Sequence[Row], field: str) -> list[float]:
-    """Return the known values of a field with the ends of their intervals."""
+    """Return the values of a field that are not None, with the ends of their intervals."""
     known = [row for row in rows if row.get(field) is not None]
     return finite(known, field, f"{field}_low", f"{field}_high")

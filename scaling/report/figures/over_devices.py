@@ -1,4 +1,4 @@
-"""Figures over devices: time, speed-up and efficiency, meshes, and plans with measurements."""
+"""Figures against device count: time, speed-up and efficiency, meshes, and plans with measurements."""
 
 import itertools
 import math
@@ -32,8 +32,8 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GRID, GROUND, MUTED, LineStyle, line_styles
 
-MOST_LINES = 8  # in one panel
-MOST_PLANS = 8  # panels of a plan
+MOST_LINES = 8  # the most lines in one panel
+MOST_PLANS = 8  # the most panels of a plan
 TITLES = {
     "strong": "Strong scaling: the same problem on more devices",
     "weak": "Weak scaling: as many points for each device",
@@ -49,7 +49,10 @@ AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
 def _fewer(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return all curves, or of too many the one of each method that is fastest on the most devices."""
+    """Return all curves, or the fastest curve of each method if there are too many for one panel.
+
+    The fastest curve is the one with the least time on the most devices.
+    """
     if len(curves) <= MOST_LINES:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
@@ -59,7 +62,7 @@ def _fewer(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
 
 
 def line_name(case: Case) -> str:
-    """Return the name of a curve in a legend: its method and how it is called."""
+    """Return the legend entry of a curve: its method and its transformation."""
     return f"{method_of(case).name}, {describe_call(case)}"
 
 
@@ -73,7 +76,10 @@ def _title(findings: Findings, curve: Curve, *words: str) -> tuple[str, ...]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Return time against devices, and speed-up over the best one-device program, of the largest problems."""
+    """Return a figure of time and of speed-up against devices for the largest problems, or None.
+
+    The speed-up is relative to the best plain jit program on one device.
+    """
     found = choice.curves_of_largest_problems(curve for curve in findings.curves if curve.kind == "strong")
     groups = [_fewer(row) for row in found[: marks.MOST_PANELS]]
     styles, panels = _styles(itertools.chain(*groups)), []
@@ -107,7 +113,7 @@ def _draw_seconds(
 
 
 def _point_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a row for each point, with its time and its ratios."""
+    """Return a row for each measurement of the curves, with its time and its ratios."""
     return [
         _point_row(curve, point, timing)
         for curve in curves
@@ -116,7 +122,7 @@ def _point_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _point_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    """Return the row of a point; a ratio that is not determined has no value, so that it is not drawn."""
+    """Return the row of one measurement. An undetermined ratio is None, so that it is not drawn."""
     words, fields = list[str](), Row()
     for field, word in _RATIOS.items():
         value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
@@ -127,7 +133,13 @@ def _point_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
-    """Return speed-up and efficiency for the largest problem of each family, or of some curves."""
+    """Return a figure of speed-up and efficiency against devices, or None if there is no curve.
+
+    Args:
+        kind: 'strong' or 'weak'.
+        findings: the findings.
+        curves: the curves to draw. By default those of the largest problem of each family are drawn.
+    """
     drawable = choice.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
     rows = choice.curves_of_largest_problems(drawable)
     if not rows:
@@ -153,7 +165,7 @@ def _draw_ratios(
     title: str,
     laws: Mapping[int, ScalingFit] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
-    """Return a ratio of the points against devices, with the ideal and the law that fits best."""
+    """Return the layers of a ratio against devices, with the ideal and the best fitted law."""
     counts, base = sorted({row["devices"] for row in rows}), group[0].baseline_devices
     efficiency = field == "efficiency"
     ideal = [(count, 1.0 if efficiency else count / base) for count in counts]
@@ -174,7 +186,7 @@ def _draw_ratios(
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return the fitted law along the devices, against the curve's own time on its baseline."""
+    """Return rows of the fitted law along the devices, relative to the measured time on the baseline."""
     base = curve.points[0]
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
     return [
@@ -204,7 +216,7 @@ def _describe_scaling(kind: str, drawable: Sequence[Curve], rows: Sequence[Seque
 
 
 def _describe_chosen(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]]) -> str:
-    """Return which problems are drawn."""
+    """Return a sentence for the caption on which problems are drawn."""
     families = group_by(drawable, _family)
     largest = {of: max(problem_size(curve.case) for curve in same) for of, same in families.items()}
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
@@ -220,7 +232,7 @@ def _family(curve: Curve) -> tuple:
 
 
 def draw_meshes(findings: Findings) -> Figure | None:
-    """Return time by mesh for the largest problem of each family."""
+    """Return a figure of time against mesh for the largest problem of each family, or None."""
     honest = (mesh for mesh in findings.mesh_comparisons if mesh.honest)
     families = group_by(honest, lambda mesh: (mesh.environment, *family_key(mesh.case)))
     groups = []
@@ -271,11 +283,14 @@ def _draw_mesh(group: Sequence[Variants], styles: Sequence[LineStyle], several: 
     return Panel(title, layers, zoom=False, least_width=60 + 34 * len(names))
 
 
-# Plans.
+# Figures of plans.
 
 
 def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Figure | None:
-    """Return predicted time over devices for the largest problem of each family, the largest first."""
+    """Return a figure of predicted time against devices for the largest problem of each family, or None.
+
+    The largest problem comes first.
+    """
     groups = _largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not groups:
         return None
@@ -308,7 +323,7 @@ def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCur
 
 
 def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    """Return the measured curves of the same cases."""
+    """Return the measured curves of the same cases as the predicted curves."""
     planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
     return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 
@@ -323,7 +338,7 @@ def _draw_predictions(
     x = marks.count_axis("devices", "devices", counts)
     y = marks.log_axis("seconds", "time", marks.with_ends([*rows, *known], "seconds"), "s")
     compiled, formula = ([row for row in rows if row["by_formula"] is by] for by in (False, True))
-    last = {row["line"]: row for row in compiled}  # where the dotted line begins
+    last = {row["line"]: row for row in compiled}  # the start of the dotted line of extrapolated predictions
     beyond = [*(row for line, row in last.items() if line in {r["line"] for r in formula}), *formula]
     first, weak = min((c.points[0] for c in group), key=lambda p: p.devices), group[0].kind == "weak"
     ideal = [(n, first.seconds * (1 if weak else first.devices / n)) for n in counts if n >= first.devices]
@@ -357,7 +372,7 @@ def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mappin
 
 
 def _mark_formula(compiled: Sequence[Row], formula: Sequence[Row], x: marks.Axis) -> list[Spec]:
-    """Return a mark where compiled programs end and formulas begin."""
+    """Return the layers of a divider between compiled and extrapolated predictions."""
     if not formula:
         return []
     first = min(row["devices"] for row in formula)

@@ -1,4 +1,4 @@
-"""Figures over sizes: time with its exponents, and a map of the fastest mode."""
+"""Figures against problem size: time with growth exponents, and the map of the fastest mode (crossover)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,11 +14,14 @@ from scaling.report.figures.theme import INK, LineStyle, line_styles
 from scaling.report.labels import describe_panel
 
 _CELL = 74  # pixels
-_SURE, _UNSURE = 0.42, 0.12  # opacity of a cell
+_SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
-    """Return time against size for the sweeps with the most methods and sizes of each family."""
+    """Return a figure of time against size, or None if there is no sweep.
+
+    It shows the sweeps with the most methods and sizes, alternating between families.
+    """
     shown = rank_sweeps(findings.size_sweeps)[: marks.MOST_PANELS]
     if not shown:
         return None
@@ -47,9 +50,9 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return the fullest sweeps first, in turn from each family; values come last.
+    """Return the sweeps in order of their number of methods and measurements, alternating between families.
 
-    A sweep of two sizes is left out where its family has one with more.
+    Sweeps of value computations come last. A sweep with two sizes is omitted if its family has one with more.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     most = {of: max(counts[id(sweep)] for sweep in same) for of, same in group_by(sweeps, _family).items()}
@@ -65,7 +68,10 @@ def _family(of: SizeSweep | FastestModeMap) -> tuple:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a map of the fastest mode over sizes and devices, the fullest of each family first."""
+    """Return a figure with maps of the fastest mode over sizes and device counts, or None.
+
+    The maps with the most cells come first, alternating between families.
+    """
     filled = sorted((each for each in findings.fastest_mode_maps if each.cells), key=lambda m: -len(m.cells))
     shown = interleave_groups(filled, _family)[: marks.MOST_PANELS]
     if not shown:
@@ -135,8 +141,8 @@ def _cell_row(cell: FastestMethod, column: int, row: int) -> Row:
 
 
 def _index_axis(field: str, title: str, names: Sequence[str]) -> marks.Axis:
-    """Return an axis of cells: cell i reaches from i - 0.5 to i + 0.5 and has the i-th name."""
-    quoted = ",".join(f"'{name}'" for name in names)  # numbers only
+    """Return an axis of cells: cell i extends from i - 0.5 to i + 0.5 and is labeled with the i-th name."""
+    quoted = ",".join(f"'{name}'" for name in names)  # names contain digits and SI prefixes only
     axis = {"values": list(range(len(names))), "labelExpr": f"[{quoted}][datum.value]"}
     options: Mapping = {"axis": axis | {"grid": False, "ticks": False}}
     scale = {"domain": [-0.5, len(names) - 0.5], "nice": False}
@@ -144,7 +150,7 @@ def _index_axis(field: str, title: str, names: Sequence[str]) -> marks.Axis:
 
 
 def format_size(value: float) -> str:
-    """Return a size in few characters: 8,192, 262,144, 100 k, 10 M, 1.05 M."""
+    """Return an abbreviated size, such as 8,192, 262,144, 100 k, 10 M or 1.05 M."""
     if value < 1e6 and (value < 1e5 or value % 1000):
         return f"{round(value):,}"
     steps = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -1,4 +1,4 @@
-"""Theme: one colour, shape and dash for each mode in all figures, for light pages, dark pages and print."""
+"""Colors, marker shapes and dashes of the modes in all figures, for light pages, dark pages and print."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from scaling.core.case import Case
 
 INK, MUTED, GRID, GROUND, ON_COLOUR = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff", "#fffffe"
 
-# Colours for the colour-blind (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
+# Color-blind safe (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008a64", "#b5568f"
 OCHRE, OLIVE, GREY, SKY = "#a87400", "#847a00", "#6e6e6e", "#2f7fa8"
-_MODES = {  # colour and shape; two modes of one shape are never of one order
+_MODES = {  # mode -> color and shape; modes of the same derivative order differ in shape
     "jacfwd": (BLUE, "circle"), "jacrev": (VERMILION, "square"), "linearize": (GREEN, "up"),
     "finite_difference": (PURPLE, "diamond"), "vmap_grad": (OCHRE, "down"), "grad_of_sum": (OLIVE, "left"),
     "analytic": (INK, "plus"), "analytic_vmap": (INK, "cross"), "value": (GREY, "right"),
@@ -23,14 +23,14 @@ _ENGINE_COLOURS = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
     "julia": "#8e3391",
 }  # fmt: skip
-_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # of the variants of a mode
+_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # of variants of a mode
 _DARK = {
     INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
     "#77772a": "#c6c65a", "#332288": "#9c8cf0", "#661100": "#e08268", "#8e3391": "#dd8be0",
 }  # fmt: skip
-SHAPES = {  # as SVG paths in the square from -1 to 1
+SHAPES = {  # SVG paths in the square from -1 to 1
     "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", "square": "M-.9,-.9H.9V.9H-.9Z",
     "up": "M0,-1L1,.8H-1Z", "down": "M0,1L-1,-.8H1Z", "left": "M-1,0L.8,-1V1Z", "right": "M1,0L-.8,-1V1Z",
     "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z", "plus": "M-1,0H1M0,-1V1", "cross": "M-.8,-.8L.8,.8M.8,-.8L-.8,.8",
@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """An entry of a legend: its name and how it is drawn. A patch has no shape and no dash."""
+    """A legend entry: its name, color, marker shape and dash. A filled patch has no shape and no dash."""
 
     name: str
     colour: str
@@ -62,14 +62,14 @@ class LineStyle(NamedTuple):
 
 
 def method_colour(method: Method) -> str:
-    """Return the colour of the mode; a peer has one colour for all modes."""
+    """Return the color of a mode. Each other engine has one color for all its modes."""
     if method.engine == "jax":
         return _MODES.get(method.mode, (SKY, ""))[0]
     return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the style of each named line: colour and shape of its mode, a dash for each variant."""
+    """Return the style of each named line: color and shape by mode, and a dash for each variant of it."""
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
@@ -79,12 +79,12 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return the variable of the style sheet for one of our colours; any other text as it is."""
+    """Return the CSS variable of a theme color. Any other text is returned unchanged."""
     return f"var({_variable(colour)})" if colour in _DARK else colour
 
 
 def style_sheet(dark: bool) -> str:
-    """Return the variables of the style sheet, for a light or a dark page."""
+    """Return the definitions of the CSS variables for a light or a dark page."""
     return " ".join(f"{_variable(light)}: {shade if dark else light};" for light, shade in _DARK.items())
 
 
