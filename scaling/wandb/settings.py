@@ -26,8 +26,8 @@ def _is_duration(value: Any) -> bool:
 
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # field, whether a value is valid, valid values
-    ("mode", lambda value: value in (*MODES, "disabled"), ", ".join(MODES)),
-    ("project", lambda value: _is_text(value) and not set(value) & set("/\\#?%:"), "a name without / \\ # ? % :"),
+    ("project", lambda value: _is_text(value) and not set(value) & set("/\\#?%:"),
+     "a name of 1 to 64 characters without / \\ # ? % :"),
     ("entity", lambda value: value is None or _is_text(value), "a name or null"),
     ("timeout", _is_duration, "a positive number of seconds"),
     ("every", _is_duration, "a positive number of seconds"),
@@ -53,6 +53,8 @@ class TrackingSettings:
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.mode not in (*MODES, "disabled"):
+            raise unknown_name("tracking.mode", self.mode, MODES)
         for name, is_valid, valid in _RULES:
             if not is_valid(value := getattr(self, name)):
                 raise Refusal(f"tracking.{name} must be {valid}, not {value!r}")

@@ -254,7 +254,7 @@ def test_a_requeued_task_goes_on_from_where_it_was(submit, tmp_path, results):
     after = finished(results)
     assert set(before) <= set(after) and len(after) == CASES and set(after.values()) == {1}
     assert {r.environment["restarts"] for r in load(results).records if r.status == "ok"} == {0, 1}
-    assert all(reason == "killed" and "started again" in text for reason, text in failures(results))
+    assert all(reason == "killed" and "requeued" in text for reason, text in failures(results))
 
 
 def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_path, results):

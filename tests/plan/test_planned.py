@@ -150,7 +150,7 @@ def test_what_fills_up_a_mesh_is_that_of_each_case(planned):
 
 def test_what_runs_uncompiled_is_no_plan(planned):
     (record,) = [record for record in planned[-1] if record.reason == "not_defined"]
-    assert not record.case.jit and "uncompiled" in record.text
+    assert not record.case.jit and "jit=false" in record.text
 
 
 def test_the_command_answers_in_words(planned):

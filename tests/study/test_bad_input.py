@@ -175,7 +175,7 @@ BAD = {
     ),
     "no folder": ([*RBF, "results=null", "dry_run=true"], "results"),
     "an empty folder name": ([*RBF, "results=", "dry_run=true"], "results"),
-    "a plan for nothing": (["plan", "study=plan"], "name the hardware to plan for, such as hardware=v5p"),
+    "a plan for nothing": (["plan", "study=plan"], "specify the hardware to plan for, such as hardware=v5p"),
     "a plan for what nobody knows": (
         ["plan", "study=plan", "hardware=v6"],
         "unknown hardware 'v6'.*h100.*v5p",
@@ -186,7 +186,7 @@ BAD = {
     ),
     "more than a million devices": (
         ["plan", "study=plan", "hardware=v5p", "devices=1000001"],
-        "up to 1000000 devices",
+        "maximum of a plan: 1000000 devices",
     ),
     "a plan that no machine divides evenly": (
         ["plan", "study=plan", "hardware=v5p", "devices=999999"],
@@ -206,7 +206,7 @@ BAD = {
     ),
     "a CPU that was not measured": (
         ["plan", "study=plan", "hardware=cpu", "results=none"],
-        "no.* ceilings.*scaling run study=linear",
+        "ceilings, but there are none.*scaling run study=linear",
     ),
     "hardware of a run": (
         ["run", "study=smoke", "hardware=v5p"],

@@ -722,7 +722,7 @@ TABLES["clusters"] = {
 } | {
     f"tracking=wandb {text}": Bad((*RBF, "tracking=wandb", text), told)
     for text, told in [
-        ("tracking.project='a/b'", "tracking.project must be 1 to 128 characters without .*a/b"),
+        ("tracking.project='a/b'", "tracking.project must be a name .*without .*a/b"),
         ("tracking.project=''", "tracking.project must be"),
         ("tracking.project=3", "tracking.project must be"),
         ("tracking.project=null", "tracking.project must be"),
@@ -750,12 +750,12 @@ TABLES["clusters"] = {
 TABLES["plans"] = {
     " ".join(words): Bad(("plan", *words), told)
     for words, told in [
-        (("study=plan",), "name the hardware to plan for"),
+        (("study=plan",), "specify the hardware to plan for"),
         (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*v5p"),
         (("study=plan", "hardware=[v5p,h100]"), "one hardware"),
         (("study=plan", "hardware=v5p", "devices=7"), "devices=7 are not available on v5p"),
         (("study=plan", "hardware=v5p", "devices=0"), "devices must be a positive integer"),
-        (("study=plan", "hardware=v5p", "devices=1000001"), "up to 1000000 devices"),
+        (("study=plan", "hardware=v5p", "devices=1000001"), "maximum of a plan: 1000000 devices"),
         (("study=plan", "hardware=v5p", "devices=some"), "devices must be"),
         (("study=plan", "hardware=v5p", "deadline=0"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "deadline=nan"), "deadline must be a positive number of seconds"),
@@ -838,8 +838,8 @@ TABLES["verbs"] = {
         (("compare", "good", "other", "--markdown", ""), "markdown"),
         (("publish", "good", "--mode", "on"), "unknown tracking.mode 'on'|--mode"),
         (("publish", "good", "--mode"), "--mode"),
-        (("publish", "good", "--project", "a/b"), "project must be 1 to 128 characters"),
-        (("publish", "good", "--project", ""), "project must be 1 to 128 characters"),
+        (("publish", "good", "--project", "a/b"), "project must be a name"),
+        (("publish", "good", "--project", ""), "project must be a name"),
         (("publish", "good", "--entity", ""), "entity must be a name"),
         (("publish", "good", "--dashboard=maybe"), "--dashboard"),
         (("logs", "good", "zz"), "zz"),
