@@ -21,7 +21,7 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import TaskAttempt, seconds_between
 from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import format_wait
+from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 
 _SHORTEST = 4  # the shortest abbreviation of a key, in characters
@@ -151,8 +151,7 @@ def find(known: KnownCases, given: str) -> str:
 
 def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
     """Return the first few keys with their labels, and the number of the remaining keys, as text."""
-    words = ", ".join(f"{key} ({labels[key]})" for key in keys[:_MOST_NAMED])
-    return words + (f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else "")
+    return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scaling.cluster.cluster_settings import parse_minutes
 from scaling.cluster.job_state import UNKNOWN, TaskState
 from scaling.cluster.journal import seconds_between
-from scaling.core.formatting import count_of, format_wait
+from scaling.core.formatting import count_of, format_wait, list_first
 
 COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
 NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
@@ -92,9 +92,7 @@ def _fold(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
 
 def _list_names(names: Iterable[str]) -> str:
     """Return the distinct names as a list for a cell, abbreviated after the first few."""
-    distinct = list(dict.fromkeys(name for name in names if name))
-    more = len(distinct) - _MAX_NAMES
-    return ", ".join(distinct[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return list_first(list(dict.fromkeys(name for name in names if name)), _MAX_NAMES)
 
 
 def _format_elapsed(task: TaskState) -> str:

@@ -1,6 +1,7 @@
 """Format numbers, durations, bytes, ratios and counts as text."""
 
 import math
+from collections.abc import Sequence
 
 UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # of the upper end of an interval to its lower end
@@ -106,6 +107,12 @@ def format_wait(seconds: float) -> str:
 def count_of(count: int, noun: str) -> str:
     """Return a count with its noun: '1 case', '2 cases', '1,000 cases'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def list_first(names: Sequence[str], most: int) -> str:
+    """Return the first names and the number of the others: 'a, b and 3 more'."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_cell(text: str) -> str:

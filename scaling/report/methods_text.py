@@ -7,7 +7,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.methods import method_of
 from scaling.analysis.table import environment_columns
-from scaling.core.formatting import count_of, format_number, format_percentage
+from scaling.core.formatting import count_of, format_number, format_percentage, list_first
 from scaling.core.record import STAGES, Record
 
 _STOP_REASONS = {
@@ -73,11 +73,10 @@ def _describe_cases(ok: Sequence[Record]) -> str:
     methods = list(dict.fromkeys(method_of(record.case).without_memory_setting.name for record in ok))
     settings = {method_of(record.case).memory_setting for record in ok}
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
-    more = f" and {len(methods) - _MOST_METHODS} more" if len(methods) > _MOST_METHODS else ""
     text = (
         f"{count_of(len({record.key for record in ok}), 'case')} of {workloads}, measured on "
         f"{_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}. "
-        f"Methods: {', '.join(methods[:_MOST_METHODS])}{more}."
+        f"Methods: {list_first(methods, _MOST_METHODS)}."
     )
     if len(settings) > 1:
         text += f" {len(settings)} memory settings were measured."

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import numpy
 
+from scaling.core.formatting import list_first
+
 _MODULES = (builtins, json, math, os, time, numpy, numpy.linalg, jax)
 _SETTINGS = (  # set by the case or by the launcher
     "jax_enable_x64", "jax_platforms", "jax_num_cpu_devices", "jax_disable_jit", "jax_default_device",
@@ -44,10 +46,9 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
         changed = [f"{name} from {before[name]!r} to {now[name]!r}" for name in settings] + functions
         if not changed:
             return None
-        more_changes = f" and {len(changed) - _MAX_LISTED} more" if len(changed) > _MAX_LISTED else ""
         fixes = " and ".join(_FIXES[name] for name in settings if name in _FIXES)
         fix = f"leave that out: {fixes}" if fixes else "leave that out"
-        return f"changed {', '.join(changed[:_MAX_LISTED])}{more_changes}", fix
+        return f"changed {list_first(changed, _MAX_LISTED)}", fix
 
     return changes
 

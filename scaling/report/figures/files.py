@@ -10,6 +10,7 @@ from typing import Any
 import vl_convert
 
 from scaling.analysis.findings import Findings, read
+from scaling.core.formatting import list_first
 from scaling.core.store import replace_file
 from scaling.report.figures import FOR_HARDWARE, FORMER_NAMES, NAMES, make_figures
 from scaling.report.figures.marks import Figure, Spec
@@ -128,14 +129,13 @@ def describe_provenance(findings: Findings) -> str:
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
     dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
-    parts = (findings.name, _few(machines), when, f"commit {_few(commits)}")
+    parts = (
+        findings.name,
+        list_first(machines, 2) or "unknown",
+        when,
+        f"commit {list_first(commits, 2) or 'unknown'}",
+    )
     return " · ".join(parts)
-
-
-def _few(names: Sequence[str]) -> str:
-    if not names:
-        return "unknown"
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def javascript_library() -> str:
