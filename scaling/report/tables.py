@@ -12,6 +12,7 @@ from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import method_of
 from scaling.analysis.ratios import Estimate
+from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, sparsity_seconds
 from scaling.analysis.table import environment_columns
 from scaling.analysis.variants import automatic_blocks, memory_of, padding_share
@@ -278,7 +279,10 @@ def _unplanned_table(forecast: Forecast, stem: str) -> Table:
 
 def _law_table(findings: Findings) -> Table:
     fits = [(curve, law) for curve, fitted in findings.scaling_fits for law in fitted]
-    note = "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %."
+    note = (
+        "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
+        "serial fraction that follows from the speed-up on the most devices alone."
+    )
 
     def part(name: str) -> Any:
         return lambda fit: _format_estimate(fit[1].parts.get(name))
@@ -293,6 +297,9 @@ def _law_table(findings: Findings) -> Table:
         "largest speed-up": lambda fit: format_ratio(fit[1].limit) if fit[1].determined else "",
         "at devices": lambda fit: format_number(fit[1].peak) if fit[1].determined and fit[1].peak else "",
         "off by": lambda fit: f"{fit[1].spread:.1%}",
+        "Karp-Flatt": lambda fit: _format_estimate(
+            karp_flatt(fit[0].points[-1]) if fit[0].kind == "strong" else None
+        ),
     })  # fmt: skip
 
 
