@@ -27,4 +27,4 @@ def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -
         files.draw_report_pictures(folder)
     published = publish(folder, settings)
     print_lines(console, published.lines)
-    return published.well
+    return published.succeeded

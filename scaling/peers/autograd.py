@@ -19,7 +19,7 @@ PACKAGES = ("autograd", "numpy", "scipy")
 MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if autograd cannot run a case, or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 

@@ -40,7 +40,7 @@ _MOST_COPIED = 2**27  # elements of the shared inputs, which are copied for ever
 _GRID = np.arange(-10.0, 11.0)
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if CasADi cannot run a case, or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),

@@ -24,7 +24,7 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them without memory accesses
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if Enzyme cannot run a case, or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 

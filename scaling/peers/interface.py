@@ -3,7 +3,7 @@
 A peer is another differentiation system that runs the same cases as JAX, with the same inputs and checks. It
 is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
-    unfit(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
+    reason_to_skip(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
 and optionally these constants and functions:
@@ -82,7 +82,7 @@ def module(engine: str) -> ModuleType:
             raise Refusal(f"{text}, or give the import path of a peer of your own") from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"engine {engine!r} cannot be imported: {kind}{error}") from None
-    for function in ("unfit", "prepare"):
+    for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(found, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
     systems = getattr(found, "SYSTEMS", ())
@@ -171,7 +171,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
         if is_mixed or is_reduced:
             option = "mode=mixed" if is_mixed else f"reduce={case.reduce}"
         return "not_offered", f"{option} is implemented for engine=jax only, not for {case.engine}"
-    if text := peer.unfit(case, workload, sizes):
+    if text := peer.reason_to_skip(case, workload, sizes):
         return "not_offered", text
     text = missing(case.engine)
     return ("not_installed", text) if text else None

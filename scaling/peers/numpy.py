@@ -16,7 +16,7 @@ PACKAGES = ("numpy", "scipy")
 MODES = ("value", "finite_difference", "analytic")
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if NumPy cannot run a case, or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 

@@ -37,7 +37,7 @@ Arrays = tuple[Any, ...]
 LinearMap = Callable[[Arrays], Arrays]
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if PyTorch cannot run a case, or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))

@@ -38,7 +38,7 @@ class Outcome:
     lines: tuple[str, ...] = ()
 
     @property
-    def well(self) -> bool:
+    def succeeded(self) -> bool:
         """Return whether everything was published as requested."""
         return not self.reasons
 
@@ -144,9 +144,9 @@ class LivePublisher:
             outcome.reasons.append(reason_of(error))
         took = time.monotonic() - began
         self.next_time = began + took + max(self.settings.every, took / _TIME_SHARE)
-        if outcome.mode == "offline" or not outcome.well:
+        if outcome.mode == "offline" or not outcome.succeeded:
             self.next_time = math.inf
-        if not outcome.well:
+        if not outcome.succeeded:
             self.show(f"W&B: {outcome.reasons[0]}; it is left alone until the study has ended")
 
 

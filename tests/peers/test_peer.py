@@ -29,7 +29,7 @@ import numpy as np
 from scaling.peer import Prepared
 {textwrap.dedent(head)}
 
-def unfit(case, workload, sizes):
+def reason_to_skip(case, workload, sizes):
     return None if case.workload == "rbf" else "other knows rbf"
 
 
@@ -179,7 +179,7 @@ def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
         ),
         ("torch/fast", "unknown engine 'torch/fast': choose from torch"),
         ("julia/Forward", "unknown engine 'julia/Forward': choose from .*did you mean 'julia/ForwardDiff'"),
-        ("json", "engine 'json' has no function unfit; see docs/adding_a_peer.md"),
+        ("json", "engine 'json' has no function reason_to_skip; see docs/adding_a_peer.md"),
         ("my.own.peer", "unknown engine 'my.own.peer'"),
     ],
 )

@@ -100,7 +100,7 @@ def why_not(**fields):
     """Why an engine does not offer a case, in words."""
     case = completion.complete(Case(**fields))
     built = workload.build(case)
-    return interface.module(case.engine).unfit(case, built, shape.derivative_shape(case, built))
+    return interface.module(case.engine).reason_to_skip(case, built, shape.derivative_shape(case, built))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

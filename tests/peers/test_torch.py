@@ -80,7 +80,7 @@ def why_not(**fields):
     """Why torch does not offer a case, in words."""
     case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
-    return peer.unfit(case, built, shape.derivative_shape(case, built))
+    return peer.reason_to_skip(case, built, shape.derivative_shape(case, built))
 
 
 def run(case):

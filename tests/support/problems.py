@@ -71,7 +71,7 @@ def runs(row: tuple) -> bool:
     """Whether a row is a case that can run, here and by its nature."""
     problem, mode = row[:2]
     if MODES[mode].has_seeds and (mode in HESSIAN) != twice(problem):
-        return False  # as `unfit` says too; asking it costs a hundred times as much
+        return False  # as `reason_to_skip` says too; asking it costs a hundred times as much
     case = case_of(row)
     built = workload.build(case)
     undivided = case.points % case.axes[0]

@@ -46,7 +46,7 @@ def test_time_speedup_with_one_ideal_line_size_fastest_modes_and_failures_are_sh
 ):
     folder = results(tmp_path / "made")
     store.Writer(folder).append(record("jacfwd", 2, sizes={"m": 96}))
-    assert publish(folder, SETTINGS).well
+    assert publish(folder, SETTINGS).succeeded
     shown = sections(server)
     (strong,) = (panels for title, panels in shown.items() if title.startswith("Strong scaling"))
     time, speedup = (panel["config"] for panel in strong)
@@ -100,7 +100,7 @@ def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
     folder = results(tmp_path / "made", study="it's <b>bold</b> [x](http://y) -- a/b \U0001f600")
     for devices in (1, 2):
         store.Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
-    assert publish(folder, SETTINGS).well
+    assert publish(folder, SETTINGS).succeeded
     assert "Markdown Panel" not in strings(views(server)["project-view"])
     (name,) = {view["displayName"] for view in server.views.values()}
     assert not set(name) & set("<>[]/")
@@ -109,7 +109,7 @@ def test_a_name_and_a_message_with_markup_are_text(server, tmp_path):
 def test_a_dashboard_that_the_server_does_not_take_costs_no_run(server, tmp_path):
     server.trouble = lambda operation: 400 if operation in ("UpsertView2", "upsertView") else None
     outcome = publish(results(tmp_path / "made"), SETTINGS)
-    assert set(outcome.states.values()) == {"published"} and not outcome.well
+    assert set(outcome.states.values()) == {"published"} and not outcome.succeeded
     assert "the dashboard could not be saved" in outcome.lines[-1]
 
 
@@ -119,7 +119,7 @@ def test_without_the_package_there_is_one_line_that_says_how_to_have_it(server, 
     (package / "__init__.py").write_text("raise ModuleNotFoundError('gone', name='wandb_workspaces')")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     outcome = publish(results(tmp_path / "made"), SETTINGS)
-    assert set(outcome.states.values()) == {"published"} and outcome.well and server.views == {}
+    assert set(outcome.states.values()) == {"published"} and outcome.succeeded and server.views == {}
     assert (
         outcome.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
     )

@@ -52,7 +52,7 @@ def states(outcome) -> dict[str, int]:
 
 def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(made):
     folder, outcome = made
-    assert states(outcome) == {"kept": 4} and outcome.well and outcome.mode == "offline"
+    assert states(outcome) == {"kept": 4} and outcome.succeeded and outcome.mode == "offline"
     for run in runs_of(folder):
         lines = read_back(folder, run)
         about = next(line["run"] for line in lines if line["type"] == "run")
@@ -117,7 +117,7 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     folder = results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     outcome = published(folder, TrackingSettings.from_config({"mode": "online"}))
-    assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and outcome.well
+    assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and outcome.succeeded
     assert outcome.lines == ("W&B: nothing was sent, WANDB_MODE is disabled",)
 
 
@@ -142,7 +142,7 @@ def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(
     outcome = published(folder, TrackingSettings(mode="offline", timeout=0.5))
     assert time.monotonic() - began < 60  # the hanging one would take a thousand
     (line,) = outcome.lines
-    assert reason in line and states(outcome) == {"lost": 4} and not outcome.well
+    assert reason in line and states(outcome) == {"lost": 4} and not outcome.succeeded
     assert f"`scaling publish {folder}` tries again" in line
 
 

@@ -48,12 +48,12 @@ def states(outcome) -> dict[str, int]:
 
 def test_the_server_has_exactly_the_rows_of_the_records_and_the_same_publish_adds_nothing(server, folder):
     outcome = publish(folder, SETTINGS)
-    assert outcome.well and states(outcome) == {"published": 4} and brought(server, folder)
+    assert outcome.succeeded and states(outcome) == {"published": 4} and brought(server, folder)
     page = f"{server.url}/{ENTITY}/ad-scaling"
     assert outcome.lines == (f"W&B: published to {page}, read back and equal: runs 4 new",)
     before = json.dumps({name: run.node() for name, run in server.runs.items()})
     again = publish(folder, SETTINGS)
-    assert again.well and states(again) == {"unchanged": 4} and "runs 4 as before" in again.lines[0]
+    assert again.succeeded and states(again) == {"unchanged": 4} and "runs 4 as before" in again.lines[0]
     assert json.dumps({name: run.node() for name, run in server.runs.items()}) == before
     assert copies(folder) == []  # the server has them: nothing is left on the disk
 
@@ -106,7 +106,7 @@ def failing(trouble):
 @pytest.mark.parametrize("trouble", [500, "close", 0.5])
 def test_a_server_that_fails_now_and_then_changes_nothing_of_what_arrives(server, folder, trouble):
     server.trouble = failing(trouble)
-    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).well
+    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded
     assert len(server.runs) == 4 and brought(server, folder)
 
 
@@ -115,10 +115,10 @@ def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_pub
 ):
     server.trouble = lambda _path: "close" if len(server.runs) >= 2 else None
     outcome = publish(folder, QUICK)
-    assert not outcome.well and len(copies(folder)) == states(outcome).get("kept", 0) > 0
+    assert not outcome.succeeded and len(copies(folder)) == states(outcome).get("kept", 0) > 0
     assert f"`scaling publish {folder}` tries again" in outcome.lines[-1]
     server.trouble = lambda _path: None
-    assert publish(folder, SETTINGS).well and brought(server, folder) and copies(folder) == []
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder) and copies(folder) == []
     assert states(publish(folder, SETTINGS)) == {"unchanged": 4}
 
 
@@ -129,10 +129,10 @@ LOST = [("file_stream", 4), ("/kept", 1), ("/artifacts", 1)]
 def test_what_never_arrives_is_no_success_is_tagged_and_is_sent_again(server, folder, lost, differ):
     server.trouble = lambda path: 403 if lost in path else None
     outcome = publish(folder, QUICK)
-    assert not outcome.well and states(outcome)["differs"] == differ and copies(folder) == []
+    assert not outcome.succeeded and states(outcome)["differs"] == differ and copies(folder) == []
     assert len([run for run in server.runs.values() if "superseded" not in run.tags]) == 4 - differ
     server.trouble = lambda _path: None
-    assert publish(folder, SETTINGS).well and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
 
 
 def another_row(body):
@@ -158,9 +158,9 @@ def test_what_was_changed_on_the_way_is_noticed_and_sent_again(server, folder, c
 
     server.stream = lie
     outcome = publish(folder, dataclasses.replace(SETTINGS, timeout=1))
-    assert states(outcome)["differs"] == differ and not outcome.well
+    assert states(outcome)["differs"] == differ and not outcome.succeeded
     server.stream = honest
-    assert publish(folder, SETTINGS).well and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
 
 
 def test_a_run_that_arrived_late_is_found_by_the_next_publish_and_shown(server, folder):
@@ -168,7 +168,7 @@ def test_a_run_that_arrived_late_is_found_by_the_next_publish_and_shown(server, 
     publish(folder, dataclasses.replace(SETTINGS, timeout=1.5))
     server.trouble = lambda _path: None
     time.sleep(3)
-    assert publish(folder, SETTINGS).well and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -197,7 +197,7 @@ def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, fo
         os.kill(one, signal.SIGKILL)
     process.wait()
     server.trouble = lambda _path: None
-    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).well and brought(server, folder)
+    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded and brought(server, folder)
     assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in runs_of(folder)}
     assert states(publish(folder, SETTINGS)) == {"unchanged": 4} and copies(folder) == []
 
@@ -214,13 +214,13 @@ def test_one_run_that_the_server_refuses_does_not_stop_the_others(server, folder
     outcome = publish(folder, SETTINGS)
     assert states(outcome) == {"published": 3, "refused": 1} and "over the quota" in outcome.lines[-1]
     server.do_UpsertBucket = as_ever
-    assert publish(folder, SETTINGS).well and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
 
 
 def test_a_wrong_key_is_said_and_everything_is_kept_offline(server, folder):
     server.key = "another" * 8
     outcome = publish(folder, SETTINGS)
-    assert not outcome.well and states(outcome) == {"kept": 4}
+    assert not outcome.succeeded and states(outcome) == {"kept": 4}
     assert "credentials" in " ".join(outcome.lines) and KEY not in " ".join(outcome.lines)
 
 
@@ -229,8 +229,13 @@ def test_without_a_key_everything_is_kept_offline_and_it_is_well_unless_online_w
 ):
     monkeypatch.delenv("WANDB_API_KEY")
     outcome = publish(folder, SETTINGS)
-    assert outcome.well and outcome.mode == "offline" and states(outcome) == {"kept": 4} and server.runs == {}
-    assert not publish(folder, dataclasses.replace(SETTINGS, mode="online")).well
+    assert (
+        outcome.succeeded
+        and outcome.mode == "offline"
+        and states(outcome) == {"kept": 4}
+        and server.runs == {}
+    )
+    assert not publish(folder, dataclasses.replace(SETTINGS, mode="online")).succeeded
 
 
 def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kept_offline(
@@ -240,7 +245,7 @@ def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kep
     begun = time.monotonic()
     outcome = publish(folder, TrackingSettings(timeout=2))
     assert time.monotonic() - begun < 60  # the client would go on for hours
-    assert states(outcome) == {"kept": 4} and not outcome.well and len(copies(folder)) == 4
+    assert states(outcome) == {"kept": 4} and not outcome.succeeded and len(copies(folder)) == 4
     kept, reason = outcome.lines
     assert f"kept 4 runs offline in {folder / 'wandb'}" in kept and NOWHERE in reason
 
@@ -251,7 +256,7 @@ def test_what_was_published_is_not_kept_offline_as_well(server, folder):
     assert states(outcome) == {"there before": 4} and copies(folder) == []
     server.trouble = lambda _path: "close"
     outcome = publish(folder, dataclasses.replace(SETTINGS, timeout=1))
-    assert not outcome.well and states(outcome) == {"there before": 4} and copies(folder) == []
+    assert not outcome.succeeded and states(outcome) == {"there before": 4} and copies(folder) == []
 
 
 def sync(folder: Path) -> None:
@@ -278,9 +283,9 @@ def test_copies_of_what_was_published_are_removed_and_one_that_is_synced_neverth
 ):
     publish(folder, dataclasses.replace(SETTINGS, mode="offline"))
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere", symlinks=True)
-    assert publish(folder, SETTINGS).well and copies(folder) == []
+    assert publish(folder, SETTINGS).succeeded and copies(folder) == []
     sync(elsewhere)
-    assert publish(folder, SETTINGS).well and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
 
 
 def test_nothing_that_is_sent_holds_a_path_of_this_machine_or_a_key(server, folder):
@@ -300,7 +305,7 @@ def test_no_request_holds_a_path_the_host_a_remote_of_git_or_a_key(server, folde
     remote = "https://someone:hunter22@git.example.org/secret/project.git"
     for words in (["init", "-q"], ["remote", "add", "origin", remote]):
         subprocess.run(["git", *words], cwd=folder.parent, check=True, capture_output=True)
-    assert publish(folder, TrackingSettings(entity=ENTITY, timeout=10)).well
+    assert publish(folder, TrackingSettings(entity=ENTITY, timeout=10)).succeeded
     sent = b"\n".join(server.bodies).decode(errors="replace")
     assert "records.jsonl" in sent and "figures/speedup" in sent
     told = [

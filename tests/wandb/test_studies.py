@@ -42,17 +42,17 @@ def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_
     runs = runs_of(folder)
     assert len(runs) > 1
     outcome = publish(folder, SETTINGS)
-    assert outcome.well and set(outcome.states.values()) == {"published"}, outcome.lines
+    assert outcome.succeeded and set(outcome.states.values()) == {"published"}, outcome.lines
     assert brought(server, folder)
     again = publish(folder, SETTINGS)
-    assert again.well and set(again.states.values()) == {"unchanged"}, again.lines
+    assert again.succeeded and set(again.states.values()) == {"unchanged"}, again.lines
     assert len(server.runs) == len(runs) and brought(server, folder)
 
 
 @pytest.mark.parametrize("study", ['it\'s {a} "study"', "ü \U0001f600", "a/b.c=d", "x" * 200, "\udcff"])
 def test_a_study_of_any_name_is_published_once(server, tmp_path, study):
     folder = results(tmp_path / "made", study=study)
-    assert publish(folder, SETTINGS).well
+    assert publish(folder, SETTINGS).succeeded
     again = publish(folder, SETTINGS)
     assert set(again.states.values()) == {"unchanged"} and brought(server, folder)
 

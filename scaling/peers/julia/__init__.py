@@ -64,7 +64,7 @@ _ENVIRONMENT = Path("environments", "ad-scaling")
 _NANOSECOND = 1e-9
 
 
-def unfit(case: Case, workload: Any, sizes: Any) -> str | None:
+def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     """Return an error message if a Julia package cannot run a case."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
