@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.methods import method_of
-from scaling.analysis.table import environment_columns
 from scaling.core.formatting import count_of, format_number, format_percentage, list_first
 from scaling.core.record import STAGES, Record
 
@@ -25,8 +25,8 @@ _STATISTICS = (
     "that of the samples within it where there is one. A speed-up is the time of the same program on its "
     "baseline over that on more devices; the baseline is one device, or the smallest number that was "
     "measured{}. An efficiency is the speed-up over the ideal one, the number of devices over that of the "
-    "baseline. Their 95 % intervals are bootstrapped by level (samples within processes within "
-    "allocations), in pairs where turns of sampling alternated."
+    "baseline. Their 95 % intervals are Student's on logarithms, by level (samples within processes "
+    "within allocations), in pairs where turns of sampling alternated."
 )
 _MESH = (
     " The curve of a split over points and seeds is that of the fastest mesh on each number of devices, "

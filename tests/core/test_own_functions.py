@@ -479,12 +479,12 @@ SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zer
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=repr)
-@pytest.mark.parametrize("name", ["normal", "uniform", "Draw"])
+@pytest.mark.parametrize("name", ["normal", "uniform", "InputSpec"])
 def test_a_size_that_is_none_is_refused_when_it_is_written(name, sizes):
     of = {
         "normal": normal,
         "uniform": uniform,
-        "Draw": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows),
+        "InputSpec": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows),
     }[name]
     with pytest.raises(
         Refusal, match=rf"the sizes of {name}\(...\) must be integers, zero or more, not "
@@ -504,7 +504,7 @@ BAD_NUMBERS = {
     "negative": (lambda: normal(3, deviation=-1.0), "deviation of normal.* must be zero or more, not -1.0"),
     "a negative rate": (lambda: poisson(-2.0), "rate of poisson.* must be one number, zero or more"),
     "a shape as a rate": (lambda: poisson((3, 4)), "rate of poisson.* must be one number"),
-    "no function": (lambda: InputSpec((3,), 4.0), r"second argument of Draw must be a function"),
+    "no function": (lambda: InputSpec((3,), 4.0), r"second argument of InputSpec must be a function"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from scaling.analysis import findings
 from scaling.core.formatting import format_number
 from scaling.report import methods_text, proposal, write_report
-from tests.report.test_showing_plans import planned_record
+from tests.report.test_plans_in_reports import planned_record
 from tests.support import made_up
 
 TEXTS = ("proposal.md", "proposal.tex")
