@@ -17,6 +17,6 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "pandas.DataFram
 
     The columns are documented in docs/notebook.md. ValueError where the folder holds no results.
     """
-    from scaling.analysis import table
+    from scaling.analysis import dataframe
 
-    return table.load(folder, samples)
+    return dataframe.load(folder, samples)

@@ -5,7 +5,7 @@ Its name is stable, because a launcher may start a worker of another revision of
 
 import sys
 
-from scaling.workers.worker import PROTOCOL, main
+from scaling.workers.worker_main import PROTOCOL, main
 
 __all__ = ["PROTOCOL", "main"]
 

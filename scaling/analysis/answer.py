@@ -1,7 +1,7 @@
 """Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures.
 
 The numbers are computed in curves.py and the other modules of this folder. The HTML page and the figures are
-made in the folder report; report/answers.py builds the tables and cards of that page.
+made in the folder report; report/answer_tables.py builds the tables and cards of that page.
 """
 
 import statistics
@@ -28,8 +28,8 @@ from scaling.analysis.forecast import Forecast
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.score import ORDER_FACTOR, PlanScores
+from scaling.analysis.setting_comparison import automatic_blocks
 from scaling.analysis.trends import format_time
-from scaling.analysis.variants import automatic_blocks
 from scaling.core import memory
 from scaling.core.case import Case, problem
 from scaling.core.formatting import (

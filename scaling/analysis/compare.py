@@ -16,7 +16,7 @@ from scipy.stats import false_discovery_control
 from scaling.analysis import ratios
 from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Ratio
-from scaling.analysis.variants import automatic_blocks
+from scaling.analysis.setting_comparison import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE

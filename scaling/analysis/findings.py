@@ -15,13 +15,13 @@ from scaling.analysis.forecast import Forecast, PlanFile, forecasts, read_plan_f
 from scaling.analysis.growth import SizeExponent, size_exponents
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.score import PlanScores, plan_scores
-from scaling.analysis.variants import (
+from scaling.analysis.setting_comparison import (
     OUT_OF_MEMORY_REASONS,
     Gain,
     ParetoFront,
-    Variants,
+    SettingComparison,
     coloring_gains,
-    compare_variants,
+    compare_settings,
     overlap_gains,
     pareto_fronts,
 )
@@ -52,8 +52,8 @@ class Findings:
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
     size_exponents: list[SizeExponent]
     pareto_fronts: list[ParetoFront]
-    mesh_comparisons: list[Variants]
-    forward_comparisons: list[Variants]  # inputs that mode=mixed differentiates in forward mode
+    mesh_comparisons: list[SettingComparison]
+    forward_comparisons: list[SettingComparison]  # inputs that mode=mixed differentiates in forward mode
     overlaps: list[Gain]
     coloring_gains: list[Gain]
     forecasts: list[Forecast]  # one per planned hardware
@@ -158,8 +158,8 @@ def read(
         efficiency_breakdowns=[(c, parts) for c in curves if (parts := efficiency_breakdowns(c, peaks))],
         size_exponents=size_exponents(sweeps),
         pareto_fronts=pareto_fronts(studied),
-        mesh_comparisons=compare_variants(timings, "mesh"),
-        forward_comparisons=compare_variants(timings, "forward"),
+        mesh_comparisons=compare_settings(timings, "mesh"),
+        forward_comparisons=compare_settings(timings, "forward"),
         overlaps=overlap_gains(timings),
         coloring_gains=coloring_gains(timings),
         forecasts=forecasts(loaded.plans, _plan_files(folder)),

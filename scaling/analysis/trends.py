@@ -24,11 +24,11 @@ from scaling.analysis.grouping import group_by
 from scaling.analysis.growth import SizeExponent
 from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.variants import (
+from scaling.analysis.setting_comparison import (
     Gain,
     MemoryPoint,
     ParetoFront,
-    Variants,
+    SettingComparison,
     automatic_blocks,
     mesh_name,
     padding_share,
@@ -213,7 +213,7 @@ def describe_variants(findings: Findings) -> list[str]:
 
 
 def _describe_rows(
-    findings: Findings, found: Iterable[Variants], head: str, name: Callable[[Case], str]
+    findings: Findings, found: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
     """Return a sentence for each family on its fastest, second and slowest variant, on the most devices."""
     return _largest_of_families(
@@ -266,7 +266,7 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
     return f"{name}: {share} of the memory for {format_ratio(*times)}{what}{note}"
 
 
-def _describe_variants(of: Variants, head: str, name: Callable[[Case], str]) -> str:
+def _describe_variants(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
     """Return a sentence on the fastest, the second and the slowest variant."""
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""

@@ -48,7 +48,7 @@ def print_comparison(
         for row in comparing.comparison_rows(found):
             table.add_row(*map(escape, row))
         console.print(table)
-        from scaling.report.comparison import write_comparison
+        from scaling.report.comparison_page import write_comparison
 
         print_lines(console, [f"page: {write_comparison(found)}", *comparing.comparison_lines(found)])
     return FAILED if found.bad else OK

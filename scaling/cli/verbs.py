@@ -29,7 +29,7 @@ def _argument(*names: str, **options: Any) -> Argument:
 _FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
 VERBS = {
-    "run": Verb("run_and_report", "run a study, or what is missing of it", "study=smoke"),
+    "run": Verb("run", "run a study, or what is missing of it", "study=smoke"),
     "plan": Verb("plan", "compile it for a machine one does not have", "study=plan hardware=v5p"),
     "status": Verb(
         "status", "what is done, running, missing, failed", "results/smoke --watch",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scaling.core import extensions
+from scaling.core import option_modules
 from scaling.core.case import Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import WHOLE, Reduction
@@ -102,7 +102,7 @@ def local_derivative(
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                option = extensions.load("data_parallel")
+                option = option_modules.load("data_parallel")
                 return option.sum_derivative(case, workload, sizes, points, shared, position)
             if case.batch == "whole":
                 assert workload.whole is not None
@@ -135,7 +135,7 @@ def _evaluate(
         colors, positions = colorings[number] if colorings else (None, None)
         slices = apply_linear_map(case, part, function, inputs, position, colors)
         if colorings:
-            entries.append(extensions.load("sparse").read_entries(slices, colors, positions))
+            entries.append(option_modules.load("sparse").read_entries(slices, colors, positions))
         else:
             entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
     return tuple(entries)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import extensions
+from scaling.core import option_modules
 from scaling.core.case import Case, Refusal
 from scaling.core.gather import gather_pieces
 from scaling.core.inputs import point_rows, shared_input
@@ -80,7 +80,7 @@ def lay_out(
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
     given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
-    sparse = extensions.load("sparse") if sizes.coloring is not None else None
+    sparse = option_modules.load("sparse") if sizes.coloring is not None else None
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
         given = indices.arguments | given

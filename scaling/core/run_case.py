@@ -40,10 +40,10 @@ from scaling.core import (
     check,
     compile_case,
     environment,
-    extensions,
     inputs,
     layout,
     memory,
+    option_modules,
     process_cache,
     shape,
     timing,
@@ -302,7 +302,7 @@ def _compile_jax_program(
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
     note(compulsory_bytes=compiled.compulsory_bytes)
-    work, unexpected_collectives = extensions.load("program_stats").measure_work(compiled, group.devices)
+    work, unexpected_collectives = option_modules.load("program_stats").measure_work(compiled, group.devices)
     note(**vars(work))
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
@@ -332,7 +332,7 @@ def _compile_stages(
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
     if case.cache is None:
         return compile_once()
-    option = extensions.load("compilation_cache")
+    option = option_modules.load("compilation_cache")
     try:
         with option.persistent_cache(case.cache, compile_once):
             return compile_once()
@@ -362,7 +362,7 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
 
 def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> PlacedProgram:
     """Prepare a case of another engine than JAX."""
-    peers = extensions.load("peers")
+    peers = option_modules.load("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
     first_device = group._replace(devices=group.devices[:1])
@@ -435,7 +435,7 @@ def _sample_one_turn(attempt: Attempt) -> bool:
 
     If the samples of one compilation are complete and further compilations are requested, compile again.
     """
-    case, group, monitor = attempt.record.case, attempt.group, extensions.load("host_monitor")
+    case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
@@ -470,7 +470,7 @@ def _compile_again(attempt: Attempt) -> None:
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
     """Return an iterator over the samples so far, which takes one more turn at each step."""
-    program, group, monitor = attempt.program, attempt.group, extensions.load("host_monitor")
+    program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
     assert program is not None
     if program.sample:
         return itertools.repeat(program.sample(attempt.sampling))

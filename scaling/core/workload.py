@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core import extensions
+from scaling.core import option_modules
 from scaling.core.case import JAX, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
@@ -168,7 +168,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
 
     Each leaf of a pytree becomes an input, and each function returns one array.
     """
-    of_peer = case.engine != JAX and case.formulation in extensions.load("peers").formulations(case)
+    of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
     workload = _flatten(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -188,7 +188,7 @@ def _flatten(case: Case, workload: Workload) -> Workload:
     """Return a user's workload without pytrees: flat inputs, and functions that return one array."""
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
-        workload = extensions.load("pytrees").flatten_inputs(name, workload)
+        workload = option_modules.load("pytrees").flatten_inputs(name, workload)
     if both := set(_top_level(workload.points)) & set(_top_level(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:
@@ -217,7 +217,7 @@ def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *input
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
-    return getattr(extensions.load("pytrees"), how[0])(result, *how[1:])
+    return getattr(option_modules.load("pytrees"), how[0])(result, *how[1:])
 
 
 def _is_flat(inputs: Any) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 
+from scaling.analysis.dataframe import UNENCODABLE, export_tables, to_frame, write_csv_table
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.table import UNENCODABLE, export_tables, to_frame, write_csv_table
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.store import replacing

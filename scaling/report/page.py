@@ -22,13 +22,13 @@ from scaling.analysis.forecast import plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
 from scaling.core.record import STATUSES
-from scaling.report import answers, tables
-from scaling.report.answers import Card
+from scaling.report import answer_tables, page_tables
+from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
 from scaling.report.labels import clean_text, file_stems, keep_numbers_whole
-from scaling.report.table import Table
+from scaling.report.text_table import Table
 
 _OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
 
@@ -63,20 +63,20 @@ def table_section(table: Table, opened: bool = False) -> Section:
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
-def report_page(findings: Findings, title: str, page_tables: Iterable[Table]) -> Page:
+def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
     """Return the content of the page of a results folder."""
-    timings = tables.measured_timings(findings)
+    timings = page_tables.measured_timings(findings)
     panels = case_panels(
-        (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
+        (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
         for timing in timings
     )
-    sections = [*_figure_sections(findings), *map(table_section, page_tables)]
+    sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     planned = {sentence for section in sections for sentence in section.sentences}
     if sentences := [sentence for sentence in summarize(findings)[1] if sentence not in planned]:
         sections.append(
             Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
         )
-    answer = answers.answer_table(findings)
+    answer = answer_tables.answer_table(findings)
     if answer.rows:
         sections.insert(0, table_section(answer, opened=True))
     else:
@@ -86,7 +86,12 @@ def report_page(findings: Findings, title: str, page_tables: Iterable[Table]) ->
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
     badges.append(("review", f"reviewed: {verdict(lint_findings(findings))}"))
     return Page(
-        title, files.describe_provenance(findings), badges, sections, answers.make_cards(findings), panels
+        title,
+        files.describe_provenance(findings),
+        badges,
+        sections,
+        answer_tables.make_cards(findings),
+        panels,
     )
 
 

@@ -24,7 +24,7 @@ from scaling.core.formatting import (
 )
 from scaling.core.store import load, replace_file
 from scaling.report import methods_text
-from scaling.report.choice import derivative_curves
+from scaling.report.curve_selection import derivative_curves
 from scaling.report.document import (
     PREAMBLE,
     DocumentBlock,

@@ -15,7 +15,7 @@ from scaling.analysis.curves import FastestMethod
 from scaling.analysis.findings import Findings
 from scaling.analysis.methods import method_of
 from scaling.core.formatting import count_of, format_seconds
-from scaling.report.answers import describe_certainty, problem_name
+from scaling.report.answer_tables import describe_certainty, problem_name
 from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
 
 LINES, WIDTH = 25, 80

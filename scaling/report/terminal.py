@@ -15,11 +15,11 @@ from scaling.analysis.curves import Curve, family_name
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.formatting import count_of, format_ratio
-from scaling.report.answers import answer_table
-from scaling.report.choice import derivative_curves
+from scaling.report.answer_tables import answer_table
+from scaling.report.curve_selection import derivative_curves
 from scaling.report.labels import keep_numbers_whole
 from scaling.report.summary import print_wrapped, to_one_line, wrap_text
-from scaling.report.table import Table
+from scaling.report.text_table import Table
 
 _MOST_CURVES = 6  # the most curves in the table of one problem
 _BORDERS = 3  # characters of padding and border per column

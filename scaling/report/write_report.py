@@ -5,27 +5,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis.answer import answer_sentences, describe_plan
+from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.forecast import plan_answers
-from scaling.analysis.table import record_table
 from scaling.core.store import read_json, replace_file
-from scaling.report import answers, page, tables
+from scaling.report import answer_tables, page, page_tables
 from scaling.report.document import escape_markdown, to_markdown_table
 from scaling.report.export import UNENCODABLE, write_csv_table
 from scaling.report.figures import files
 from scaling.report.labels import clean_text
-from scaling.report.table import Table
+from scaling.report.text_table import Table
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
     """Write the report of a results folder to its subfolder `report` and return the path of the page."""
     findings = findings or read(folder)
-    each = answers.device_table(findings)
-    folded = [*([each] if each.rows else []), *tables.page_tables(findings)]
+    each = answer_tables.device_table(findings)
+    folded = [*([each] if each.rows else []), *page_tables.folded_tables(findings)]
     target = folder / "report"
     target.mkdir(exist_ok=True)
     files.remove_stale(target)
-    every = [answers.answer_table(findings), *folded]
+    every = [answer_tables.answer_table(findings), *folded]
     replace_file(target / "table.md", clean_text(_to_markdown(findings, every)).encode())
     replace_file(target / "table.csv", _to_csv(findings).encode(errors=UNENCODABLE))
     shown = page.report_page(findings, study_title(folder, findings), folded)
@@ -40,14 +40,14 @@ def study_title(folder: Path, findings: Findings) -> str:
     return f"{findings.name}: {title}" if title else findings.name
 
 
-def _to_markdown(findings: Findings, page_tables: Sequence[Table]) -> str:
+def _to_markdown(findings: Findings, folded_tables: Sequence[Table]) -> str:
     plans = [[describe_plan(each), *plan_answers(each)] for each in findings.forecasts]
     planned = {sentence for sentences in plans for sentence in sentences}
     sentences = [sentence for sentence in answer_sentences(findings) if sentence not in planned]
     parts = [f"# {escape_markdown(findings.name)}", *map(escape_markdown, sentences)]
     for each, answered in zip(findings.forecasts, plans, strict=True):
         parts += [f"## {escape_markdown(f'Planned for {each.title}')}", *map(escape_markdown, answered)]
-    for table in page_tables:
+    for table in folded_tables:
         if table.rows:
             parts += [f"## {escape_markdown(table.title)}", to_markdown_table(table.columns, table.rows)]
     return "\n\n".join(parts) + "\n"

@@ -4,7 +4,7 @@ Every rule gives the reason that is recorded for a skipped case, such as `not_de
 `indivisible` or `not_installed`. Invalid input raises `Refusal` in other modules.
 """
 
-from scaling.core import extensions
+from scaling.core import option_modules
 from scaling.core.case import AUTO, JAX, SECOND, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.shape import DerivativeShape
@@ -27,10 +27,10 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
         *_coloring_rules(case, workload), *_mixed_rules(case, workload), *_offer_rules(case, workload, sizes),
     ]  # fmt: skip
     if case.engine != JAX:
-        offer: tuple[str, str] | None = extensions.load("peers").why_not_offered(case, workload, sizes)
+        offer: tuple[str, str] | None = option_modules.load("peers").why_not_offered(case, workload, sizes)
         return _first(rules) or offer
     if case.seeds == "colored" and case.ad_mode.has_seeds:
-        text = extensions.load("sparse").why_unavailable()
+        text = option_modules.load("sparse").why_unavailable()
         rules.append(("not_installed", bool(text), text))
     return _first([*rules, *_layout_rules(case, sizes)])
 

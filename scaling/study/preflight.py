@@ -1,6 +1,6 @@
 """Examine the cells of a study in CPU child processes before it starts, and cache their answers.
 
-The child processes (examine.py) import JAX and the user's modules: one process for each set of user modules,
+The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user modules,
 and one for everything built in. A module that crashes or hangs therefore affects only its own cases. The
 answers about built-in workloads are cached in the results folder, so that an unchanged study starts without
 JAX. This module does not import JAX.
@@ -38,7 +38,7 @@ _LAYOUT_DEFAULTS: dict[str, Any] = {
     "devices": 1, "api": "shard_map", "split": "points", "mesh": None, "chunk": None, "block": None,
     "cache": None, "memory_limit": None, "storage": None, "overlap": False,
 }  # fmt: skip
-Answer = dict[str, Any]  # an event of examine.py, or {"failure": (reason, text)}
+Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
 Note = Callable[[int, int], None]
 
 
@@ -206,7 +206,7 @@ class _Examination:
 
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
         process = ChildProcess(
-            [sys.executable, "-m", "scaling.study.examine"],
+            [sys.executable, "-m", "scaling.study.preflight_process"],
             stdin_text=json.dumps({"modules": modules, "cells": cells}) + "\n",
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )

@@ -1,6 +1,6 @@
 """JAX side of a worker: start JAX on the devices, check the process group, and execute requests.
 
-worker.py imports this module after the process is bound to its cores, because JAX starts threads.
+worker_main.py imports this module after the process is bound to its cores, because JAX starts threads.
 """
 
 import contextlib

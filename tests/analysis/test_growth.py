@@ -7,7 +7,7 @@ import pytest
 
 from scaling.analysis import curves, findings, trends
 from scaling.analysis.growth import size_exponents
-from scaling.report import tables
+from scaling.report import page_tables
 from tests.support import made_up
 
 
@@ -94,5 +94,5 @@ def test_an_exponent_whose_interval_says_nothing_is_not_determined(make_record, 
     assert "to the power of 1 (" in told and re.search(
         r"; not determined in jacrev \(vmap\) \(-[\d.]+ to [\d.]+\)", told
     )
-    rows = next(table for table in tables.page_tables(found) if table.anchor == "growth").rows
+    rows = next(table for table in page_tables.folded_tables(found) if table.anchor == "growth").rows
     assert [row[3].startswith("not determined (") for row in rows] == [False, True]

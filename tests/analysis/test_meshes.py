@@ -2,9 +2,9 @@
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, variants
-from scaling.analysis import table as one_table
-from scaling.report import tables
+from scaling.analysis import answer, curves, findings, setting_comparison
+from scaling.analysis import dataframe as one_table
+from scaling.report import page_tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -68,7 +68,7 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
         [laid_out("2x1", 1.0), laid_out("1x2", noisy)],
     )
     assert [
-        only(variants.compare_variants(curves.pool_processes(each), "mesh")).distinguished
+        only(setting_comparison.compare_settings(curves.pool_processes(each), "mesh")).distinguished
         for each in (apart, alike)
     ] == [True, False]
 
@@ -80,7 +80,7 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
 )
 def test_meshes_of_other_programs_are_not_compared(fields):
     assert (
-        variants.compare_variants(
+        setting_comparison.compare_settings(
             curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)]), "mesh"
         )
         == []
@@ -115,7 +115,7 @@ def test_the_headline_names_the_mesh_and_the_curve_does_not(found):
 def test_padding_stands_beside_what_is_padded(found):
     of = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in tables.page_tables(found)
+        for table in page_tables.folded_tables(found)
     }
     (row,) = [row for row in of["measured"] if row["remarks"]]
     assert row["case"].endswith("mesh=1x4") and row["remarks"] == "20 % padding"

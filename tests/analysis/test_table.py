@@ -4,7 +4,7 @@ import pandas
 import pytest
 
 import scaling
-from scaling.analysis import findings, table
+from scaling.analysis import dataframe, findings
 from scaling.core.case import Refusal
 from tests.support import made_up
 from tests.support.records import processes, record
@@ -96,5 +96,5 @@ def test_what_is_no_results_folder_is_refused_in_one_line(name, tmp_path):
 
 
 def test_text_that_no_file_can_hold_is_written_as_escapes(tmp_path, make_record):
-    frame = table.to_frame(table.ExportTable("t", {"a\ud800": str}, [{"a\ud800": "\ud800"}, {}]))
+    frame = dataframe.to_frame(dataframe.ExportTable("t", {"a\ud800": str}, [{"a\ud800": "\ud800"}, {}]))
     assert list(frame) == ["a\\ud800"] and frame.iloc[0, 0] == "\\ud800" and frame.isna().iloc[1, 0]

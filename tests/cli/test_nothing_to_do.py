@@ -36,7 +36,7 @@ def test_the_same_command_again_examines_nothing_and_leaves_the_report_alone(
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys\nprint(sys.orig_argv, file=open({str(log)!r}, 'a'))\n"
     )
-    examined = "scaling.study.examine"
+    examined = "scaling.study.preflight_process"
     again = scaling_command(finished, env={"PYTHONPATH": str(tmp_path)})
     assert again.returncode == 0 and "0 cases to run, 2 done before" in again.stdout, again.stderr
     assert "2 ok, 0 skipped, 0 failed" in again.stdout

@@ -75,7 +75,7 @@ def test_the_package_is_imported_quickly_and_the_command_needs_no_pandas():
     for words in calls:
         code = f"import sys; sys.argv[1:] = {words}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"
         assert "pandas" not in modules_after(code)
-    assert "pandas" not in modules_after("import scaling.report.write_report, scaling.cli.run_and_report")
+    assert "pandas" not in modules_after("import scaling.report.write_report, scaling.cli.run")
 
 
 def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
            "shape": {"devices": 1, "nodes": 1, "processes": 1}, "rank": 0, "parent": os.getpid()}  # fmt: skip
     orders = [each | {"key": case.key, "case": non_default_fields(case)} for each in ORDERS]
     told = "\n".join(map(json.dumps, [job, *orders])) + "\n"
-    loaded = modules_after("from scaling.workers import worker\nworker.main()", True, told)
+    loaded = modules_after("from scaling.workers import worker_main\nworker_main.main()", True, told)
     assert json.loads(next(tmp_path.glob("*.jsonl")).read_text())["status"] == "ok"
     assert not {name.split(".")[0] for name in loaded} & set(NOT_IN_THE_WORKER)
     assert len({name for name in loaded if name.startswith("scaling")}) <= MOST_IN_WORKER

@@ -13,7 +13,7 @@ METAPHORS = "Seat|Side|Ticket|Place|Here|Some|Lost|Gone|Seen|Made|Ran|Unfit|Way|
 IN_NAMES = re.compile(rf"(?:^|_)(?:{DIALECT})(?:_|$)|^(?:{METAPHORS})$")
 IN_DOCSTRINGS = re.compile(rf"\b(?:{DIALECT})\b", re.IGNORECASE)
 EXEMPT = {  # folders and modules that are not rewritten yet; nothing may be added
-    "report/tables.py",
+    "report/page_tables.py",
 }  # fmt: skip
 SOURCES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.analysis import compare
 from scaling.core.case import label
-from scaling.report import comparison, write_report
+from scaling.report import comparison_page, write_report
 from tests.support import made_up
 from tests.support.chromium import chromium
 
@@ -217,7 +217,7 @@ def test_a_comparison_opens_the_samples_of_both_sides_without_complaint(browser,
         case = made_up.case_of("rbf", "jacfwd", 1)
         records = [made_up.timed(draw, case, 0.01 * factor, replicate) for replicate in range(4)]
         sides[name] = made_up.write(tmp_path / name, records)
-    written = comparison.write_comparison(compare.compare(sides["a"], sides["b"]))
+    written = comparison_page.write_comparison(compare.compare(sides["a"], sides["b"]))
     browser.requests.clear()
     browser.complaints.clear()
     browser.open(written)

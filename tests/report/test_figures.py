@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import baselines, curves, findings, variants
+from scaling.analysis import baselines, curves, findings, setting_comparison
 from scaling.report import figures
 from scaling.report.figures import costs, files, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
@@ -212,8 +212,14 @@ def test_nothing_on_the_front_is_beaten_in_both():
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    places = [variants.MemoryPoint(variants.memory_of(timing), timing.median, timing) for timing in timings]
-    assert [(place.memory, place.seconds) for place in variants.find_front(places)] == [(10, 3.0), (30, 1.0)]
+    places = [
+        setting_comparison.MemoryPoint(setting_comparison.memory_of(timing), timing.median, timing)
+        for timing in timings
+    ]
+    assert [(place.memory, place.seconds) for place in setting_comparison.find_front(places)] == [
+        (10, 3.0),
+        (30, 1.0),
+    ]
 
 
 def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
@@ -222,7 +228,7 @@ def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
         curves.pool_processes([record(**fields)])[0]
         for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1})
     )
-    assert [variants.memory_of(timing) for timing in of] == [9, 7, None]
+    assert [setting_comparison.memory_of(timing) for timing in of] == [9, 7, None]
 
 
 def test_a_roofline_has_rates_under_measured_ceilings(found):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings
-from scaling.report import page, tables, write_report
+from scaling.report import page, page_tables, write_report
 from tests.support import made_up
 from tests.support.records import record, weak
 
@@ -110,7 +110,7 @@ def test_the_laws_and_the_growth_have_their_numbers_in_a_table(tmp_path):
     found = findings.read(made_up.write(tmp_path / "made", records))
     of = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in tables.page_tables(found)
+        for table in page_tables.folded_tables(found)
     }
     largest = [row for row in of["laws"] if "m=16384" in row["curve"] and row["law"].startswith("Amdahl")]
     assert float(largest[0]["serial"].split()[0]) == pytest.approx(0.12, abs=0.02)
@@ -123,6 +123,6 @@ def test_where_a_program_was_also_run_without_compiling_it_is_said_when_compilin
         record(seconds=2.0, jit=False, first_seconds=2.5),
     ]
     found = findings.read(made_up.write(tmp_path / "made", stages))
-    (table,) = [table for table in tables.page_tables(found) if table.anchor == "measured"]
+    (table,) = [table for table in page_tables.folded_tables(found) if table.anchor == "measured"]
     # 10 s and 0.5 s for each later call, against 2.5 s and 2 s for each: level after five later calls.
     assert sorted(row[-1] for row in table.rows) == ["", "compiling pays after 6 calls"]

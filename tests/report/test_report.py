@@ -10,7 +10,7 @@ from scaling.analysis import answer, findings
 from scaling.core import formatting
 from scaling.core.case import to_dict
 from scaling.core.store import Writer, write_json
-from scaling.report import export, tables, write_report
+from scaling.report import export, page_tables, write_report
 from scaling.report.figures import files
 from tests.support.records import record, weak
 
@@ -166,7 +166,7 @@ def test_more_than_one_environment_is_said_and_kept_apart(tmp_path):
     told = answer.answer_sentences(found)
     assert any("2 environments are in this folder (one, two)" in line for line in told)
     assert not any("speed-up" in line for line in told)
-    table = tables.environment_table(findings.read(found))
+    table = page_tables.environment_table(findings.read(found))
     assert table.columns == ("environment", "one", "two") and ("records", "1", "1") in table.rows
 
 

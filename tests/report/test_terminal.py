@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from scaling.analysis import findings
-from scaling.report import answers, terminal
-from scaling.report.choice import derivative_curves
+from scaling.report import answer_tables, terminal
+from scaling.report.curve_selection import derivative_curves
 from tests.support import made_up
 
 
@@ -61,7 +61,7 @@ def test_numbers_in_the_tables_are_never_broken_and_no_line_is_too_long(request,
     text = printed(found, width, force_terminal=True, color_system=None)
     lines = text.replace("\N{NO-BREAK SPACE}", " ").splitlines()
     assert max(map(len, lines)) <= width
-    for row in answers.answer_table(found).rows:
+    for row in answer_tables.answer_table(found).rows:
         assert any(row[2] in line for line in lines), row
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from scaling.workers import cores, worker
+from scaling.workers import cores, worker_main
 
 CORES = cores.usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be shared out")
@@ -165,7 +165,7 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
     }
     try:
         for rank in range(processes):
-            with worker._bind_to_cores(job, rank, lambda *_, **__: None) as bound:
+            with worker_main._bind_to_cores(job, rank, lambda *_, **__: None) as bound:
                 assert (
                     os.sched_getaffinity(0)
                     == set(bound)

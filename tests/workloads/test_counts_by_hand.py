@@ -1,8 +1,8 @@
 """Work by hand: the operations and the compulsory bytes of the four workloads are formulas of n, m, p, o and the devices.
 
-tests/test_counts.py has those of `linear` and of `rbf` in its row-by-row source form; here are the rest of what a plan compiles.
-Compulsory bytes are what must be read and written whatever the program: each argument that the result depends on once, and the
-result once.
+tests/options/test_program_stats.py has those of `linear`, and of `rbf` in its row-by-row source form. Here are the rest of what a
+plan compiles. Compulsory bytes are what must be read and written whatever the program: each argument that the result depends on
+once, and the result once.
 """
 
 import os

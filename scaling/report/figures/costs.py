@@ -9,9 +9,9 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import base_method, describe_call, method_of
 from scaling.analysis.score import PlanScores
-from scaling.analysis.variants import MemoryPoint, find_front, memory_of
+from scaling.analysis.setting_comparison import MemoryPoint, find_front, memory_of
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
-from scaling.report import choice
+from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import (
@@ -46,7 +46,7 @@ def draw_losses(findings: Findings) -> Figure | None:
         for curve, parts in findings.efficiency_breakdowns
         if any(part.devices > 1 for part in parts)
     }
-    groups = choice.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
+    groups = curve_selection.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
     fastest = [max(group, key=_rank) for group in groups]
     if not fastest:
         return None

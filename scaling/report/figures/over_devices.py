@@ -24,10 +24,10 @@ from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import Method, describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.variants import Variants, mesh_name
+from scaling.analysis.setting_comparison import SettingComparison, mesh_name
 from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration, format_ratio, is_ratio_determined
-from scaling.report import choice
+from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GRID, GROUND, MUTED, LineStyle, line_styles
@@ -80,7 +80,9 @@ def draw_times(findings: Findings) -> Figure | None:
 
     The speed-up is relative to the best plain jit program on one device.
     """
-    found = choice.curves_of_largest_problems(curve for curve in findings.curves if curve.kind == "strong")
+    found = curve_selection.curves_of_largest_problems(
+        curve for curve in findings.curves if curve.kind == "strong"
+    )
     groups = [_fewer(row) for row in found[: marks.MOST_PANELS]]
     styles, panels = _styles(itertools.chain(*groups)), []
     for group in groups:
@@ -140,8 +142,8 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         findings: the findings.
         curves: the curves to draw. By default those of the largest problem of each family are drawn.
     """
-    drawable = choice.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
-    rows = choice.curves_of_largest_problems(drawable)
+    drawable = curve_selection.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
+    rows = curve_selection.curves_of_largest_problems(drawable)
     if not rows:
         return None
     laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
@@ -222,7 +224,7 @@ def _describe_chosen(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]])
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
         return "The largest problem of each workload is drawn."
     return (
-        f"The largest problem of each workload that was measured on {choice.ENOUGH_COUNTS} numbers of "
+        f"The largest problem of each workload that was measured on {curve_selection.ENOUGH_COUNTS} numbers of "
         "devices or more is drawn; larger ones were measured on fewer."
     )
 
@@ -252,11 +254,11 @@ def draw_meshes(findings: Findings) -> Figure | None:
     return Figure("mesh", "Meshes: time by mesh", caption, tuple(panels), tuple(styles))
 
 
-def _mesh_line(mesh: Variants) -> str:
+def _mesh_line(mesh: SettingComparison) -> str:
     return line_name(mesh.case).replace(", the fastest mesh", "")
 
 
-def _draw_mesh(group: Sequence[Variants], styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_mesh(group: Sequence[SettingComparison], styles: Sequence[LineStyle], several: bool) -> Panel:
     rows, colours = [], {style.name: style.colour for style in styles}
     for mesh in group:
         for timing, over in mesh.rows:

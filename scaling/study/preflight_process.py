@@ -1,6 +1,6 @@
 """Child process that imports user workloads and completes their cases before a study starts.
 
-preflight.py starts `python -m scaling.study.examine` with a job on standard input: cells of a study, and the
+preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a study, and the
 user's modules that they need. The process imports JAX and these modules, and writes one JSON event per line:
 
     {"event": "ready"}                       JAX is imported

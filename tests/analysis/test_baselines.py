@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import baselines, certainty, curves, published
+from scaling.analysis import baselines, certainty, curves, published_results
 from scaling.analysis.findings import read
 from scaling.analysis.stages import first_call_seconds
 from scaling.core.case import FIELDS, MODES, to_dict
 from scaling.core.store import Writer
-from scaling.report import tables
+from scaling.report import page_tables
 from scaling.study import preflight
 from tests.support.composed import compose
 from tests.support.records import record
@@ -150,7 +150,7 @@ def test_an_environment_of_many_jobs_is_told_in_a_line(tmp_path):
     ]
     told(tmp_path, *jobs)
     assert (
-        dict(tables.environment_table(read(tmp_path)).rows)["job"]
+        dict(page_tables.environment_table(read(tmp_path)).rows)["job"]
         == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
     )
 
@@ -159,7 +159,7 @@ def told(tmp_path, *records):
     writer = Writer(tmp_path)
     for each in records:
         writer.append(each)
-    return [(table.title, table.columns, table.rows) for table in tables.page_tables(read(tmp_path))]
+    return [(table.title, table.columns, table.rows) for table in page_tables.folded_tables(read(tmp_path))]
 
 
 def test_a_peer_is_compared_with_the_fastest_of_jax_that_is_not_written_by_hand():
@@ -224,7 +224,7 @@ def table(tmp_path, *records):
     writer = Writer(tmp_path)
     for each in records:
         writer.append(each)
-    return {(row[0], row[1], row[2]): row[3:] for row in published.published_rows(read(tmp_path))}
+    return {(row[0], row[1], row[2]): row[3:] for row in published_results.published_rows(read(tmp_path))}
 
 
 def test_a_published_figure_stands_beside_what_was_measured(tmp_path):
@@ -286,7 +286,7 @@ def test_a_study_of_something_else_has_no_such_table(tmp_path):
 
 
 def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
-    for group in published._load_groups():
+    for group in published_results._load_groups():
         for row in group["rows"]:
             for fields in (group["case"] | row["case"], group["case"] | row.get("over", {})):
                 assert set(fields) <= set(FIELDS)
@@ -298,7 +298,10 @@ def test_every_published_row_names_fields_of_a_case_and_a_mode_that_there_is():
 @pytest.mark.contract
 def test_every_published_row_has_a_case_in_the_study_of_the_sources():
     cases = [to_dict(answer.case) for answer in preflight.examine_cells(compose("study=sources"))]
-    for group in published._load_groups():
+    for group in published_results._load_groups():
         for row in group["rows"]:
             for fields in (group["case"] | row["case"], group["case"] | row.get("over", row["case"])):
-                assert any(published._matches(case, fields) for case in cases), (group["problem"], row)
+                assert any(published_results._matches(case, fields) for case in cases), (
+                    group["problem"],
+                    row,
+                )

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, variants
+from scaling.analysis import answer, curves, findings, setting_comparison
 from tests.support import made_up
 from tests.support.records import record
 
@@ -18,7 +18,7 @@ def setting(seconds=1.0, memory=100, **fields):
 
 def front(*records):
     """The only front of these."""
-    (found,) = variants.pareto_fronts(records)
+    (found,) = setting_comparison.pareto_fronts(records)
     return found
 
 
@@ -62,13 +62,16 @@ def test_what_trades_memory_for_time_is_a_setting(fields):
     {"forward": "W"}, {"overlap": True},
 ])  # fmt: skip
 def test_everything_else_makes_another_program(fields):
-    assert variants.pareto_fronts([setting(), setting(2.0, 50, chunk=2, **fields)]) == []
+    assert setting_comparison.pareto_fronts([setting(), setting(2.0, 50, chunk=2, **fields)]) == []
 
 
 @pytest.mark.parametrize("fields", [{"cores": []}, {"mode": "value"}, {"temp_bytes": None}], ids=str)
 def test_what_has_no_honest_time_no_derivative_or_no_bytes_is_on_no_front(fields):
     odd = {"temp_bytes": 1, "argument_bytes": 1, "output_bytes": 1} | fields
-    assert variants.pareto_fronts([record(seconds=1.0, **odd), record(seconds=2.0, block=2, **odd)]) == []
+    assert (
+        setting_comparison.pareto_fronts([record(seconds=1.0, **odd), record(seconds=2.0, block=2, **odd)])
+        == []
+    )
 
 
 def test_bytes_are_those_that_a_program_asks_for_whatever_peak_was_seen():
@@ -108,7 +111,7 @@ def test_a_memory_limit_keeps_curves_over_devices_apart():
     ({"block": 4, "chunk": None, "storage": "host"}, "all seeds and 4 points at a time, kept on the host"),
 ])  # fmt: skip
 def test_what_chunk_auto_came_to_is_told_in_words(blocks, words):
-    assert variants.automatic_blocks(record(blocks=blocks)) == words
+    assert setting_comparison.automatic_blocks(record(blocks=blocks)) == words
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 from scaling.analysis import answer, findings
-from scaling.analysis import table as one_table
+from scaling.analysis import dataframe as one_table
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
 from scaling.core.store import write_json
-from scaling.report import answers, export, figures, methods_text, tables, write_report
+from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
 from scaling.report.figures import files, over_devices
 from scaling.report.labels import file_stems
 from tests.support import made_up
@@ -89,7 +89,7 @@ def measured(*modes, counts=(1, 2, 4, 8), kind=KIND):
 
 
 def table_of(found, anchor):
-    return next(table for table in tables.page_tables(found) if table.anchor == anchor)
+    return next(table for table in page_tables.folded_tables(found) if table.anchor == anchor)
 
 
 def labels(panel):
@@ -163,7 +163,9 @@ def test_an_empty_folder_still_says_that_nothing_was_measured(tmp_path):
 
 
 def test_the_cards_of_a_plan_name_the_least_time_and_say_that_it_was_not_measured(alone):
-    rbf = next(card for card in answers.make_cards(findings.read(alone)) if card.family.startswith("rbf"))
+    rbf = next(
+        card for card in answer_tables.make_cards(findings.read(alone)) if card.family.startswith("rbf")
+    )
     assert rbf.family.endswith("planned for A far machine")
     assert (rbf.mode, rbf.sure, rbf.certainty) == ("jacfwd (vmap)", False, "predicted, not measured")
     assert rbf.where.startswith("512 devices") and rbf.time.startswith("119 µs")
@@ -220,13 +222,13 @@ def test_plans_stand_in_no_table_figure_or_grid_of_measurements(tmp_path):
     bare = write(tmp_path / "bare", measured("jacfwd"))
     mixed, plain = findings.read(both), findings.read(bare)
     theirs = {"planned-far", "unplanned-far"}
-    assert [t for t in tables.page_tables(mixed) if t.anchor not in theirs and t.anchor != "review"] == [
-        t for t in tables.page_tables(plain) if t.anchor != "review"
-    ]
+    assert [
+        t for t in page_tables.folded_tables(mixed) if t.anchor not in theirs and t.anchor != "review"
+    ] == [t for t in page_tables.folded_tables(plain) if t.anchor != "review"]
     assert one_table.record_table(mixed).rows == one_table.record_table(plain).rows
     rest = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
     assert files.page_specs(figures.make_figures(plain)) == files.page_specs(rest)
-    assert answers.make_cards(mixed) == answers.make_cards(plain)
+    assert answer_tables.make_cards(mixed) == answer_tables.make_cards(plain)
     said = [s for s in answer.answer_sentences(mixed) if s not in answer.answer_sentences(plain)]
     assert len(said) == 1 and said[0].startswith(
         "Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices"
@@ -357,7 +359,7 @@ def test_the_scatter_has_a_mark_for_each_case_the_diagonal_and_the_factor_of_two
 
 def test_without_scores_there_is_neither_table_nor_figure(alone):
     found = findings.read(alone)
-    assert not any(table.anchor.startswith("scores") for table in tables.page_tables(found))
+    assert not any(table.anchor.startswith("scores") for table in page_tables.folded_tables(found))
     assert not any(drawing.name.startswith("score") for drawing in figures.make_figures(found))
 
 

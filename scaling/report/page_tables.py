@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scaling.analysis import lint, published
+from scaling.analysis import lint, published_results
 from scaling.analysis.answer import PEER_COLUMNS, format_time, peer_rows
 from scaling.analysis.certainty import near_floor
 from scaling.analysis.curves import CurvePoint, Timing, family_name, relative_to
+from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import method_of
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import karp_flatt
+from scaling.analysis.setting_comparison import automatic_blocks, memory_of, padding_share
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, sparsity_seconds
-from scaling.analysis.table import environment_columns
-from scaling.analysis.variants import automatic_blocks, memory_of, padding_share
 from scaling.core.case import PEAKS, Case, label
 from scaling.core.formatting import (
     count_of,
@@ -30,12 +30,12 @@ from scaling.core.formatting import (
 from scaling.core.record import REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.labels import describe_panel, file_stems
-from scaling.report.table import Table, join_words, make_table
+from scaling.report.text_table import Table, join_words, make_table
 
 _MOST_VALUES = 6  # the most values shown for an environment fact, such as the jobs
 
 
-def page_tables(findings: Findings) -> list[Table]:
+def folded_tables(findings: Findings) -> list[Table]:
     """Return all collapsed tables that have rows."""
     tables = [
         measured_table(findings),
@@ -43,7 +43,7 @@ def page_tables(findings: Findings) -> list[Table]:
         Table("review", "Would a reviewer accept it?", "", lint.COLUMNS, lint.lint_rows(findings)),
         *_plan_tables(findings),
         Table("published", "Published and measured", "Numbers of others beside those measured here.",
-              published.COLUMNS, published.published_rows(findings)),
+              published_results.COLUMNS, published_results.published_rows(findings)),
         _law_table(findings),
         _growth_table(findings),
         _sparse_table(findings),

@@ -20,7 +20,7 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 
 @dataclass(frozen=True)
-class Variants:
+class SettingComparison:
     """At least two timings of one program that differ only in the compared fields, fastest first."""
 
     case: Case  # the case without the compared fields
@@ -40,7 +40,7 @@ class Variants:
         return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 
-def compare_variants(timings: Iterable[Timing], *fields: str) -> list[Variants]:
+def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
     """Return the variants of each program that was measured with several values of the given fields."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, _without(t.case, fields)))
     found = []
@@ -48,7 +48,7 @@ def compare_variants(timings: Iterable[Timing], *fields: str) -> list[Variants]:
         first, *others = sorted(group, key=lambda timing: timing.median)
         if others:
             rows = [(first, Estimate(1.0, 1.0, 1.0)), *((t, time_ratio(t, first)) for t in others)]
-            found.append(Variants(case, environment, honest, tuple(rows)))
+            found.append(SettingComparison(case, environment, honest, tuple(rows)))
     return found
 
 
@@ -82,7 +82,7 @@ class Gain:
 
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
     """Return the gain of each case that was measured with and without overlapped communication."""
-    found = compare_variants(timings, "overlap")
+    found = compare_settings(timings, "overlap")
     pairs = [sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in found]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 

@@ -20,7 +20,7 @@ from scaling.core.case import Case
 from scaling.options.program import hlo_cost, jaxpr_flops
 from scaling.options.program.jaxpr_flops import OperationCounts
 from scaling.options.reference import rounding
-from scaling.study import completion, examine
+from scaling.study import completion, preflight_process
 
 pytestmark = pytest.mark.thin(3, "contract")
 
@@ -113,7 +113,7 @@ def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_a
         function = jax.grad(lambda x, *more, of=function: jnp.sum(of(x, *more)))
     found = operations(function, x35, *more)
     assert found.flops is not None and found.flops + found.transcendentals >= x35.size
-    assert not examine._may_multiply(jax.make_jaxpr(function)(x35, *more).jaxpr)
+    assert not preflight_process._may_multiply(jax.make_jaxpr(function)(x35, *more).jaxpr)
 
 
 class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
@@ -132,7 +132,7 @@ def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
     assert operations(expanded, x35) == operations(plain, x35) == OperationCounts(45, 15)
     assert rounding.rounding_properties(expanded, x35) == rounding.rounding_properties(plain, x35)
-    assert not examine._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
+    assert not preflight_process._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from scaling.core.store import replace_file
 from scaling.report import page
 from scaling.report.case_panel import case_panels
 from scaling.report.page import Page, Section, table_section
-from scaling.report.table import Table
+from scaling.report.text_table import Table
 
 _UNCHANGED = (SAME, UNDECIDED)
 NOTE = (

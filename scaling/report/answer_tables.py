@@ -22,7 +22,7 @@ from scaling.core.formatting import (
     format_ratio,
     format_seconds,
 )
-from scaling.report.table import Table, make_table
+from scaling.report.text_table import Table, make_table
 
 NOTE = (
     "On the number of devices where it takes least. Time: median of one call with its 95 % interval. Ratio: "

@@ -1,4 +1,4 @@
-"""Table of numbers from the literature (published.yaml) next to the corresponding measurements."""
+"""Table of numbers from the literature (published_results.yaml) next to the corresponding measurements."""
 
 import functools
 from collections.abc import Mapping, Sequence

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, stages, variants
+from scaling.analysis import answer, curves, findings, setting_comparison, stages
 from scaling.analysis.baselines import find_baselines
-from scaling.report import tables
+from scaling.report import page_tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -22,7 +22,7 @@ SENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 
 def colored(*records):
-    return only(variants.coloring_gains(curves.pool_processes(records)))
+    return only(setting_comparison.coloring_gains(curves.pool_processes(records)))
 
 
 def told(folder, records, head):
@@ -30,7 +30,7 @@ def told(folder, records, head):
     found = findings.read(made_up.write(folder / "made", records, scaling=["strong"]))
     of = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in tables.page_tables(found)
+        for table in page_tables.folded_tables(found)
     }
     return [line for line in answer.answer_sentences(found) if line.startswith(head)], of
 
@@ -77,7 +77,10 @@ def test_it_pays_from_the_evaluation_on_that_makes_up_for_all_that_came_before()
 
 
 def test_what_is_written_by_hand_needs_no_seeds():
-    assert variants.coloring_gains(curves.pool_processes([record(mode="analytic", seeds="colored")])) == []
+    assert (
+        setting_comparison.coloring_gains(curves.pool_processes([record(mode="analytic", seeds="colored")]))
+        == []
+    )
 
 
 def test_entries_written_by_hand_are_no_measure_for_the_whole_derivative_nor_the_other_way_round():
@@ -126,13 +129,15 @@ def sending(seconds, overlap, devices=2, **fields):
 
 def test_overlapped_sending_stands_beside_the_same_that_sends_at_the_end():
     found = only(
-        variants.overlap_gains(
+        setting_comparison.overlap_gains(
             curves.pool_processes([sending(3.0, True), sending(4.0, False), sending(9.0, False, points=24)])
         )
     )
     assert found.ratio == pytest.approx((4 / 3,) * 3) and found.other.median == 4.0
     assert (
-        variants.overlap_gains(curves.pool_processes([sending(3.0, True), sending(4.0, False, digest="two")]))
+        setting_comparison.overlap_gains(
+            curves.pool_processes([sending(3.0, True), sending(4.0, False, digest="two")])
+        )
         == []
     )
 

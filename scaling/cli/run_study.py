@@ -1,0 +1,316 @@
+"""Run or submit the missing cases of one study: settings, preflight, schedule, execution, and dry run.
+
+This module decides the order of these steps; other modules implement them. The command-line entry of
+`scaling run` is run.py.
+"""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.cluster import cluster_settings
+from scaling.cluster.cluster_settings import (
+    ALLOCATION,
+    HOSTS,
+    LOCAL,
+    NONE,
+    SLURM,
+    SUBMISSIONS,
+    ClusterSettings,
+)
+from scaling.core import store
+from scaling.core.case import CEILING, FIELDS, Refusal, label
+from scaling.core.formatting import count_of
+from scaling.options import machine_peaks
+from scaling.study import grid, preflight, results_folder
+from scaling.workers import schedule
+from scaling.workers.machine import Machine
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A validated study: its cells, settings, cluster, machine and results folder."""
+
+    name: str
+    title: str | None
+    settings: RunSettings
+    cluster: ClusterSettings
+    machine: Machine
+    folder: Path
+    cells: list[grid.GridCell]
+    nested: bool
+    wait: bool
+    retry: bool = False
+
+    def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
+        """Return the content of study.json for the examined cases of the study."""
+        here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
+        once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
+        scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
+        cases = [answer.case for answer in answers]
+        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, once)
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The result of a run: the keys and settings of its records, and whether it is still in progress."""
+
+    keys: frozenset[str]
+    settings: frozenset[str]  # digests of the environments of the records
+    baseline: Path | None  # results folder of the variant to compare with
+    submitted: bool  # the run continues in the background, or was a dry run
+    failed: bool = False  # a case has failed in preflight
+    loaded: store.Loaded | None = None  # the records of the folder at the end
+
+
+def read_study(config: dict[str, Any], name: str) -> StudyRun:
+    """Return the validated study of a composed configuration.
+
+    Raise `Refusal` for invalid input, before anything starts.
+
+    Args:
+        config: The composed configuration.
+        name: The name of the study.
+    """
+    cluster = cluster_settings.from_config(config["cluster"])
+    settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
+    for wrong, text in (
+        (not isinstance(study, dict),
+         f"study={name} is no mapping of fields and grids; name one study, such as study=smoke"),
+        (config.get("hardware") is not None,
+         "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"),
+        (deadline is not None,
+         f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
+        (wait is False and not cluster.submits,
+         f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
+        (versus is not None and cluster.name != NONE,
+         f"versus={versus} is measured here alone: leave out cluster={cluster.name}"),
+    ):  # fmt: skip
+        if wrong:
+            raise Refusal(text)
+    folder = results_folder.parse_results(config["results"])
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases)
+    machine = _machine(cluster, config["dry_run"])
+    if machine_peaks.are_wanted(study):
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
+    machine.check_device_counts(
+        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
+    )
+    return StudyRun(
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
+        cluster.name == LOCAL if wait is None else wait, config["retry"],
+    )  # fmt: skip
+
+
+def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+    """Return the devices that a cluster provides.
+
+    For a dry run without access to Slurm, they are derived from the settings of the cluster. Raise `Refusal`
+    if they cannot be determined.
+    """
+    if cluster.name in (NONE, LOCAL):
+        return schedule.local_machine()
+    if cluster.name == HOSTS:
+        if not cluster.hosts or not cluster.per_node:
+            raise Refusal(
+                "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
+            )
+        of = f"of {', '.join(cluster.hosts)}"
+        count, unknown = len(cluster.hosts), cluster.untold
+        return Machine(cluster.platform, cluster.device_kind, cluster.per_node, count, of, True, unknown)
+    from scaling.cluster import slurm
+
+    if cluster.name == ALLOCATION:
+        return slurm.allocation_machine(cluster)
+    if dry_run and shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
+    try:
+        return slurm.partition_machine(cluster)
+    except Refusal as refusal:
+        if not (dry_run and cluster.per_node):
+            raise
+        print(
+            f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr
+        )
+        return slurm.assumed_machine(cluster)
+
+
+def run(
+    job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
+) -> RunOutcome:
+    """Run the missing cases of a study here, or submit them to its cluster.
+
+    Args:
+        job: The study.
+        named: The value of `versus`, which names the variant to compare with, or None.
+        dry_run: Whether to only print what would run.
+        console: The console to print on.
+        between: A callback that is called while nothing is being measured on this machine.
+    """
+    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+        store.check_schemas(each)
+    key = preflight.cache_key(job.cells)
+    if (found := preflight.load_answers(job.folder, key)) is None:
+        from scaling.cli import progress
+
+        with progress.examination(console) as note:
+            found = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers, submitted = preflight.judge_answers(job.cells, found), False
+    with contextlib.ExitStack() as stack:
+        baseline = None
+        if named is not None:
+            from scaling.study import variants
+
+            variant = stack.enter_context(variants.open_variant(str(named)))
+            baseline = variant, job.folder / f"versus-{variant.name}"
+        folders = [job.folder, *([baseline[1]] if baseline else [])]
+        if dry_run:
+            return _print_plan(job, answers, folders, console)
+        for each in folders:
+            results_folder.create_results(each)
+        preflight.save_answers(job.folder, key, found)
+        if job.cluster.submits and (submit := _submissions(job)):
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
+        else:
+            made, loaded = _run_here(job, answers, folders, baseline, console, between)
+    settings = schedule.comparable_settings(loaded.records, made.environments.values())
+    keys = frozenset(answer.case.key for answer in answers)
+    return RunOutcome(keys, settings, baseline[1] if baseline else None, submitted, loaded=loaded)
+
+
+def _run_here(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
+    between: Callable[[], None] | None,
+) -> tuple[Schedule, store.Loaded]:  # fmt: skip
+    """Run the missing cases to their end, on this machine or in the current allocation.
+
+    Returns:
+        The schedule of the run.
+        The records of the results folder afterwards.
+    """
+    with store.locked(job.folder) as lock:
+        made, loaded = plan_run(job, answers, folders, console)
+        if not (made.sessions or made.skips or made.failures):
+            return made, loaded
+        from scaling.cli import progress
+        from scaling.workers import supervise
+
+        site = None
+        if job.cluster.name != NONE:
+            from scaling.cluster import task
+
+            site = task.make_worker_options(job.cluster, nested=job.nested)
+        names = {answer.case.key: label(answer.case) for answer in answers}
+        recorded = len(made.skips) + len(made.failures)
+        with progress.display(console, names, made.missing, recorded) as (listen, _):
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
+    return made, store.load(job.folder)
+
+
+def _submissions(job: StudyRun) -> ModuleType | None:
+    """Return the module `scaling.cli.submit` if the cluster or the folder uses submissions, or None."""
+    if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
+        return None
+    from scaling.cli import submit
+
+    return submit
+
+
+def plan_run(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
+) -> tuple[Schedule, store.Loaded]:
+    """Print a summary of the missing cases, write study.json, and return the schedule and the records.
+
+    Cases that earlier submissions lost are recorded first.
+    """
+    submit = _submissions(job)
+    queued = submit.settle_submissions(job, console) if submit else ()
+    loaded = [store.load(each) for each in folders]
+    for line in loaded[0].damaged:
+        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    made = _missing(job, answers, loaded, queued)
+    for each in folders:
+        store.write_json(each / "study.json", job.manifest(answers))
+    _print_summary(made, job, console)
+    return made, loaded[0]
+
+
+def _missing(
+    job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
+) -> Schedule:
+    """Return the schedule of the missing cases.
+
+    Args:
+        job: The study.
+        answers: The examined cases.
+        loaded: The records of the results folder, and of the baseline if there is one.
+        queued: The (key, replicate) pairs that are in the queue already.
+    """
+    baseline = loaded[1].records if len(loaded) > 1 else None
+    return schedule.make_schedule(
+        answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
+    )
+
+
+def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
+    """Print one line with the numbers of cases to run, done, skipped and failed."""
+    known = next(iter(made.environments.values()))
+    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    counts = (
+        (True, f"{made.missing} cases to run"),
+        (True, f"{made.done} done before"),
+        (True, f"{len(made.skips)} skipped"),
+        (made.failures, f"{len(made.failures)} failed before the start"),
+        (made.queued, f"{made.queued} in the queue already"),
+        (made.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(words for shown, words in counts if shown)
+    on = known["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    console.print(
+        escape(f"{job.name}: {text}; on {on}; results in {job.folder}"), soft_wrap=True, highlight=False
+    )
+
+
+def _print_plan(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
+) -> RunOutcome:
+    """Print the cases to run by process and the cases to skip with reasons, without changing anything."""
+    submit = _submissions(job)
+    queued = submit.queued_cases(job) if submit else ()
+    made = _missing(job, answers, [store.load(each) for each in folders], queued)
+    for each in made.sessions:
+        first = each[0].case
+        wide = ", 64-bit" if first.dtype == "float64" else ""
+        shape = schedule.process_shape(first, made.machine, job.settings)
+        nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        devices = count_of(first.devices, f"{made.machine.platform} device")
+        console.print(f"[bold]{who} with {devices}{wide}{nodes}[/]", highlight=False)
+        for item in each:
+            console.print(f"  run   {escape(label(item.case))}", soft_wrap=True, highlight=False)
+    for item in (*made.skips, *made.failures):
+        mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
+        reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
+        console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
+    failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
+    console.print(
+        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; "
+        "nothing was started"
+    )
+    if submit and job.cluster.name == SLURM:
+        submit.print_scripts(made, job, console)
+    return RunOutcome(frozenset(), frozenset(), None, True, bool(made.failures))
