@@ -52,23 +52,23 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether tasks are submitted, and thus run outside the process of the launcher."""
+        """Return whether the cases run in submitted jobs, outside the process that the user started."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the fields of the environment that only a process on the nodes can determine."""
+        """Return the names of the environment fields that only a process on the nodes can determine."""
         loaded = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*loaded, *(("versions",) if self.python or self.container else ()))
 
     @property
     def srun_options(self) -> tuple[str, ...]:
-        """Return the user's options for every srun command."""
+        """Return the options that the user adds to every srun command, such as ("--container-image=...",)."""
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the validated settings of a composed configuration. Raise `Refusal` for an invalid value."""
+    """Return the cluster settings of a Hydra configuration. Raise `Refusal` if a value is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -106,55 +106,47 @@ def _parse(key: str, value: Any) -> Any:
 
 
 def _parse_count(value: Any) -> int | None:
-    """Return a positive integer."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
 
 
 def _parse_name(value: Any) -> str | None:
-    """Return a nonempty string."""
     return None if isinstance(value, bool | list | dict) or not str(value).strip() else str(value)
 
 
 def _parse_partitions(value: Any) -> str | None:
-    """Return partition names, joined by commas."""
     names = _parse_words(value)
     return ",".join(names) if names else _parse_name(value)
 
 
 def _parse_words(value: Any) -> tuple[str, ...] | None:
-    """Return a tuple of strings."""
     is_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
     return tuple(value) if is_words else None
 
 
 def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
-    """Return a tuple of nonempty shell lines."""
     if isinstance(value, str):
         return tuple(line for line in value.splitlines() if line.strip())
     return _parse_words(value)
 
 
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
-    """Return a tuple of (option, value) pairs."""
     if not isinstance(value, Mapping):
         return None
     return tuple((str(name), argument) for name, argument in value.items())
 
 
 def _parse_flag(value: Any) -> bool | None:
-    """Return a boolean."""
     return value if isinstance(value, bool) else None
 
 
 def _parse_fraction(value: Any) -> float | None:
-    """Return a number greater than 0 and at most 1."""
     return (
         value if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1 else None
     )
 
 
 def parse_minutes(value: Any) -> float | None:
-    """Return a time in minutes, or None if the value is not a positive time.
+    """Parse a duration. Return it in minutes, or None if the value is not a positive duration.
 
     Args:
         value: A number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
@@ -176,7 +168,7 @@ def parse_minutes(value: Any) -> float | None:
 
 
 def parse_megabytes(value: Any) -> int | None:
-    """Return an amount of memory in MB, or None if the value is not a positive amount.
+    """Parse an amount of memory. Return it in MB, or None if the value is not a positive amount.
 
     As in Slurm, 1 GB is 1024 MB.
 

@@ -1,6 +1,6 @@
 """State of submitted tasks: combine the scheduler, saved states, task journals, and job logs.
 
-Final states are saved in states.json, because the scheduler forgets ended jobs. This module displays nothing.
+Final states are saved in states.json, because the scheduler forgets ended jobs.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ _STATES = "states.json"  # file in the folder of a submission
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task with the state of its job.
+    """A submitted task (cases that run in one job) with the state of its job.
 
     Attributes:
         entry: The task, as listed in the submission.
-        settled: Whether its lost cases are recorded.
+        settled: Whether records have been written for the cases that the job left without a result.
     """
 
     submission: Submission
@@ -52,7 +52,7 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return the journal of the task, which is read once."""
+        """Return the events that the task has written to disk so far. The files are read once."""
         return read_journal(self.entry.path)
 
     @property
@@ -67,13 +67,13 @@ class TaskState:
 
     @property
     def blocked(self) -> str:
-        """Return the message of a running task that waits for cores, or ""."""
+        """Return the message of a running task that waits for CPU cores, or "" if it does not wait."""
         waiting = self.open and not self.waits and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running(self) -> list[TaskAttempt]:
-        """Return the attempts that are running."""
+        """Return the attempts at cases that are running in this task now."""
         if not self.open or self.waits:
             return []
         attempts = self.journal.attempts
@@ -81,11 +81,13 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
-    """Return the states of all tasks submitted for a results folder. Raise `Refusal` if the scheduler fails.
+    """Return the states of all tasks that were submitted for a results folder.
 
     Args:
         query_scheduler: If False, the scheduler is not queried, and a task without a saved or reported state
             is `UNKNOWN`.
+    Raises:
+        Refusal: If the scheduler cannot be queried.
     """
     submissions = submission_files.read_submissions(results)
     return [task for submission in submissions for task in _find_submitted_tasks(submission, query_scheduler)]
@@ -100,7 +102,7 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
-    """Return the states of the tasks of a submission, and save new final states."""
+    """Return the states of the tasks of one submission, and save new final states to disk."""
     remembered = {
         name: (JobState(**saved["state"]), saved.get("settled", False))
         for name, saved in _read_states(submission.folder).items()
@@ -120,10 +122,7 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
 
 
 def _with_jobs(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return the tasks with their job IDs, even if the launcher died before it saved them.
-
-    The tasks belong to one submission.
-    """
+    """Add the job IDs to tasks of one submission, even if the launcher died before it saved the IDs."""
     jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
     if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
         jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
@@ -134,7 +133,7 @@ def _with_jobs(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskSt
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the job IDs of the one array that was submitted but not saved, by task name.
+    """Return the job IDs, by task name, of the one job array that was submitted but not saved.
 
     The launcher submits arrays in the order of their tasks and saves each before it submits the next. All
     jobs of a submission have the same name, by which the array is found.
@@ -215,7 +214,7 @@ def _reported_state(task: TaskState) -> JobState:
 
 
 def state_in_log(task: TaskState) -> str | None:
-    """Return the state in which Slurm ended a job, from its log, or None if the log does not report it."""
+    """Return the Slurm state in which a job ended, such as "TIMEOUT", from its log, or None if not stated."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -250,10 +249,10 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
-    """Save the states of ended tasks in states.json.
+    """Save the states of ended tasks in the file states.json of their submission.
 
     Args:
-        settled: Whether the lost cases of these tasks are recorded.
+        settled: Whether records have been written for the cases that the jobs left without a result.
     """
     for folder, group in _group_by_submission(tasks).items():
         states = {
@@ -264,12 +263,10 @@ def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
 
 
 def _read_states(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the saved states of the tasks of a submission, by task name."""
     return store.read_json(folder / _STATES) or {}
 
 
 def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskState]]:
-    """Group tasks by the folder of their submission."""
     groups: dict[Path, list[TaskState]] = defaultdict(list)
     for task in tasks:
         groups[task.entry.folder].append(task)
@@ -277,26 +274,22 @@ def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskStat
 
 
 def was_cancelled(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission was canceled. If so, its cases are not submitted again."""
+    """Return whether a task of the last submission was canceled, so that its cases are not resubmitted."""
     return any(task.state.name == "CANCELLED" for task in _last_submission(tasks))
 
 
 def has_unmet_request(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission did not receive the requested devices.
-
-    If so, another submission would not receive them either.
-    """
+    """Return whether a task of the last submission got other devices than requested, as a retry would too."""
     attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
     return any(attempt.reason == REQUEST_NOT_MET for attempt in attempts)
 
 
 def _last_submission(tasks: Sequence[TaskState]) -> list[TaskState]:
-    """Return the tasks of the last submission."""
     return [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return (case key, replicate) of each case of the open tasks."""
+    """Return (case key, replicate number) of each case in a pending or running task."""
     return {
         item.replicate_key
         for task in tasks
@@ -306,7 +299,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:
-    """Cancel all pending and running tasks. Return their number."""
+    """Cancel all pending and running tasks. Return the number of canceled tasks."""
     live = [task for task in tasks if task.state.live]
     for group in _group_by_submission(live).values():
         if group[0].submission.kind == SLURM:

@@ -1,7 +1,4 @@
-"""Task journals: the events of a task as JSON lines, one file per run of the task.
-
-This module writes and reads events. job_state.py determines the state of the job.
-"""
+"""Task journals: the events of a task as JSON lines, one file per run of the task."""
 
 import dataclasses
 import datetime
@@ -16,7 +13,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt at a case in one run of a task.
+    """An attempt at a benchmark case in one run of a task.
 
     Attributes:
         run: Number of the run of the task, which is 2 or more after a requeue.
@@ -40,13 +37,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate)."""
+        """Return (case key, replicate number), which is the same for all attempts at this measurement."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """Content of the journals of a task, over all of its runs.
+    """Content of the journal files of a task (cases that run in one job), over all of its runs.
 
     Attributes:
         runs: Number of runs, or 0 if the task has never started.
@@ -65,7 +62,7 @@ class TaskJournal:
 
     @property
     def ended(self) -> set[tuple[str, int]]:
-        """Return (case key, replicate) of each case that has ended."""
+        """Return (case key, replicate number) of each case that has ended."""
         return {attempt.replicate_key for attempt in self.attempts if attempt.ended_at}
 
     @property
@@ -76,7 +73,7 @@ class TaskJournal:
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the journal of a task, given the path of its task file."""
+    """Return all events of a task, combined by attempt. `task` is the path of the task file."""
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
@@ -94,7 +91,6 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
-    """Return an attempt updated by an event."""
     worker = event.get("seat")
     if worker is not None and worker not in attempt.workers:
         attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
@@ -119,13 +115,13 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event with the current time."""
+        """Append an event to the journal file, with its fields and the current time, as one line of JSON."""
         self._file.write(json.dumps({"at": _now(), "event": event} | fields) + "\n")
         self._file.flush()
 
 
 def read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield every event of a task with the number of its run. Damaged lines are omitted."""
+    """Yield each journal event of a task as a dict, with the number of its run. Damaged lines are omitted."""
     for number in itertools.count(1):
         try:
             text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")
@@ -141,7 +137,7 @@ def read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def current_job() -> str | None:
-    """Return the ID of the job that this process runs in, or None outside a job."""
+    """Return the Slurm job ID of this process, such as "12_3" in an array, or None outside a job."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
@@ -163,5 +159,4 @@ def seconds_between(began_at: str | None, ended_at: str | None = None) -> float 
 
 
 def _now() -> str:
-    """Return the current UTC time in ISO 8601 format."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,7 +1,4 @@
-"""Lost cases: record the cases that have no result because the job of their task ended.
-
-job_state.py determines the state of a task. This module explains the end and writes the records.
-"""
+"""Lost cases: record the cases that have no result because the job of their task ended."""
 
 import contextlib
 import dataclasses
@@ -40,7 +37,14 @@ _NOT_REASONS = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Record the lost cases of each newly ended task. Return their number."""
+    """Write a failed record for each case that a newly ended job left without a result.
+
+    Args:
+        results: Results folder.
+        tasks: All submitted tasks of the folder.
+    Returns:
+        Number of records written.
+    """
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
         return 0
@@ -51,7 +55,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return the records that `record_lost_cases` would write, for commands that only read the folder."""
+    """Return the records that `record_lost_cases` would write, without writing to the results folder."""
     lost: list[Record] = []
     for task in tasks:
         if task.open or task.settled:
@@ -71,11 +75,14 @@ def lost_records(
     text: str,
     all_cases: bool = False,
 ) -> list[Record]:
-    """Return failed records of the unfinished cases of a task.
+    """Return records with status "failed" of the cases that a task did not finish.
 
     Args:
         records: All records of the results folder.
         task: Path of the task file.
+        definition: Content of the task file.
+        reason: Reason code of the records, such as "timeout".
+        text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
     from scaling.workers import supervise
@@ -103,10 +110,10 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why the unfinished cases of an ended task have no result, or None if nothing is to be recorded.
+    """Return why cases of an ended task have no result, or None if no case needs a record.
 
     Returns:
-        (reason of the records, text of the records, whether cases that never began are lost too).
+        (reason code of the records, text of the records, whether cases that never began are lost too).
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
@@ -127,7 +134,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return why a task ended, from its journal or else from its job logs, or "" if none states a cause."""
+    """Return why a task ended, from its journal or else from its job logs, or "" if the cause is unknown."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     if text := _failed_setup(job_state.read_log(task, "err")):
@@ -144,7 +151,7 @@ def find_cause(task: TaskState) -> str:
 
 
 def _failed_setup(lines: Sequence[str]) -> str:
-    """Return the message about the setup line that ended a job, with its output, or "" if none failed."""
+    """Return the log message about the failed setup command of a job, with its output, or ""."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

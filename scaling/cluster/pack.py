@@ -1,6 +1,6 @@
-"""Packing: distribute cases over tasks, so that each task fills its time limit as predicted.
+"""Packing: distribute cases over tasks (jobs), so that each task fills its time limit as predicted.
 
-Cases of one problem are compared and are never separated. This module does not depend on the scheduler.
+Cases of one problem are compared and are never separated.
 """
 
 import dataclasses
@@ -22,9 +22,11 @@ _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A task: the sessions that it runs one after another, its process shape, and its predicted duration.
+    """A set of cases that run one after another in one job, with their predicted duration in seconds.
 
     Attributes:
+        shape: Number of devices, nodes, and processes.
+        sessions: Sequences of cases that share a worker process.
         is_planned: Whether a plan predicts the time of every case, and none of the cases was tried before.
     """
 
@@ -35,7 +37,7 @@ class PackedTask:
 
     @property
     def items(self) -> list[ScheduledCase]:
-        """Return the cases of all sessions."""
+        """Return the cases of the task in the order in which they run."""
         return [item for session in self.sessions for item in session]
 
 
@@ -47,12 +49,13 @@ def pack(
     planned: Sequence[Record] = (),
     nested: bool = False,
 ) -> list[PackedTask]:
-    """Return the cases of a schedule as tasks.
+    """Distribute the cases of a schedule over tasks. Each task runs in one job.
 
     A task takes no longer than the budget, unless it consists of a single group of cases.
 
     Args:
-        budget: Predicted seconds per task.
+        records: Records of the results folder, whose measured times predict the duration of the cases.
+        budget: Maximum predicted seconds per task.
         planned: Plan records of these cases.
         nested: Whether all tasks have the same process shape, which is large enough for every case, and each
             task runs whole scaling curves in all replicates. Otherwise each task has the shape of its cases.
@@ -76,7 +79,7 @@ def pack(
 def _group_by_shape(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return the cases of each process shape, grouped by problem."""
+    """Group cases by process shape, and within a shape by the problem that they solve."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -86,7 +89,7 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return all cases grouped by scaling curve, with one process shape that is large enough for all."""
+    """Group cases that differ only in method, devices, and points, under one shape that is large enough."""
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
@@ -100,7 +103,7 @@ def _group_by_curve(
 
 
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
-    """Return a single task with all sessions, for a machine that runs one task at a time."""
+    """Combine tasks into a single one with all cases, for a machine that runs one task at a time."""
     largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
     return [
         PackedTask(
@@ -114,7 +117,6 @@ def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
 def _in_schedule_order(
     schedule: Schedule, items: Iterable[ScheduledCase]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases in the order of the sessions of the schedule."""
     chosen = set(map(id, items))
     sessions = [tuple(item for item in session if id(item) in chosen) for session in schedule.sessions]
     return tuple(session for session in sessions if session)
@@ -126,10 +128,7 @@ def _fill(
     predict: Callable[[Case], float],
     budget: float,
 ) -> list[PackedTask]:
-    """Distribute groups of cases over tasks, in order, with as many groups per task as its budget allows.
-
-    A new session begins with each group that cannot share the process of the previous group.
-    """
+    """Distribute groups of cases over tasks, in order, with as many groups per task as its budget allows."""
     tasks: list[PackedTask] = []
     sessions: list[tuple[ScheduledCase, ...]] = []
     total = 0.0
@@ -147,7 +146,7 @@ def _fill(
 
 
 def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return the predicted seconds of each planned case on this machine, by case key.
+    """Return a dict from case key to the predicted duration in seconds of measuring the case on this machine.
 
     If several plans exist, the longest time counts. If the device kind of the machine is unknown, plans for
     any device of the platform count.
@@ -204,5 +203,5 @@ def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
 
 
 def _similarity_key(case: Case) -> tuple:
-    """Return a key of the fields that determine the compile time. Cases with equal keys are similar."""
+    """Return the fields that determine the compile time. Cases with equal fields have similar durations."""
     return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk

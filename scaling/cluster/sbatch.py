@@ -1,7 +1,6 @@
 """Submission of tasks: as Slurm job arrays with sbatch, or as a local background process.
 
-Tasks of the same process shape form one job array. This module sets the options of submitit and sbatch.
-task.py is the program that runs in a job.
+This module sets the options of submitit and sbatch. task.py is the program that runs in a job.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks with a copy of the package, and return the submission.
+    """Submit tasks to Slurm, or start the local task, with a copy of this package, and return the submission.
 
     If a task is rejected, all tasks are canceled and `Refusal` is raised.
     """
@@ -94,7 +93,7 @@ def _cancel_all(submission: Submission) -> None:
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
-    """Start the only task of a local submission in the background. Return its process ID, by task name."""
+    """Start the only task of a local submission in the background. Return {task name: process ID}."""
     log = submission.folder.resolve() / "log"
     log.mkdir()
     (entry,) = submission.entries
@@ -129,7 +128,7 @@ def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[Subm
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
-    """Submit a job array. Return the job IDs, by task name."""
+    """Submit tasks as one Slurm job array. Return a dict from task name to job ID."""
     import submitit
     from submitit.core.utils import FailedJobError
 
@@ -149,7 +148,6 @@ def _submit_array(
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C and hangups in this process and its children, until the submitted jobs are saved."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         yield
@@ -159,7 +157,6 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _sbatch_message(text: str) -> str:
-    """Extract the error message of sbatch from the text of a submitit error."""
     parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
     messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
     return "; ".join(messages) or environment.last_line(text)

@@ -1,7 +1,4 @@
-"""Slurm commands: query nodes and GPUs with sinfo, query jobs with squeue and sacct, and cancel with scancel.
-
-This module knows the options and output formats of the commands, but not what runs in a job.
-"""
+"""Slurm commands: query nodes with sinfo and jobs with squeue and sacct, and cancel jobs with scancel."""
 
 import contextlib
 import datetime
@@ -28,7 +25,7 @@ _FORGOTTEN = "Invalid job id"  # message of squeue if all of the jobs have ended
 
 @dataclass(frozen=True)
 class JobState:
-    """State of a job.
+    """State of a Slurm job.
 
     Attributes:
         name: Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT.
@@ -66,7 +63,7 @@ def run_command(*arguments: str) -> str:
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node of a partition, as listed by sinfo.
+    """A node of a Slurm partition, as listed by sinfo.
 
     Attributes:
         default: Whether the partition is the default partition.
@@ -83,11 +80,11 @@ class SlurmNode:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes that a job may run on: those of the configured partition, or of the default partition.
+    """Return the number of nodes that a job may use, and their devices and CPUs, as listed by sinfo.
 
-    If the default partition has no such device, and a constraint, QOS, or `per_node` is given, the nodes of
-    all partitions count, because the site then selects the partition by these. If sinfo shows no devices,
-    `per_node` is used as given.
+    The nodes are those of the configured or the default partition. If the default partition has no such
+    device, and a constraint, QOS, or `per_node` is given, the nodes of all partitions count, because the site
+    then selects the partition by these. If sinfo shows no devices, `per_node` is used as given.
     """
     all_nodes = _list_nodes(cluster)
     pools = _node_pools(cluster, all_nodes)
@@ -109,7 +106,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 def _remote_machine(
     cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
 ) -> Machine:
-    """Return nodes of a cluster as a machine, limited to `cluster.nodes` of them."""
+    """Return a machine of `nodes` nodes, but at most `cluster.nodes`, with `per_node` devices each."""
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
         remote=True, untold=cluster.untold, cpus_each=cpus_each,
@@ -117,7 +114,7 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes of a cluster from its settings alone, for a host without sinfo."""
+    """Return the nodes and devices of a cluster from its settings alone, for a host without sinfo."""
     if not cluster.per_node:
         raise Refusal(
             "sinfo is not available to count the devices of a node: "
@@ -127,7 +124,7 @@ def assumed_machine(cluster: ClusterSettings) -> Machine:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return every node of every partition."""
+    """Return every node of every partition of the cluster, as listed by sinfo."""
     nodes = []
     for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
@@ -157,7 +154,7 @@ def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> lis
 
 
 def _filter_by_constraint(cluster: ClusterSettings, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
-    """Return the nodes that have at least one feature named by the constraint."""
+    """Return the nodes that have at least one feature named by the Slurm constraint."""
     features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     return [node for node in nodes if features & node.features]
 
@@ -172,13 +169,12 @@ def _describe_nodes(
 
 
 def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
-    """Return "partition NAME" for the partition that jobs are submitted to."""
+    """Return "partition NAME" for the Slurm partition that jobs are submitted to."""
     default = next((node.partition for node in all_nodes if node.default), "")
     return f"partition {cluster.partition or default}"
 
 
 def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> Refusal:
-    """Return the error that no node of the partition has a device of the platform."""
     advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
     if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
         advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
@@ -204,7 +200,7 @@ def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes of the allocation that this process runs in."""
+    """Return the nodes and devices of the Slurm allocation that this process runs in."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -221,7 +217,7 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def max_array_tasks() -> int:
-    """Return the maximum number of tasks of a job array, or the default of Slurm if scontrol fails."""
+    """Return the maximum number of tasks of a Slurm job array, or the default of Slurm if it is unknown."""
     with contextlib.suppress(Refusal):
         config = run_command("scontrol", "show", "config")
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
@@ -231,7 +227,7 @@ def max_array_tasks() -> int:
 
 
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the states of these jobs, by job ID (such as 12_3). Jobs unknown to Slurm are omitted."""
+    """Return the states of Slurm jobs, by job ID (such as "12_3"). Jobs unknown to Slurm are omitted."""
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
@@ -259,7 +255,7 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return the states that sacct reports for these jobs, by job ID."""
+    """Return the states that sacct reports for a comma-separated list of jobs, by job ID."""
     job_states: dict[str, JobState] = {}
     for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
@@ -281,7 +277,7 @@ def list_accounted_jobs(name: str, since: str) -> list[str]:
 
 
 def _run_sacct(*arguments: str) -> list[str]:
-    """Return the lines that sacct prints, or an empty list if there is no accounting."""
+    """Return the lines that sacct prints, or an empty list if the cluster has no job accounting."""
     try:
         return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
     except Refusal:
@@ -298,11 +294,11 @@ def _expand_array(job: str) -> list[str]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel running and pending jobs. Jobs that have already ended are ignored."""
+    """Cancel running and pending Slurm jobs. Jobs that have already ended are ignored."""
     for start in range(0, len(jobs), 500):
         run_command("scancel", "--quiet", *jobs[start : start + 500])
 
 
 def list_live_jobs(name: str) -> list[str]:
-    """Return the IDs of the running and pending jobs with this name."""
+    """Return the IDs of the running and pending Slurm jobs of this user with the given name."""
     return run_command("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()

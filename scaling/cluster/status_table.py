@@ -1,7 +1,4 @@
-"""Status table of tasks: one row per running or failed task, and shared rows for pending or completed tasks.
-
-This module computes the rows from the states of tasks. It does not read records or draw the table.
-"""
+"""Status table of tasks: rows for single running or failed tasks and for groups of other tasks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,7 +21,7 @@ class TaskRow:
     """A row of the status table: one task, or several tasks of a submission in the same state.
 
     Attributes:
-        alone: Whether the row describes a single task in full, rather than summarizing several.
+        is_single: Whether the row describes a single task in full, rather than summarizing several.
     """
 
     tasks: tuple[TaskState, ...]
@@ -32,17 +29,17 @@ class TaskRow:
 
     @property
     def open(self) -> bool:
-        """Return whether the tasks are pending or running, or may be."""
+        """Return whether the tasks of the row are pending or running, or their state is unknown."""
         return self.tasks[0].open
 
     @property
     def submission(self) -> str:
-        """Return the name of the submission."""
+        """Return the name of the folder of the submission, such as "20261121T201500-3f2a"."""
         return self.tasks[0].entry.folder.name
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Return the text of each column."""
+        """Return the text of each cell of the row, in the order of `COLUMNS`."""
         first = self.tasks[0]
         devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in self.tasks))
         nodes = _list_names(task.state.node or task.journal.node for task in self.tasks if not task.waits)
@@ -59,10 +56,10 @@ class TaskRow:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[TaskRow], int]:
-    """Return the rows of the table, oldest submission first, and the number of omitted old rows.
+    """Return the rows of the status table, oldest submission first, and the number of omitted old rows.
 
     Args:
-        every: Whether to give every task its own row, and to omit none.
+        every: Whether every task has its own row, and no row is omitted.
     """
     groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
     for task in tasks:
@@ -91,12 +88,11 @@ def _fold(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
 
 
 def _list_names(names: Iterable[str]) -> str:
-    """Return the distinct names as a list for a cell, abbreviated after the first few."""
     return list_first(list(dict.fromkeys(name for name in names if name)), _MAX_NAMES)
 
 
 def _format_elapsed(task: TaskState) -> str:
-    """Return the elapsed time of a task, from the scheduler or else from its journal."""
+    """Return the elapsed time of a task, such as "2 h 05 min", or "" if it has not started or is unknown."""
     if task.waits or task.state.name == UNKNOWN:
         return ""
     if minutes := parse_minutes(task.state.elapsed):  # such as 1-02:03:04, or 3:04

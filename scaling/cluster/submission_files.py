@@ -40,10 +40,11 @@ _EXTRA_MINUTES = 10  # added to it; with less, submitit mistakes a preemption fo
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task as listed in submission.json.
+    """A task (cases that run in one job) as listed in submission.json.
 
     Attributes:
-        name: Stem of the task file.
+        folder: Folder of the submission.
+        name: Stem of the task file, such as "0001".
         job: Job ID, or None if the task is not submitted yet.
         cases: Number of cases.
         seconds: Predicted run time in seconds.
@@ -60,7 +61,7 @@ class SubmittedTask:
 
     @property
     def path(self) -> Path:
-        """Return the path of the task file."""
+        """Return the path of the JSON file that contains the cases of the task."""
         return self.folder / f"{self.name}.json"
 
 
@@ -86,7 +87,7 @@ class Submission:
 
     @property
     def may_be_submitting(self) -> bool:
-        """Return whether the launcher may still be submitting tasks."""
+        """Return whether the process that created the submission may still be submitting tasks."""
         if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
             return False
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
@@ -94,7 +95,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name of all of its Slurm jobs."""
+        """Return the name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
@@ -115,7 +116,7 @@ class TaskDefinition:
 
     @property
     def items(self) -> list[ScheduledCase]:
-        """Return the cases of all sessions."""
+        """Return the cases of the task in the order in which they run."""
         return [item for session in self.sessions for item in session]
 
 
@@ -173,7 +174,7 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write a new submission and its task files, without job IDs, and return it."""
+    """Write submission.json and the task files of a new submission, and return it, without job IDs."""
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -188,8 +189,7 @@ def create_submission(
 def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
     """Return the time limit of a task in minutes.
 
-    It is that of the cluster settings, or less if a plan predicts the time of the task, because Slurm starts
-    shorter jobs earlier.
+    It is `cluster.time`, or less if a plan predicts the run time, because Slurm starts shorter jobs earlier.
     """
     if not task.is_planned:
         return cluster.time
@@ -197,7 +197,7 @@ def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
 
 
 def write_submission(submission: Submission) -> None:
-    """Write submission.json, with the job IDs known so far."""
+    """Write submission.json, with the job IDs that are known so far."""
     content = {name: getattr(submission, name) for name in (*_FIELDS, "pid")}
     content["tasks"] = [
         {
@@ -210,7 +210,11 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Write and return the submission with these job IDs, by task name."""
+    """Add job IDs to a submission, write it to submission.json, and return it.
+
+    Args:
+        jobs: Dict from task name to job ID.
+    """
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)
@@ -218,7 +222,6 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
 
 def _to_json(definition: TaskDefinition) -> dict[str, Any]:
-    """Return the content of a task file as JSON values."""
     return {
         "settings": dataclasses.asdict(definition.settings),
         "machine": dataclasses.asdict(definition.machine),
@@ -260,7 +263,6 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _item_from_json(content: dict[str, Any]) -> ScheduledCase:
-    """Return the scheduled case of an entry of a task file."""
     engine = tuple(content["engine"].items())
     preflight = PreflightResult(from_dict(content["case"]), None, content["workload_digest"], engine)
     return ScheduledCase(preflight, content["order"], content["attempt"], content["replicate"])

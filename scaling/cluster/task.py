@@ -32,7 +32,7 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a task.
+    """Run the cases of a task file, whose path is the first argument.
 
     Returns:
         Exit status: 0 if every case has a record, 1 after an error, or 143 if the task was stopped.
@@ -54,14 +54,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _stop(number: int, _frame: Any) -> None:
-    """Handle SIGTERM and the time limit: raise KeyboardInterrupt."""
     if number == TIME_LIMIT:  # the same message as Slurm, which state_in_log recognizes
         print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
 
 def _run(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
-    """Run a task, write its start and end to the journal, and return the exit status."""
+    """Run the cases of a task, write its start and end to the journal, and return the exit status."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
@@ -112,7 +111,7 @@ def _run_missing(
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return how workers are started: as steps of this allocation, through ssh, or on this host.
+    """Return how workers are started: as steps of this Slurm allocation, through ssh, or on this host.
 
     Args:
         log_folder: Folder for the standard error of the workers.
@@ -138,7 +137,11 @@ def make_worker_options(
 def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the sessions without cases that are done or have no attempts left, with new attempt numbers."""
+    """Return the cases of a task that are not done and have attempts left, with new attempt numbers.
+
+    Returns:
+        Sequences of cases. The cases of a sequence share a worker process.
+    """
     history = schedule.build_history(records, definition.environments.values())
 
     def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:

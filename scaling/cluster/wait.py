@@ -20,7 +20,7 @@ _MAX_LOAD = 0.2  # maximum share of a core that polling uses
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """Yield the states of all tasks repeatedly, until no task is pending or running.
+    """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
     Raise `Refusal` if the scheduler stops answering.
     """
@@ -46,7 +46,8 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
     """Wait until no task is pending or running, and show the progress. Return False after Ctrl-C.
 
     Args:
-        after_poll: Called after each poll.
+        results: Results folder.
+        after_poll: Called each time the states of the tasks have been queried.
     """
     last_line = ""
     try:
@@ -68,7 +69,7 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
 
 
 def wait_until_ended(results: Path) -> list[TaskState]:
-    """Wait up to `_ENDING_SECONDS` for canceled tasks to end. Return the tasks that have not ended."""
+    """Wait up to 10 seconds for canceled tasks to end. Return the tasks that have not ended."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
         if time.monotonic() > deadline:
@@ -78,7 +79,10 @@ def wait_until_ended(results: Path) -> list[TaskState]:
 
 
 def progress_line(tasks: Sequence[TaskState]) -> str:
-    """Return the number of live tasks by state and the number of ended cases, or "" if no task is live."""
+    """Return the progress as text, such as "2 running, 3 pending; 10 of 40 cases have ended".
+
+    The text is "" if no task is pending or running.
+    """
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""

@@ -1,1 +1,1 @@
-"""Worker processes: scheduling of cases, start of workers, supervision, and recovery from failures."""
+"""Worker processes: schedule benchmark cases, start workers, supervise them, and recover from failures."""

@@ -37,11 +37,11 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a process ended.
+    """Description of how a process ended.
 
     Attributes:
-        reason: Reason of the record: out_of_memory or killed.
-        text: Description of the exit status or signal.
+        reason: "out_of_memory" or "killed".
+        text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
         last_line: Last relevant line of standard error.
     """
 
@@ -97,18 +97,17 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON. If the process has ended, do nothing."""
+        """Write a value as one line of JSON to the standard input of the process, unless it has ended."""
         self._write(json.dumps(value) + "\n")
 
     def _write(self, text: str) -> None:
-        """Write text to standard input, ignoring a closed pipe."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if there is none within `seconds`.
+        """Return the next event of the process, or None if there is none within `seconds` (no limit if None).
 
         The last event is {"event": "exit", "status": ...}.
         """
@@ -122,7 +121,12 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return how the process ended, from its exit status and its standard error."""
+        """Return a description of how the process ended.
+
+        Args:
+            status: Exit status, or minus the signal number.
+            lines: Lines of standard error. If None, the lines kept by this object are used.
+        """
         last = last_line(self.stderr_lines() if lines is None else lines)
         by_kernel = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
         text = (
@@ -163,7 +167,7 @@ class ChildProcess:
                 stream.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
-        """Deliver each JSON object on standard output, and then the exit status. Ignore all other lines."""
+        """Pass each JSON object on standard output to `deliver`, and then the exit status."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):
@@ -187,16 +191,16 @@ class ChildProcess:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal as " (SIGKILL)", or "" if the number is unknown."""
+    """Return the name of a signal in parentheses, such as " (SIGKILL)", or "" if the number is unknown."""
     with contextlib.suppress(ValueError):
         return f" ({signal.Signals(number).name})"
     return ""
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """Return the last line that explains why a process ended, or "".
+    """Return the last line of standard error that may explain why a process ended, or "" if there is none.
 
-    Paths and secrets are removed from the line.
+    Informational messages of XLA are ignored. Absolute paths and secrets are removed from the line.
     """
     relevant = [line for line in lines if line.strip() and not _NOISE.match(line)]
     return environment.last_line("\n".join(relevant), "")[:_SHOWN_CHARACTERS]

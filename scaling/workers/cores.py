@@ -21,9 +21,9 @@ _NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
 def usable_cores() -> list[int]:
-    """Return the usable cores, within the affinity of this process and the CPU quota of its cgroup.
+    """Return the numbers of the logical CPU cores that this process may use, one of each physical core first.
 
-    One core of each physical core comes first. Their hardware siblings follow.
+    The affinity of the process and the CPU quota of its cgroup limit the cores.
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
@@ -43,17 +43,17 @@ def claim_cores(
     count: int, owner: str, report_wait: Callable[[list[int]], None] = lambda _: None, node: str = "",
     timeout: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Claim cores exclusively and yield them in ascending order. The claim ends when the context exits.
+    """Claim CPU cores exclusively and yield their numbers in ascending order, until the context exits.
 
     Owners are served in the order of their requests. Processes with the same owner and node share their
     cores. Processes with the same owner and different nodes (which are in fact this one host) receive
     distinct cores, or shared cores if too few exist.
 
     Args:
-        count: Number of cores. If the host has fewer, all usable cores are claim_cores.
+        count: Number of cores. If the host has fewer, all usable cores are claimed.
         owner: Identifier of the run that claims the cores.
         report_wait: Called once, with the process IDs of the current holders, if the cores are not free.
-        node: Name of the node that this process stands for.
+        node: Name of the node that this process represents.
         timeout: Maximum waiting time in seconds.
     Raises:
         TimeoutError: If the cores are not available within the timeout.
@@ -79,7 +79,7 @@ def claim_cores(
 
 
 def describe_wait(holders: Sequence[int], node: str = "") -> str:
-    """Return the message that a run waits for cores.
+    """Return the message to the user that a run waits for CPU cores that another process has claimed.
 
     Args:
         holders: Process IDs of the processes that hold the cores, as far as they are visible.
@@ -91,15 +91,15 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
 
 
 def _is_next(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether this owner is first in the queue.
+    """Return whether this owner may claim cores now: it is first in the queue, or it already holds cores.
 
-    An owner that already holds cores does not queue, which avoids a deadlock.
+    An owner that holds cores does not queue, which avoids a deadlock.
     """
     return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
 
 
 def _holders(cores: list[int]) -> list[int]:
-    """Return the process IDs of the holders of these cores. Processes of other users may be missing."""
+    """Return the process IDs that hold any of these cores. Processes of other users may be missing."""
     pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def _holders(cores: list[int]) -> list[int]:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim cores without waiting. Return None if too few are available.
+    """Claim `count` cores without waiting and return their numbers, or None if too few are available.
 
     Cores are available if they are free, or if the same owner and node already hold them. Cores of the same
     owner on other nodes are shared only if waiting cannot provide enough free cores.
@@ -138,7 +138,7 @@ def _try_claim(
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
-    """Try to bind the socket of this name, until the exit stack is closed. Return whether it was free."""
+    """Bind the abstract Unix socket of this name until the stack is closed. Return whether it was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_NAME}{name}")
@@ -151,6 +151,5 @@ def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
 
 
 def _is_free(name: str) -> bool:
-    """Return whether no process holds the socket of this name."""
     with contextlib.ExitStack() as stack:
         return _try_bind(name, stack)

@@ -1,6 +1,6 @@
 """Worker side of the pipe to the launcher: requests on standard input, JSON events on standard output.
 
-The channel keeps working if a workload prints, forks, or replaces `json.dumps` or `print`.
+The pipe keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """The channel of this process to its launcher.
+    """The two-way connection of this worker process to the launcher, the process that started it.
 
     Attributes:
         requests: Text stream with one JSON request per line.
@@ -31,7 +31,7 @@ class Channel:
 
 
 def open_channel() -> Channel:
-    """Reserve standard input and standard output for the channel.
+    """Return the connection to the launcher, which takes over standard input and standard output.
 
     After the call, the process reads an empty standard input, and its standard output goes to standard error.
     """
@@ -62,9 +62,10 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent ends.
+    """Make Linux kill this process when its parent ends, because an orphan would disturb later measurements.
 
-    An orphaned process would disturb the measurements of the next run.
+    Args:
+        parent: Process ID of the parent. If the parent has already ended, this process exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl

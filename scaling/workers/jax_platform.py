@@ -16,7 +16,11 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 
 
 def find_platform() -> str:
-    """Return the platform of JAX: cpu, gpu or tpu. Starts JAX only if a plugin for JAX is installed."""
+    """Return the default platform of JAX on this host: "cpu", "gpu", or "tpu".
+
+    It is read from JAX_PLATFORMS. Otherwise, JAX is started in another process if an accelerator plugin
+    exists.
+    """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
         return _PLATFORMS.get(requested, requested)
@@ -27,7 +31,13 @@ def find_platform() -> str:
 
 @functools.cache
 def find_devices() -> dict[str, Any]:
-    """Start JAX in another process; return its platform, device kind and number of devices."""
+    """Start JAX in another process, and return the devices of its default platform.
+
+    Returns:
+        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model name), and "devices" (their number).
+    Raises:
+        Refusal: If JAX cannot start.
+    """
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:

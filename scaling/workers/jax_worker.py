@@ -1,4 +1,4 @@
-"""JAX side of a worker: start JAX on the devices, check the process group, and execute requests.
+"""JAX side of a worker process: start JAX on the devices, check the process group, and execute requests.
 
 worker_main.py imports this module after the process is bound to its cores, because JAX starts threads.
 """
@@ -30,13 +30,15 @@ _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver",
 def start(
     header: dict[str, Any], rank: int, bound: list[int] | None, get_coordinator: Callable[[], str]
 ) -> ProcessGroup:
-    """Start JAX and return the process group. Raise `Refusal` if JAX does not have the requested devices.
+    """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     Args:
-        header: First line that the launcher sends.
+        header: First line that the launcher sends, a dict of settings.
         rank: Rank of this process.
-        bound: Cores that this process is bound to, or None.
-        get_coordinator: Function that returns the address at which the processes connect.
+        bound: CPU cores that this process is bound to, or None.
+        get_coordinator: Function that returns the coordinator address as "host:port".
+    Raises:
+        Refusal: If JAX does not have the requested devices.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -64,7 +66,6 @@ def start(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Connect the processes of a case through `jax.distributed`."""
     share, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
     if platform == "tpu":
         jax.distributed.initialize()  # TPU hosts find the coordinator through their metadata
@@ -76,7 +77,6 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 
 
 def _no_backend(platform: str, error: str) -> str:
-    """Return the message that JAX has no devices of a platform on this node, and which extra to install."""
     extra = _EXTRAS.get(platform)
     advice = f"; install the extra {extra}, or set cluster.platform" if extra else ""
     first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
@@ -84,10 +84,11 @@ def _no_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Check that the processes and devices match the request. Raise `Refusal` if they do not.
+    """Raise `Refusal` if the processes and devices of the group differ from the request.
 
     Returns:
-        The hosts, cores, and process shape of the whole group, as fields of the environment of records.
+        Fields to add to the environment of each record: "hosts" (node names), "cores" (sorted core numbers or
+            None), "shape" (devices, nodes, and processes), and the fields that the launcher sent.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -120,10 +121,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 
 
 def _gather(values: list[float]) -> list[list[float]]:
-    """Return the values of each process, in the order of ranks: a list (processes, values).
-
-    The call waits for all processes, so that it is also a barrier.
-    """
+    """Return the values of every process as a list (processes, values), in rank order. Also a barrier."""
     from jax.experimental import multihost_utils
 
     # Send bytes, because JAX rounds float64 to float32 unless x64 is enabled.
@@ -133,11 +131,11 @@ def _gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop that executes the requests of the launcher, with the attempts at cases that are in progress.
+    """The loop of a worker that executes requests to prepare, sample, and finish benchmark cases.
 
     Args:
-        header: First line that the launcher sends.
-        group: This process and the devices.
+        header: First line that the launcher sends, a dict of settings.
+        group: All processes of the case and their devices.
         context: Environment fields of the whole process group, from `check_process_group`.
     """
 
@@ -159,7 +157,7 @@ class CaseLoop:
         self.variables = dict(os.environ)
 
     def run(self) -> int:
-        """Execute requests until the launcher closes the channel.
+        """Execute requests until the launcher closes the pipe.
 
         Returns:
             Exit status: 0, or 3 if a record cannot be written.
@@ -186,7 +184,7 @@ class CaseLoop:
         return 0
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
-        """Build, compile, and check a case, and then check the side effects of its module."""
+        """Build, compile, and check a case, and then check whether its module has changed global state."""
         case, self.alone[key] = from_dict(request["case"]), request["alone"]
         if self.changes is None and user_modules(case):
             from scaling.workers import module_side_effects
@@ -204,7 +202,7 @@ class CaseLoop:
             run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
-        """Return the record of a case before it runs, with the current digest of its workload."""
+        """Return the record of a case that has not run yet. Its status is "failed" until the case ends."""
         header, group, digest = self.header, self.group, None
         with contextlib.suppress(Refusal):
             digest = workload.digest(case.workload)
@@ -219,7 +217,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> bool:
-        """Write the record of a case and send its "end" event. Return whether the record was written."""
+        """Write the record of a case to disk and send its "end" event. Return whether writing succeeded."""
         record = run_case.finish_case(self.attempts.pop(key))
         try:
             if self.group.rank == 0:

@@ -1,7 +1,4 @@
-"""Machine and process shape: devices per node, nodes, and the division of devices over processes.
-
-This module only defines values. Other modules determine them from this host or from a cluster.
-"""
+"""Machine and process shape: devices per node, nodes, and the division of devices over processes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,18 +10,12 @@ ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 
 
 class AllocationLost(Exception):
-    """No worker can be started on other nodes.
-
-    The allocation ended or differs from the request, or no shell reaches the nodes.
-    """
+    """Raised if no worker process can be started on the other nodes, for example after the job has ended."""
 
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """Number of devices, nodes, and processes of a case.
-
-    The devices divide evenly over the nodes, and over the processes.
-    """
+    """Number of devices, nodes, and processes of a case. Devices divide evenly over nodes and processes."""
 
     devices: int
     nodes: int = 1
@@ -33,7 +24,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """A set of nodes of one platform, each with the same number of devices.
+    """A set of nodes of one JAX platform, each with the same number of devices.
 
     Attributes:
         platform: JAX platform: cpu, gpu, or tpu.
@@ -56,17 +47,20 @@ class Machine:
 
     @property
     def devices(self) -> int:
-        """Return the total number of devices."""
+        """Return the total number of devices of all nodes."""
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the process shape of a case with this number of devices.
+        """Return the number of nodes and processes of a case that runs on this number of devices.
 
-        The default is one process per node, on the smallest number of nodes that divides the devices evenly.
+        By default there is one process per node, on the smallest number of nodes that divides the devices
+        evenly.
 
         Args:
             devices: Number of devices of the case.
-            processes: The setting `RunSettings.processes`.
+            processes: Number of processes, "device" for one per device, or None for one per node.
+        Raises:
+            Refusal: If the devices do not divide evenly over the processes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -83,7 +77,13 @@ class Machine:
     def check_device_counts(
         self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool
     ) -> None:
-        """Raise `Refusal` if the machine has too few devices for any of these device counts."""
+        """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
+
+        Args:
+            devices: Device counts of the cases.
+            processes: Number of processes, "device" for one per device, or None for one per node.
+            oversubscribe: Whether a case on CPUs of this host may have more devices than there are cores.
+        """
         counts = sorted(set(devices))
         shapes = [self.shape(count, processes) for count in counts]
         too_many = [s.devices for s in shapes if s.devices > self.devices]

@@ -1,9 +1,8 @@
 """Detection of side effects of a user's module: changed JAX settings and replaced functions.
 
 A module that sets `jax_enable_x64` changes the measured program. A module that replaces `time.perf_counter`
-or `numpy.abs` changes how it is measured and checked. Other changes, such as to the working directory, to
-signal handlers, or to environment variables, are harmless because a process runs the cases of one module
-only.
+or `numpy.abs` changes how it is measured and checked. Other changes, such as to the working directory or to
+signal handlers, are harmless because a process runs the cases of one module only.
 """
 
 import builtins
@@ -32,10 +31,10 @@ _MAX_LISTED = 3  # changes in a description
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Record the current state, and return a function that reports later changes.
+    """Record JAX settings and library functions, and return a function that reports any later change.
 
-    The function returns None if nothing has changed, or otherwise (description of the changes, remedy). The
-    description continues a sentence that begins with the name of the module.
+    The returned function returns None if nothing has changed, or otherwise a pair of strings (description,
+    remedy), such as ("changed jax_enable_x64 from False to True", "leave that out: ...").
     """
     before = _snapshot()
 
@@ -54,7 +53,7 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Return the watched JAX settings, and the public functions of the watched modules, by qualified name."""
+    """Return the current JAX settings and the functions of common modules as a dict from name to value."""
     named = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

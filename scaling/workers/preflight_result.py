@@ -1,7 +1,4 @@
-"""Result of the preflight check of a case: whether it can run, and the digest of its workload.
-
-The checks themselves are in study/preflight.py. This module does not import JAX.
-"""
+"""Result of the preflight check of a benchmark case, which decides before any measurement if it can run."""
 
 from dataclasses import dataclass
 
@@ -10,14 +7,14 @@ from scaling.core.case import Case
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Result of the preflight check of a case.
+    """Result of checking, before any measurement, whether a benchmark case can run.
 
     Attributes:
         case: The case with all defaults filled in, or as written in the study if the check failed.
-        inapplicable: If the case cannot run by its nature, the (reason, text) of the skipped record.
-        workload_digest: Digest of the source of the workload.
-        engine: For a peer, the (name, version) of each package that it uses.
-        failure: If the check itself failed, the (reason, text) of the failed record.
+        inapplicable: If the case cannot run by its nature, (reason, text) for a record with status "skipped".
+        workload_digest: Digest of the source code of the differentiated function.
+        engine: If a package other than JAX runs the case, (name, version) of each package that it uses.
+        failure: If the check itself failed, (reason, text) for a record with status "failed".
     """
 
     case: Case
@@ -28,8 +25,5 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return a key of the case-dependent part of the environment.
-
-        Cases with equal keys share an environment.
-        """
+        """Return (workload digest, package versions), which is equal for cases with equal environments."""
         return self.workload_digest, self.engine

@@ -1,4 +1,4 @@
-"""The memory of a worker process: its limit, and which process the kernel kills when memory runs out."""
+"""Memory limit of a worker process, and priority with which the kernel kills it when memory runs out."""
 
 import contextlib
 import re
@@ -10,13 +10,13 @@ from scaling.core.memory import available_bytes
 
 
 def raise_oom_score() -> None:
-    """Make the kernel kill this process, and not the user's session, when memory runs out."""
+    """Make Linux kill this process first, and not the user's session, when the host runs out of memory."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def count_oom_kills() -> int:
-    """Return the number of processes that the kernel of this host has killed for memory."""
+    """Return the number of processes that Linux has killed since the host started because memory ran out."""
     line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 

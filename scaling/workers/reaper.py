@@ -1,4 +1,4 @@
-"""Subreaper process: run a command, and kill every descendant process that it leaves behind.
+"""Subreaper process: run a command, and kill every descendant process that outlives it.
 
 `python -I -S reaper.py PARENT` reads the command, a JSON list of words, from the first line of standard
 input. The command inherits the rest of standard input and the other streams. The reaper is the child
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command until it ends, kill its descendants, and end with the same status."""
+    """Run the command on standard input, kill its remaining descendants, and exit with its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _stop)
@@ -46,7 +46,6 @@ def main() -> None:
 
 
 def _read_line(stream: int) -> bytes:
-    """Return the first line of a stream, byte by byte, so that the rest remains for the command."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(stream, 1)):
         line += byte
@@ -54,7 +53,6 @@ def _read_line(stream: int) -> bytes:
 
 
 def _execute(command: list[str]) -> None:
-    """Replace this process by the command. Exit with status 127 if it cannot be started."""
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -63,16 +61,12 @@ def _execute(command: list[str]) -> None:
 
 
 def _stop(_signal: int, _frame: Any) -> None:
-    """Handle SIGTERM: kill all descendants and exit."""
     _kill_descendants()
     os._exit(128 + signal.SIGTERM)
 
 
 def _kill_descendants() -> None:
-    """Kill all children until none remain.
-
-    When a child ends, its children become children of this process.
-    """
+    """Kill all children until none remain. The children of a killed child become children of this process."""
     while True:
         for child in _children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -86,10 +80,6 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """Return the process IDs of the children of this process.
-
-    If the kernel does not list the children, the parent of every process is read from /proc.
-    """
     own = os.getpid()
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]

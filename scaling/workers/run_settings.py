@@ -1,7 +1,4 @@
-"""Settings of a run: sampling, core binding, time limits, replicates, processes per case, and order seed.
-
-The settings do not depend on the cases of the study or on where it runs.
-"""
+"""Settings of a run: sampling, core binding, time limits, replicates, processes per case, and order seed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,9 +15,10 @@ _NESTED_REPLICATES = 3  # default and minimum if all device counts share one all
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a run that apply to every case of the study.
+    """Settings of a run that apply to every benchmark case of the study.
 
     Attributes:
+        oversubscribe: Whether a case may have more devices than the host has cores.
         processes: Number of processes of a case, "device" for one per device, or None for one per node.
         max_cases: Maximum number of cases. A larger study is rejected.
         attempts: Maximum number of attempts at a case whose failure is permanent. If None, every failed case
@@ -60,7 +58,6 @@ class RunSettings:
 
 
 def _sampling(config: Any) -> Sampling:
-    """Return the sampling settings. Raise `Refusal` for an unknown key or an invalid value."""
     if not isinstance(config, Mapping):
         raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {config!r}")
     field_names = [field.name for field in fields(Sampling)]
@@ -89,7 +86,7 @@ def _number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
 
 
 def _replicates(config: Mapping[str, Any]) -> Any:
-    """Return the number of replicates. If it is not set, the default depends on `versus` and `nested`."""
+    """Return the configured number of replicates, or a default that depends on the other settings."""
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(

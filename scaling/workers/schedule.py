@@ -30,7 +30,7 @@ Identity = tuple[str, str, int]  # case key, digest of the environment, replicat
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """One attempt to run a case in one replicate.
+    """One attempt to run a benchmark case in one replicate.
 
     Attributes:
         preflight: The case, with the result of its preflight check.
@@ -46,21 +46,21 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the case."""
+        """Return the benchmark case: its function, sizes, differentiation method, and devices."""
         return self.preflight.case
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate), which identifies the case for all of its attempts."""
+        """Return (case key, replicate number), which is the same for all attempts at this measurement."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
-        """Return the session key. Cases with different session keys must not share a worker process.
+        """Return a tuple that differs between cases that must not share a worker process.
 
         The key separates device counts because a CPU process is bound to one core per device, float64 because
-        x64 mode also changes float32 programs, peers because they may abort and start threads, and modules of
-        the user because their side effects persist.
+        x64 mode also changes float32 programs, peer packages because they may abort and start threads, and
+        modules of the user because their side effects persist.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
@@ -68,14 +68,13 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The sessions of a run, the cases to record without running them, and counts of the other cases.
-
-    A session is a sequence of cases that run in the same worker process.
+    """The cases that a run will execute or record without execution, and counts of all other cases.
 
     Attributes:
+        sessions: Sequences of cases to execute. The cases of a session share a worker process.
         skips: Inapplicable cases, to be recorded as skipped.
         done: Number of cases that have a result.
-        machine: The machine of the run.
+        machine: The nodes and devices of the run.
         environments: The planned environments, by `PreflightResult.environment_key`.
         queued: Number of cases that another submission will run.
         lost: Number of cases without remaining attempts.
@@ -93,12 +92,12 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to run, counting each replicate."""
+        """Return the number of cases that the run will execute, counting each replicate."""
         return sum(len(session) for session in self.sessions)
 
 
 def local_machine() -> Machine:
-    """Return this host as a machine."""
+    """Return the JAX platform, device model, and device count of this host. On a CPU, a device is a core."""
     platform = jax_platform.find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -117,8 +116,8 @@ def make_schedule(
     Args:
         results: Preflight results of all cases.
         records: All records of the results folder.
-        baseline: Records of the baseline variant. If given, a case is only done if its samples were
-            interleaved with those of a valid baseline record.
+        baseline: Records of the baseline program in a comparison of two programs. If given, a case has a
+            result only if its samples were interleaved with those of a valid baseline record.
         queued: (case key, replicate) of each case that another submission will run.
         retry: Whether to run cases without remaining attempts once more.
     """
@@ -154,12 +153,12 @@ def make_schedule(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the process shape of a case. A peer always runs in one process."""
+    """Return the number of devices, nodes, and processes of a case. Peer packages run in one process."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Group cases by their problem, in order of first appearance. Cases of one problem are compared."""
+    """Group cases that solve the same problem by different methods, in order of first appearance."""
     groups: dict[tuple, list[ScheduledCase]] = {}
     for item in items:
         groups.setdefault(problem(item.case), []).append(item)
@@ -167,7 +166,11 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment of cases with this `environment_key`, as far as it is known before they run."""
+    """Return the environment (dict of versions, devices, and flags) as far as it is known before the run.
+
+    Args:
+        key: `PreflightResult.environment_key` of the cases.
+    """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
     description = environment.describe(
@@ -199,7 +202,7 @@ class History:
     recorded: set[tuple[Identity, int]]
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether the settings allow no further attempt."""
+        """Return whether the settings allow no further attempt at the case with this identity."""
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
@@ -210,8 +213,8 @@ def build_history(
     """Return the outcomes of previous attempts in the given planned environments.
 
     Args:
-        baseline: Records of the baseline variant. If given, a case is only good if its samples were
-            interleaved with those of a valid baseline record.
+        baseline: Records of the baseline program in a comparison of two programs. If given, a case is good
+            only if its samples were interleaved with those of a valid baseline record.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -228,7 +231,7 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the distinct settings of the records that belong to these planned environments.
+    """Return the distinct strings `Record.setting` of the records that were made in these environments.
 
     Records with equal settings are comparable.
     """
@@ -237,7 +240,7 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to its identities in the given planned environments."""
+    """Return a function from a record to its (case key, planned environment digest, replicate) tuples."""
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -254,7 +257,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Mark a peer as inapplicable unless the platform is a CPU, because peers are compared on CPUs only."""
+    """Mark a case of a package other than JAX as inapplicable unless the platform is a CPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

@@ -1,7 +1,6 @@
-"""Supervision of a run: interleave the turns of cases, replace workers that die, and record every case.
+"""Supervision of a run: interleave the sampling of cases, replace workers that die, and record every case.
 
-Cases that are to be compared take turns in the same workers. schedule.py determines the missing cases, and
-worker_group.py starts the processes.
+schedule.py determines the cases to run, and worker_group.py starts the processes.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A variant, its results folder, and the environments of its cases.
+    """One of the programs that a run compares, its results folder, and the environments of its cases.
 
     Attributes:
         environments: Environments by `PreflightResult.environment_key`, as last described by a worker.
@@ -49,7 +48,7 @@ class VariantResults:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How workers are started, and what is recorded about it.
+    """Options that determine how workers are started, and what is recorded about it.
 
     Attributes:
         transport: How to start workers on other nodes, or None for this host.
@@ -66,7 +65,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A scheduled case to be measured with one variant. `variant` is the index of the variant in the run."""
+    """A case to be measured with one of the compared programs, whose index in the run is `variant`."""
 
     item: ScheduledCase
     variant: int
@@ -80,16 +79,16 @@ def run_schedule(
     baseline: tuple[Variant, Path] | None = None, options: WorkerOptions | None = None,
     between_groups: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
-    """Run all sessions of a schedule, one after another, and record each case.
+    """Run all cases of a schedule in worker processes, and write one record per case.
 
     Cases that need not run are recorded first. Sessions never overlap, because they would disturb each other.
 
     Args:
         folder: Results folder.
         lock: File descriptor of the lock of the results folder.
-        listener: Called with the "begin", "end", and "waiting" events of the first variant.
-        baseline: Another variant and its results folder. Every case is then measured with both variants, in
-            interleaved turns.
+        listener: Called with the "begin", "end", and "waiting" events of the first program.
+        baseline: A second program to compare with, and its results folder. Every case is then measured with
+            both programs, in interleaved turns.
         options: How workers are started.
         between_groups: Called after each group of interleaved cases, while nothing is being measured.
     """
@@ -112,7 +111,7 @@ def run_schedule(
 
 
 def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
-    """Return a record without results, for a case whose end is determined by this process."""
+    """Return a record with status "failed" and no measurements, for a case that no worker has recorded."""
     return Record(
         item.case, "failed", environment, order=item.order, order_seed=settings.order_seed,
         attempt=item.attempt, replicate=item.replicate,
@@ -122,7 +121,7 @@ def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: Run
 
 @dataclass
 class _Run:
-    """State of a run that persists from session to session."""
+    """State of a run that persists between sessions, which are sequences of cases that share a worker."""
 
     schedule: Schedule
     settings: RunSettings
@@ -136,7 +135,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Run a session until each case has a record of each variant. Replace workers that die."""
+        """Run a session until each case has a record of each compared program. Replace workers that die."""
         waiting = self._group_comparable(session)
         failed: set[int] = set()  # variants whose workers failed to start once
         while waiting:
@@ -156,10 +155,7 @@ class _Run:
                     self._measure_groups(waiting, workers)
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group the cases of a session by problem, each with all variants.
-
-        A group contains at most `_MAX_INTERLEAVED` cases.
-        """
+        """Group cases of the same problem, up to `_MAX_INTERLEAVED` each, with all compared programs."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -179,7 +175,7 @@ class _Run:
                 self.between_groups()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record all waiting cases of a variant as failed. Return the groups without them."""
+        """Record the waiting cases of one compared program as failed. Return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
@@ -188,22 +184,17 @@ class _Run:
     def _claim_cores(
         self, session: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Claim the cores of a session on this host, for all variants.
-
-        On other nodes, each worker claims its own cores.
-        """
+        """Claim cores of this host for a session. On other nodes, each worker claims its own cores."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
             return contextlib.nullcontext()
         return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
 
     def _report_wait(self, holders: list[int]) -> None:
-        """Report to the listener that a session waits for the cores of these processes."""
         self.listener({"event": "waiting", "by": holders})
 
     def _open_worker_group(
         self, session: Sequence[ScheduledCase], variant: int, claimed: list[int] | None
     ) -> contextlib.AbstractContextManager[WorkerGroup]:
-        """Start the workers of one variant for a session."""
         first, machine, settings = session[0].case, self.schedule.machine, self.settings
         results, folder = self.results[variant], self.options.log_folder
         header = {
@@ -221,7 +212,7 @@ class _Run:
         )  # fmt: skip
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Record the end of a case from this process, with the nodes that it was to run on."""
+        """Write a record with this status, reason, and text for a case that no worker has recorded."""
         results = self.results[work.variant]
         environment = results.environments[work.item.preflight.environment_key]
         if self.options.transport:
@@ -237,7 +228,7 @@ class _Run:
         self.handle_event(work, end)
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run for an event. Pass events of the first variant to the listener."""
+        """Update the state of the run for an event. Pass events of the first program to the listener."""
         item = work.item
         if event["event"] == "begin":
             self.results[work.variant].environments[item.preflight.environment_key] = event["environment"]
@@ -250,10 +241,10 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose turns are interleaved. All of them are prepared before the first is sampled.
+    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled.
 
     Attributes:
-        workers: Worker group by index of the variant.
+        workers: Worker group by index of the compared program.
         name: Identifier of the group in records (field `block`).
         seconds_used: Seconds spent on each case, which `case_seconds` limits.
         last_request: The last request: (case, action).
@@ -273,15 +264,10 @@ class _InterleavedCases:
 
     @property
     def has_single_case(self) -> bool:
-        """Return whether the group has one case only."""
         return len({work.item for work in self.items}) == 1
 
     def measure(self) -> bool:
-        """Measure the cases until all have ended or a worker dies.
-
-        Returns:
-            Whether the workers can continue.
-        """
+        """Measure the cases until all have ended. Return False if a worker died and must be replaced."""
         try:
             self._take_turns()
         except WorkerDied as death:
@@ -298,10 +284,7 @@ class _InterleavedCases:
         return [group for group in groups.values() if group]
 
     def _take_turns(self) -> None:
-        """Prepare all cases, and then take turns until all have enough samples.
-
-        Each round of turns has a new random order.
-        """
+        """Prepare all cases, and then sample them in rounds of random order until all have enough samples."""
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         ready, enough = list(self.items), dict[WorkItem, bool]()
@@ -319,9 +302,9 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that take another turn.
+        """Return the cases that need more samples.
 
-        A postponed case is withdrawn in all variants, so that the variants stay paired.
+        A postponed case is withdrawn from all compared programs, so that their samples stay paired.
         """
         for work in self.items:
             if work.item in self.postponed and work in self.prepared:
@@ -348,15 +331,11 @@ class _InterleavedCases:
         self.ended.add(work)
 
     def _records(self, work: WorkItem) -> list[Record]:
-        """Return the records of a case with its variant."""
         records = store.load(self.run.results[work.variant].folder).records
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that a case is built and checked.
-
-        The case is skipped if a case that is no larger in any size ran out of memory.
-        """
+        """Request that a worker builds and checks a case, or skip it if a smaller case ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -393,7 +372,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether the first case is no larger: equal, or smaller in sizes or number of points only."""
+    """Return whether two cases agree except that the first may have smaller sizes or fewer points."""
     if dataclasses.replace(first, points=1, sizes={}) != dataclasses.replace(second, points=1, sizes={}):
         return False
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())

@@ -1,8 +1,4 @@
-"""Transports to other nodes: start workers as srun steps of a Slurm allocation, or through ssh.
-
-A transport defines the options of srun and of the remote shell. It does not depend on the command that it
-starts.
-"""
+"""Transports to other nodes: start workers as srun steps of a Slurm allocation, or through ssh."""
 
 import os
 import re
@@ -32,12 +28,12 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return why Slurm ended a step, or None if the output does not say.
+    """Return why Slurm ended a job step, as (reason, line of output), or None if the output does not say.
 
     Args:
         lines: Lines of standard error of srun, slurmstepd, and JAX's coordination service.
     Returns:
-        (reason of the record, line that states the cause).
+        (reason code such as "timeout" or "out_of_memory", line that states the cause), or None.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -56,14 +52,14 @@ class Transport:
         """Return the commands that start the workers of a case: one per worker, or one for all workers.
 
         Args:
-            shape: Process shape of the case.
+            shape: Number of devices, nodes, and processes of the case.
             worker: Command of a single worker.
             variables: Environment variables of the launcher.
         """
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables for the commands, without those of the job's request."""
+        """Return the environment variables except those by which srun would inherit the options of the job."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:
@@ -72,10 +68,10 @@ class Transport:
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
-    """Return the option of sbatch or srun that requests the GPUs of a case, as {long name: value}.
+    """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
     Args:
-        option: An element of `cluster_settings.GPU_OPTIONS`.
+        option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
         gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
     """
     if option == "gres":
@@ -109,10 +105,7 @@ class SrunSteps(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one srun command that starts all workers of a case.
-
-        srun passes its standard input to each worker.
-        """
+        """Return one srun command that starts all workers of a case and passes its standard input to each."""
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
         command_words = [
@@ -135,16 +128,13 @@ class SrunSteps(Transport):
         return [[*command_words, *self.arguments, *worker]]
 
     def host_names(self, count: int) -> list[str] | None:
-        """Return the names of the first nodes of the allocation."""
+        """Return the names of the first `count` nodes of the Slurm allocation."""
         return list(self.nodes[:count])
 
 
 @dataclass(frozen=True)
 class SshShells(Transport):
-    """A transport that starts workers through a remote shell.
-
-    The current folder must exist on each host, at the same path.
-    """
+    """A transport that starts workers through a remote shell. Each host must have the current folder."""
 
     hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
@@ -152,10 +142,7 @@ class SshShells(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one shell command per worker, with the environment variables that JAX reads.
-
-        Commands for the same host are adjacent.
-        """
+        """Return one remote shell command per worker, which sets the environment variables that JAX reads."""
         names = sorted(name for name in variables if name.startswith(_FORWARDED))
         command_words = [
             "env",
@@ -186,12 +173,12 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs that the current job has on any node, or None outside a job."""
+    """Return the smallest number of CPUs of the current Slurm job on any node, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the CPUs of a node of the current job divided by its GPUs, or None if it has no GPUs."""
+    """Return the CPUs per GPU on a node of the current Slurm job, or None if the job has no GPUs."""
     cpus, gpus = cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None

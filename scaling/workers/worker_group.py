@@ -1,7 +1,6 @@
 """Worker groups: start the workers that share the devices of a case, send requests, and explain deaths.
 
-This module handles processes and pipes. supervise.py decides what to run and how to recover. Does not import
-JAX.
+This module handles processes and pipes. supervise.py decides what to run and how to recover.
 """
 
 import contextlib
@@ -51,7 +50,7 @@ class Variant:
 
 
 class WorkerDied(Exception):
-    """Raised when a worker ends or exceeds its time limit. `reason` is the reason of the record."""
+    """Raised if a worker process ends or exceeds its time limit. `reason` is a code such as "timeout"."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -59,12 +58,12 @@ class WorkerDied(Exception):
 
 
 class RecordNotWritten(OSError):
-    """Raised when a record cannot be written. The run stops, and records already written remain."""
+    """Raised if the record of a case cannot be written. The run stops. Records already written remain."""
 
 
 @dataclass
 class WorkerGroup:
-    """The running workers of a session. Each request is sent to all of them, and rank 0 replies.
+    """The running worker processes that share the devices of a case. Each request is sent to all of them.
 
     Attributes:
         processes: One process per worker, or the srun process that started all of them.
@@ -79,20 +78,23 @@ class WorkerGroup:
     responded: bool = False
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request and yield every event up to its reply. Raise `WorkerDied` if a worker ends."""
+        """Send a request to all workers, and yield every event up to the reply. See `receive`."""
         self.send(request)
         yield from self.receive(seconds)
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send a request to all workers."""
+        """Send a request to all workers without waiting for a reply."""
         for process in self.processes:
             process.send(request)
 
     def receive(self, seconds: float) -> Iterator[Event]:
-        """Yield every event up to the next reply. Raise `WorkerDied` if a worker ends.
+        """Yield every event of the workers up to the next reply.
 
         Args:
             seconds: Timeout. It is extended while the worker waits for cores.
+        Raises:
+            WorkerDied: If a worker ends, does not get the requested devices, or exceeds the timeout.
+            RecordNotWritten: If a worker cannot write a record.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -114,7 +116,6 @@ class WorkerGroup:
                 deadline = time.monotonic() + _WAIT_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
-        """Return the exception that describes why a process ended."""
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(user_frames.MARK)]
         # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
@@ -138,7 +139,7 @@ def open_worker_group(
     transport: "Transport | None" = None, log: Path | None = None,
     report_wait: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
-    """Start the workers of a session and yield them when they are ready. They end when the context exits.
+    """Start worker processes and yield them when they are ready. They end when the context exits.
 
     Args:
         header: First line that each worker receives.
@@ -176,7 +177,7 @@ def open_worker_group(
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
-    """Wait until the workers are ready, and pass on the coordinator address."""
+    """Wait until the workers are ready, and send them the coordinator address that rank 0 chooses."""
     try:
         for event in group.receive(_START_SECONDS):
             if event["event"] == "meet":
@@ -190,17 +191,14 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]
 
 
 def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
-    """Return the environment variables of a worker, without XLA_FLAGS.
-
-    The worker itself sets the flags that its version of jaxlib needs.
-    """
+    """Return the environment variables of a worker, without XLA_FLAGS, which the worker itself sets."""
     inherited = transport.environment(os.environ) if transport else dict(os.environ)
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
 def _relevant_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a worker, without the lines that Slurm or a remote shell adds when it ends.
+    """Remove the lines that Slurm or a remote shell adds to the standard error of a worker.
 
     If only added lines exist, return the most specific of them.
     """

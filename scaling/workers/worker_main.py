@@ -1,17 +1,17 @@
 """Entry point of a worker process: bind to cores, start JAX, and execute the requests of the launcher.
 
-`python -m scaling.worker` needs jax, numpy, and the standard library only. The first line of standard input
-is a header, and each following line is a request. All lines are JSON objects:
+`python -m scaling.worker` needs jax, numpy, and the standard library only. The launcher is the process that
+started the worker. It writes JSON objects to the worker's standard input, one per line: first a header with
+settings, and then requests about benchmark cases, each identified by its key:
 
-    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; "ready", "end", or "later"
-    {"do": "turn", "key": ...}           take samples; "turn" with whether they suffice, or "end"
-    {"do": "finish", "key": ...}         write the record; "end"
-    {"do": "forget", "key": ...}         discard the attempt as if it had not begun; "forgotten"
+    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
+    {"do": "turn", "key": ...}           take samples; reply "turn" with whether they suffice, or "end"
+    {"do": "finish", "key": ...}         write the record of the case; reply "end"
+    {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
 
-The quoted words are the events that the worker sends in reply. The launcher can thus interleave the turns of
-cases that are to be compared. If several processes share the devices of a case, all of them receive the same
-requests and rank 0 replies. They connect at an address that rank 0 chooses and the launcher passes on. Each
-worker writes its records to its own file.
+The launcher can thus interleave the turns of cases that are to be compared. If several processes share the
+devices of a case, all of them receive the same requests and rank 0 replies. They connect at an address that
+rank 0 chooses and the launcher distributes. Each worker writes its records to its own file.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ PROTOCOL = 3  # version of the requests and events, checked by launchers of othe
 
 
 def main() -> int:
-    """Run the worker until its standard input ends.
+    """Run this worker process: start JAX, and then execute requests until standard input ends.
 
     Returns:
         Exit status: 0, 1 if the devices or cores are not as requested, or 3 if a record cannot be written.
@@ -84,7 +84,6 @@ def main() -> int:
 
 
 def _die_with_launcher(pipe: int) -> None:
-    """End this process soon after its launcher on another node closes the request pipe."""
     closed = select.poll()
     closed.register(pipe, 0)  # POLLHUP is always reported
     closed.poll()
@@ -96,9 +95,10 @@ def _die_with_launcher(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, send_event: Callable[..., None]
 ) -> Iterator[list[int] | None]:
-    """Bind this process to its cores before JAX starts threads. Yield the cores, or None if it is not bound.
+    """Bind this process to CPU cores before JAX starts threads. Yield the core numbers, or None if unbound.
 
-    On its own host, the launcher has claimed the cores. In a job step, each process claims its cores itself.
+    The launcher has claimed the cores of its own host. In a Slurm job step, each worker claims its cores
+    itself.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         yield None
@@ -123,7 +123,7 @@ def _bind_to_cores(
 
 
 def _coordinator_address(nodes: int) -> str:
-    """Return the coordinator address: a free port on the host of rank 0."""
+    """Return a "host:port" address of this host for `jax.distributed`, with a port that is free."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
